@@ -1,0 +1,1 @@
+"""Hopper's feature service: rows on disk, served over gRPC. Knows nothing of training."""

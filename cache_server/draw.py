@@ -1,0 +1,157 @@
+"""The counter-based draw: every random decision as a pure function of integers.
+
+Specified, with test vectors, in docs/draws.md. Only 64-bit unsigned integer arithmetic (wrapping)
+is used, so any language or device can draw the same numbers. Sources: SplitMix64's finaliser
+(Steele, Lea and Flood, OOPSLA 2014), Floyd's sampling without replacement (Bentley and Floyd,
+CACM 30(9), 1987), multiply-high range reduction (Lemire, ACM TOMACS 29(1), 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+# numba's parallel regions must survive concurrent calls from several threads: tbb or omp, never
+# workqueue.
+numba.config.THREADING_LAYER = "threadsafe"
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+GOLDEN: Final = 0x9E3779B97F4A7C15
+_MASK: Final = 0xFFFFFFFFFFFFFFFF
+
+# The first word absorbed says what is drawn, so that no two uses share a stream.
+NEIGHBOURS: Final = 1
+ROOTS: Final = 2
+DROPOUT: Final = 3
+SYNTHESIS: Final = 4
+
+
+def kernel(function: _F) -> _F:
+    """Compile a function that other kernels inline (no Python objects, cached on disk)."""
+    compiled: _F = numba.njit(cache=True, nogil=True, inline="never")(function)
+    return compiled
+
+
+@kernel
+def mix(x: np.uint64) -> np.uint64:
+    """SplitMix64's finaliser: a bijection of uint64."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel
+def absorb(key: np.uint64, word: np.uint64) -> np.uint64:
+    """Extend a key by one word."""
+    return mix(key ^ mix(word + np.uint64(GOLDEN)))
+
+
+@kernel
+def variate(key: np.uint64, counter: np.uint64) -> np.uint64:
+    """The counter-th 64-bit variate of a key."""
+    return mix(key + (counter + np.uint64(1)) * np.uint64(GOLDEN))
+
+
+@kernel
+def below(x: np.uint64, bound: np.uint64) -> np.uint64:
+    """Map a variate to [0, bound): the high word of the 128-bit product."""
+    low32 = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    x0, x1 = x & low32, x >> shift
+    b0, b1 = bound & low32, bound >> shift
+    middle = x1 * b0 + ((x0 * b0) >> shift)
+    cross = x0 * b1 + (middle & low32)
+    return x1 * b1 + (middle >> shift) + (cross >> shift)
+
+
+@kernel
+def draw_positions(
+    key: np.uint64, population: np.int64, count: np.int64, out: NDArray[np.int64]
+) -> None:
+    """Write ``count`` distinct positions of [0, population), ascending, to ``out[:count]``.
+
+    Floyd's algorithm, kept sorted while it inserts. Requires 0 <= count <= population.
+    """
+    if count == population:
+        for i in range(count):
+            out[i] = i
+        return
+    for i in range(count):
+        top = population - count + i
+        pick = np.int64(below(variate(key, np.uint64(i)), np.uint64(top + 1)))
+        place, taken = _find(out, i, pick)
+        if taken:
+            # ``top`` exceeds everything drawn so far, so it goes last.
+            out[i] = top
+        else:
+            for j in range(i, place, -1):
+                out[j] = out[j - 1]
+            out[place] = pick
+
+
+@kernel
+def _find(values: NDArray[np.int64], size: np.int64, wanted: np.int64) -> tuple[np.int64, bool]:
+    """Where ``wanted`` stands, or belongs, in the ascending ``values[:size]``."""
+    if size <= 16:
+        place = np.int64(0)
+        while place < size and values[place] < wanted:
+            place += 1
+    else:
+        low, high = np.int64(0), np.int64(size)
+        while low < high:
+            centre = (low + high) >> 1
+            if values[centre] < wanted:
+                low = centre + 1
+            else:
+                high = centre
+        place = low
+    return place, place < size and values[place] == wanted
+
+
+def key_of(*words: int) -> int:
+    """The key of a sequence of integer words (each taken modulo 2**64), in plain Python.
+
+    Agrees with repeated :func:`absorb` from the key 0.
+    """
+    key = 0
+    for word in words:
+        key = _mix_int(key ^ _mix_int((word + GOLDEN) & _MASK))
+    return key
+
+
+def _mix_int(x: int) -> int:
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[n] uint64: ``absorb(key, word)`` for every word of an int64 array."""
+    out = np.empty(words.size, np.uint64)
+    for i in numba.prange(words.size):
+        out[i] = absorb(key, np.uint64(words[i]))
+    return out
+
+
+def permutation(seed: int, epoch: int, original_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order in which an epoch visits the training ids.
+
+    Ids are sorted by (variate of the id, id), so the order does not depend on how they were given,
+    on how the graph is partitioned or on the number of ranks.
+
+    Parameters
+    ----------
+    original_ids: [n] int64, distinct.
+
+    Returns
+    -------
+    [n] int64, the same ids reordered.
+    """
+    keys = absorb_each(np.uint64(key_of(ROOTS, seed, epoch)), original_ids)
+    return original_ids[np.lexsort((original_ids, keys))]

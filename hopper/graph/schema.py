@@ -1,0 +1,81 @@
+"""The schema of a graph directory: what ``graph.json`` says, as typed values.
+
+A homogeneous graph is one node type and one relation; there is no second code path for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+SCHEMA_VERSION = 1
+
+LabelKind = Literal["class", "multi_hot", "float"]
+
+
+class Relation(NamedTuple):
+    """A canonical edge type: source node type, name, destination node type."""
+
+    src: str
+    rel: str
+    dst: str
+
+    def __str__(self) -> str:
+        return f"{self.src}/{self.rel}/{self.dst}"
+
+    def draw_key(self) -> int:
+        """The 64-bit key of this relation in the counter-based draw (docs/draws.md)."""
+        text = "\0".join(self).encode()
+        return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+@dataclass(frozen=True)
+class NodeType:
+    """One node type: how many nodes, and the width and dtype of their features if any."""
+
+    count: int
+    feature_dim: int | None = None
+    feature_dtype: Literal["float32", "float16"] | None = None
+
+
+@dataclass(frozen=True)
+class EdgeType:
+    """One relation: how many edges, and the width of their features if any."""
+
+    count: int
+    feature_dim: int | None = None
+    feature_dtype: Literal["float32", "float16"] | None = None
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of one node type: int64 classes (-1 unlabelled), uint8 multi-hot or float32 rows."""
+
+    kind: LabelKind
+    classes: int
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """Everything ``graph.json`` holds.
+
+    ``target`` is the node type that is predicted, or the relation for edge splits;
+    ``splits`` maps a split's name to its number of ids.
+    """
+
+    name: str
+    node_types: dict[str, NodeType]
+    relations: dict[Relation, EdgeType]
+    target: str | Relation
+    labels: dict[str, Labels] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+    source: str = ""
+
+    def target_type(self) -> str:
+        """The target node type; for an edge target, the relation's destination type."""
+        return self.target if isinstance(self.target, str) else self.target.dst
+
+    def ordered_relations(self) -> list[Relation]:
+        """Relations in canonical order (sorted by their triple)."""
+        return sorted(self.relations)

@@ -1,0 +1,29 @@
+"""The in-edges of one relation, in compressed sparse column form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Topology:
+    """CSC of one relation: ``indices[indptr[v]:indptr[v + 1]]`` are the in-neighbours of v.
+
+    In-neighbours stand in ascending order of *original* id (equal ids, parallel edges, in order of
+    edge id), whichever ids the arrays hold. In a graph directory the ids are original ids; in a
+    partitioned directory they are global ids. All arrays may be read-only memory maps.
+    """
+
+    indptr: NDArray[np.int64]
+    """[destinations + 1] int64"""
+    indices: NDArray[np.int64]
+    """[edges] int64, source ids"""
+    edge_ids: NDArray[np.int64]
+    """[edges] int64, the edge's position in the list that the graph was made from"""
+    in_degrees: NDArray[np.int64]
+    """[destinations] int64, full-graph in-degree under this relation"""
+    out_degrees: NDArray[np.int64]
+    """[sources] int64, full-graph out-degree under this relation"""
