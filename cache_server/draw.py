@@ -13,6 +13,9 @@ from typing import Any, Final, TypeVar
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 # numba's parallel regions must survive concurrent calls from several threads: tbb or omp, never
@@ -30,10 +33,13 @@ ROOTS: Final = 2
 DROPOUT: Final = 3
 SYNTHESIS: Final = 4
 
+# Up to this many draws, scanning what was drawn is cheaper than a hash set.
+_SCANNED: Final = 48
+
 
 def kernel(function: _F) -> _F:
     """Compile a function that other kernels inline (no Python objects, cached on disk)."""
-    compiled: _F = numba.njit(cache=True, nogil=True, inline="never")(function)
+    compiled: _F = numba.njit(cache=True, nogil=True)(function)
     return compiled
 
 
@@ -57,60 +63,86 @@ def variate(key: np.uint64, counter: np.uint64) -> np.uint64:
     return mix(key + (counter + np.uint64(1)) * np.uint64(GOLDEN))
 
 
+@intrinsic
+def _high_word(typing_context: Any, x: Any, y: Any) -> Any:
+    """The high 64 bits of the 128-bit product of two uint64: one machine instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
 @kernel
 def below(x: np.uint64, bound: np.uint64) -> np.uint64:
     """Map a variate to [0, bound): the high word of the 128-bit product."""
-    low32 = np.uint64(0xFFFFFFFF)
-    shift = np.uint64(32)
-    x0, x1 = x & low32, x >> shift
-    b0, b1 = bound & low32, bound >> shift
-    middle = x1 * b0 + ((x0 * b0) >> shift)
-    cross = x0 * b1 + (middle & low32)
-    return x1 * b1 + (middle >> shift) + (cross >> shift)
+    return _high_word(x, bound)
 
 
 @kernel
 def draw_positions(
     key: np.uint64, population: np.int64, count: np.int64, out: NDArray[np.int64]
 ) -> None:
-    """Write ``count`` distinct positions of [0, population), ascending, to ``out[:count]``.
+    """Write ``count`` distinct positions of [0, population) to ``out[:count]``.
 
-    Floyd's algorithm, kept sorted while it inserts. Requires 0 <= count <= population.
+    Floyd's algorithm, in the order of its draws; all positions, ascending, where ``count`` equals
+    ``population``. Requires 0 <= count <= population.
     """
     if count == population:
         for i in range(count):
             out[i] = i
         return
+    if count > _SCANNED:
+        _draw_many(key, population, count, out)
+        return
+    # One bit for every residue modulo 64 drawn so far: usually settles without a scan that a pick
+    # is new, and is exact where the population has no more than 64 members.
+    seen = np.uint64(0)
     for i in range(count):
         top = population - count + i
         pick = np.int64(below(variate(key, np.uint64(i)), np.uint64(top + 1)))
-        place, taken = _find(out, i, pick)
-        if taken:
-            # ``top`` exceeds everything drawn so far, so it goes last.
-            out[i] = top
-        else:
-            for j in range(i, place, -1):
-                out[j] = out[j - 1]
-            out[place] = pick
+        if (seen >> np.uint64(pick & 63)) & np.uint64(1) and (
+            population <= 64 or _contains(out, i, pick)
+        ):
+            pick = top
+        seen |= np.uint64(1) << np.uint64(pick & 63)
+        out[i] = pick
 
 
 @kernel
-def _find(values: NDArray[np.int64], size: np.int64, wanted: np.int64) -> tuple[np.int64, bool]:
-    """Where ``wanted`` stands, or belongs, in the ascending ``values[:size]``."""
-    if size <= 16:
-        place = np.int64(0)
-        while place < size and values[place] < wanted:
-            place += 1
-    else:
-        low, high = np.int64(0), np.int64(size)
-        while low < high:
-            centre = (low + high) >> 1
-            if values[centre] < wanted:
-                low = centre + 1
-            else:
-                high = centre
-        place = low
-    return place, place < size and values[place] == wanted
+def _contains(values: NDArray[np.int64], size: np.int64, wanted: np.int64) -> bool:
+    found = False
+    for j in range(size):
+        found |= values[j] == wanted
+    return found
+
+
+@kernel
+def _draw_many(
+    key: np.uint64, population: np.int64, count: np.int64, out: NDArray[np.int64]
+) -> None:
+    """The same draws with a hash set in place of the scan over what was drawn."""
+    bits = np.uint64(2)
+    while (np.int64(1) << np.int64(bits)) < 2 * count:
+        bits += np.uint64(1)
+    mask = (np.int64(1) << np.int64(bits)) - 1
+    drawn = np.full(mask + 1, -1, np.int64)
+    for i in range(count):
+        top = population - count + i
+        pick = np.int64(below(variate(key, np.uint64(i)), np.uint64(top + 1)))
+        slot = np.int64(mix(np.uint64(pick))) & mask
+        while drawn[slot] != -1 and drawn[slot] != pick:
+            slot = (slot + 1) & mask
+        if drawn[slot] == pick:
+            # ``top`` exceeds everything drawn so far, so it is new.
+            pick = top
+            slot = np.int64(mix(np.uint64(pick))) & mask
+            while drawn[slot] != -1:
+                slot = (slot + 1) & mask
+        drawn[slot] = pick
+        out[i] = pick
 
 
 def key_of(*words: int) -> int:

@@ -1,0 +1,20 @@
+"""The graph directory: schema, topology, opening, checking, describing, writing, importing."""
+
+from hopper.graph.build_topology import build_topology
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.topology import Topology
+from hopper.graph.write import GraphWriter, required_bytes
+
+__all__ = [
+    "EdgeType",
+    "GraphDirectory",
+    "GraphSchema",
+    "GraphWriter",
+    "Labels",
+    "NodeType",
+    "Relation",
+    "Topology",
+    "build_topology",
+    "required_bytes",
+]

@@ -1,0 +1,414 @@
+"""The feature service against the least that could carry the same bytes.
+
+``python benchmarks/feature_service.py --out DIR`` asks one server for random rows of 600 float32
+from a file of some hundred MB, 1 to 100,000 ids at once,
+
+- over loopback, against a bare grpcio server stream of the same bytes (goal: 70 % of its rate);
+- over a veth pair limited to 1 Gbit/s, against a plain TCP socket (goal: 90 %); needs root.
+
+Calls of both sides alternate, and the ratio is taken pair by pair. A goal stands when the lower end
+of the 95 % interval meets it. Writes ``DIR/feature_service.json`` and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from cache_server.client import FeatureClient
+from cache_server.shard import TableSpec, write_manifest
+
+ROOT = Path(__file__).resolve().parent.parent
+DIM = 600
+ROW_BYTES = 4 * DIM
+CHUNK = 1 << 20
+# ids in a call -> pairs of calls
+PAIRS = {1: 400, 64: 400, 10_000: 40, 100_000: 20}
+GOALS = {"loopback": 0.70, "veth": 0.90}
+METHOD = "/bare.Stream/Send"
+STREAM_OPTIONS = [("grpc.max_receive_message_length", -1)]
+RATE = "1gbit"
+BURST = "128kb"
+
+
+def serve_grpc(listen: str) -> None:
+    """A server stream that sends as many bytes as 8 bytes of request stand for, in 1 MB chunks."""
+    chunk = os.urandom(CHUNK)
+
+    def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        left = len(request) // 8 * ROW_BYTES
+        while left > 0:
+            yield chunk if left >= CHUNK else chunk[:left]
+            left -= CHUNK
+
+    server = grpc.server(futures.ThreadPoolExecutor(4), options=STREAM_OPTIONS)
+    service, name = METHOD[1:].split("/")
+    handler = grpc.unary_stream_rpc_method_handler(send)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, {name: handler}),)
+    )
+    host = listen.rpartition(":")[0]
+    port = server.add_insecure_port(listen)
+    server.start()
+    print(f"{host}:{port}", flush=True)
+    server.wait_for_termination()
+
+
+def serve_tcp(listen: str) -> None:
+    """A socket that answers an 8-byte count and that many ids with that many rows' bytes."""
+    host, _, port = listen.rpartition(":")
+    chunk = memoryview(os.urandom(CHUNK))
+    with socket.create_server((host, int(port))) as server:
+        print(f"{host}:{server.getsockname()[1]}", flush=True)
+        connection, _ = server.accept()
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while head := connection.recv(8, socket.MSG_WAITALL):
+                count = int.from_bytes(head, "little")
+                connection.recv(8 * count, socket.MSG_WAITALL)
+                left = count * ROW_BYTES
+                while left > 0:
+                    connection.sendall(chunk[:left])
+                    left -= CHUNK
+
+
+def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
+    """A function that asks :func:`serve_grpc` for rows."""
+    call = grpc.insecure_channel(address, STREAM_OPTIONS).unary_stream(METHOD)
+
+    def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        target, place = out.reshape(-1).view(np.uint8), 0
+        for message in call(ids.tobytes(), timeout=60):
+            target[place : place + len(message)] = np.frombuffer(message, np.uint8)
+            place += len(message)
+        if place != target.size:
+            raise RuntimeError(f"{place} of {target.size} bytes came")
+
+    return ask
+
+
+def tcp_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
+    """A function that asks :func:`serve_tcp` for rows."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        connection.sendall(ids.size.to_bytes(8, "little") + ids.tobytes())
+        target = memoryview(out.reshape(-1).view(np.uint8))
+        while target:
+            received = connection.recv_into(target)
+            if not received:
+                raise RuntimeError("the peer closed the connection")
+            target = target[received:]
+
+    return ask
+
+
+class CpuMeter:
+    """CPU seconds of this process and one other, since the meter was last read."""
+
+    def __init__(self, pid: int) -> None:
+        self._processes = [psutil.Process(), psutil.Process(pid)]
+        self._before = self._total()
+
+    def _total(self) -> float:
+        times = [process.cpu_times() for process in self._processes]
+        return sum(t.user + t.system for t in times)
+
+    def restart(self) -> None:
+        """Forget what was used so far."""
+        self._before = self._total()
+
+    def used(self) -> float:
+        """Seconds since :meth:`restart`."""
+        return self._total() - self._before
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Time the service and its peer call by call, alternately; seconds and CPU seconds per size."""
+    client = FeatureClient([options.service])
+    client.wait_until_serving(30)
+    rows = client.describe(0).tables[0].count
+    peer = {"grpc": grpc_caller, "tcp": tcp_caller}[options.peer_kind](options.peer)
+
+    def service(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
+
+    sides = {"service": service, "peer": peer}
+    rng = np.random.default_rng(options.seed)
+    results = {}
+    for count, pairs in PAIRS.items():
+        out = np.zeros((count, DIM), np.float32)
+        seconds: dict[str, list[float]] = {side: [] for side in sides}
+        for pair in range(-2, pairs):
+            ids = rng.integers(0, rows, count)
+            for side in sorted(sides, reverse=pair % 2 == 0):
+                start = time.perf_counter()
+                sides[side](ids, out)
+                if pair >= 0:
+                    seconds[side].append(time.perf_counter() - start)
+        cpu = {}
+        for side, pid in (("service", options.service_pid), ("peer", options.peer_pid)):
+            meter = CpuMeter(pid)
+            for _ in range(max(2, pairs // 4)):
+                sides[side](ids, out)
+            cpu[side] = meter.used() / max(2, pairs // 4)
+        results[str(count)] = {"seconds": seconds, "cpu_seconds_per_call": cpu}
+    client.close()
+    return results
+
+
+def make_table(directory: Path, megabytes: int, seed: int) -> None:
+    """Write a partitioned directory of one server with one table of about ``megabytes`` MB."""
+    rows = megabytes * 10**6 // ROW_BYTES
+    folder = directory / "server-0"
+    folder.mkdir()
+    rng = np.random.default_rng(seed)
+    table = np.lib.format.open_memmap(folder / "paper.npy", "w+", np.float32, (rows, DIM))
+    for first in range(0, rows, 10_000):
+        part = table[first : first + 10_000]
+        part[:] = rng.standard_normal(part.shape, dtype=np.float32)
+    table.flush()
+    spec = TableSpec(
+        kind="features",
+        type="paper",
+        file="paper.npy",
+        first_id=0,
+        count=rows,
+        dim=DIM,
+        dtype="float32",
+    )
+    write_manifest(folder, 0, 1, [spec])
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server process and the last word of its first line, its address; ended afterwards."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().split()
+        if not line:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
+        yield process, line[-1]
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
+    """Two network namespaces joined by a rate-limited veth pair, torn down afterwards.
+
+    Yields the command prefixes that run in the first and in the second, and the first's address.
+    """
+    names = [f"hopper{os.getpid()}{side}" for side in "ab"]
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip(
+            "link",
+            "add",
+            "eth0",
+            "netns",
+            names[0],
+            "type",
+            "veth",
+            "peer",
+            "eth0",
+            "netns",
+            names[1],
+        )
+        for place, name in enumerate(names, start=1):
+            inside = ["ip", "netns", "exec", name]
+            ip("-n", name, "address", "add", f"10.77.0.{place}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "lo", "up")
+            ip("-n", name, "link", "set", "eth0", "up")
+            shaping = f"tc qdisc add dev eth0 root tbf rate {RATE} burst {BURST} latency 50ms"
+            subprocess.run([*inside, *shaping.split()], check=True, capture_output=True)
+        first, second = (["ip", "netns", "exec", name] for name in names)
+        yield first, second, "10.77.0.1"
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+def run_link(
+    directory: Path, host: str, peer: str, seed: int, server_prefix: list[str], prefix: list[str]
+) -> dict[str, Any]:
+    """Start service and peer, measure them from a process of its own, end all three."""
+    script = [sys.executable, str(Path(__file__).resolve())]
+    service = [sys.executable, "-m", "cache_server", str(directory), "--server", "0"]
+    with ExitStack() as stack:
+        served, address = stack.enter_context(
+            started([*server_prefix, *service, "--listen", f"{host}:0", "--die-with-parent"])
+        )
+        peer_process, peer_address = stack.enter_context(
+            started([*server_prefix, *script, "--role", peer, "--listen", f"{host}:0"])
+        )
+        measuring = ["--role", "measure", "--service", address, "--service-pid", str(served.pid)]
+        measuring += ["--peer", peer_address, "--peer-pid", str(peer_process.pid)]
+        measuring += ["--peer-kind", peer, "--seed", str(seed)]
+        done = subprocess.run(
+            [*prefix, *script, *measuring], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+    return json.loads(done.stdout)
+
+
+def summarise(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Rates, percentiles and paired ratios (service / peer, of rates) per number of ids."""
+    rows = []
+    for count, sample in raw.items():
+        row: dict[str, Any] = {"ids": int(count)}
+        for side, values in sample["seconds"].items():
+            p50, p99 = np.percentile(values, [50, 99])
+            row[side] = {
+                "rows_per_second": int(count) / p50,
+                "p50_ms": 1e3 * p50,
+                "p99_ms": 1e3 * p99,
+                "cpu_ms": 1e3 * sample["cpu_seconds_per_call"][side],
+            }
+        logs = np.log(sample["seconds"]["peer"]) - np.log(sample["seconds"]["service"])
+        half = 1.96 * logs.std(ddof=1) / math.sqrt(logs.size)
+        row["ratio"] = math.exp(logs.mean())
+        row["ratio_95"] = [math.exp(logs.mean() - half), math.exp(logs.mean() + half)]
+        row["pairs"] = int(logs.size)
+        rows.append(row)
+    return rows
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, cores, memory and operating system."""
+    text = Path("/proc/cpuinfo").read_text()
+    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+    }
+
+
+def commit() -> str | None:
+    """The repository's commit, with "+" if the working tree differs; None outside one."""
+    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def show(console: Console, links: dict[str, Any]) -> None:
+    """Print one table per link, and whether its goal stands."""
+    for name, link in links.items():
+        if "skipped" in link:
+            console.print(f"{name}: skipped: {link['skipped']}")
+            continue
+        table = Table(title=f"{name}: service against {link['peer']}")
+        for heading in ("ids", "rows/s", "p50 ms", "p99 ms", "CPU ms", "peer p50", "peer p99"):
+            table.add_column(heading, justify="right")
+        table.add_column("peer CPU", justify="right")
+        table.add_column("rate / peer's (95 %)", justify="right")
+        for row in link["sizes"]:
+            ours, peer = row["service"], row["peer"]
+            cells = [f"{row['ids']:,}", f"{ours['rows_per_second']:,.0f}"]
+            cells += [f"{ours[key]:.2f}" for key in ("p50_ms", "p99_ms", "cpu_ms")]
+            cells += [f"{peer[key]:.2f}" for key in ("p50_ms", "p99_ms", "cpu_ms")]
+            low, high = row["ratio_95"]
+            table.add_row(*cells, f"{row['ratio']:.2f} ({low:.2f}-{high:.2f})")
+        console.print(table)
+        low = link["sizes"][-1]["ratio_95"][0]
+        verdict = "met" if low >= GOALS[name] else "missed"
+        console.print(f"goal at 100,000 ids: at least {GOALS[name]:.0%} of the peer: {verdict}\n")
+
+
+def run(out: Path, megabytes: int, seed: int) -> None:
+    """Measure both links and write the results."""
+    links: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="hopper-feature-service-") as folder:
+        directory = Path(folder)
+        make_table(directory, megabytes, seed)
+        raw = run_link(directory, "127.0.0.1", "grpc", seed, [], [])
+        links["loopback"] = {"peer": "a bare grpcio stream", "sizes": summarise(raw)}
+        if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
+            why = "a veth pair needs root and the programs ip and tc"
+            links["veth"] = {"skipped": why}
+        else:
+            with two_hosts() as (server_prefix, prefix, host):
+                raw = run_link(directory, host, "tcp", seed, server_prefix, prefix)
+            links["veth"] = {"peer": "a plain TCP socket", "rate": RATE, "sizes": summarise(raw)}
+    result = {
+        "schema": 1,
+        "benchmark": "feature_service",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("numpy", "grpcio", "protobuf")},
+        "file_megabytes": megabytes,
+        "row_bytes": ROW_BYTES,
+        "goals": GOALS,
+        "links": links,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "feature_service.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    console = Console()
+    show(console, links)
+    console.print(f"written: {path}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; the roles other than ``run`` are this script's own child processes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="folder for feature_service.json")
+    parser.add_argument("--megabytes", type=int, default=600, help="size of the table")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--role", choices=("run", "grpc", "tcp", "measure"), default="run")
+    for name in ("listen", "service", "peer", "peer-kind"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    for name in ("service-pid", "peer-pid"):
+        parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.role == "measure":
+        print(json.dumps(measure(options)))
+    elif options.role != "run":
+        {"grpc": serve_grpc, "tcp": serve_tcp}[options.role](options.listen)
+    elif options.out is None:
+        parser.error("--out is required")
+    else:
+        run(options.out, options.megabytes, options.seed)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""``python -m cache_server PARTITIONED --server I --listen HOST:PORT``: one feature server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from cache_server.errors import CacheServerError
+from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
+from cache_server.wire import IDS_PER_REQUEST
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options; also what ``hopper serve`` accepts."""
+    parser = argparse.ArgumentParser(
+        prog="cache_server", description="Serve one server's rows of a partitioned graph."
+    )
+    parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
+    parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
+    parser.add_argument("--port-file", type=Path, help="JSON with the bound address, once serving")
+    parser.add_argument(
+        "--die-with-parent", action="store_true", help="stop when the starting thread ends"
+    )
+    parser.add_argument(
+        "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"
+    )
+    parser.add_argument(
+        "--drain",
+        type=float,
+        default=DEFAULT_DRAIN_SECONDS,
+        metavar="SECONDS",
+        help="how long running requests may take after SIGTERM",
+    )
+    parser.add_argument(
+        "--ids-per-request", type=_positive, default=IDS_PER_REQUEST, help="limit of one request"
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a server until it is told to stop.
+
+    Returns
+    -------
+    0 after a graceful end; 2 if nothing could be served, with the reason on stderr.
+    """
+    options = build_parser().parse_args(argv)
+    try:
+        serve(
+            options.partitioned,
+            options.server,
+            options.listen,
+            port_file=options.port_file,
+            die_with_parent=options.die_with_parent,
+            threads=options.threads,
+            drain_seconds=options.drain,
+            ids_per_request=options.ids_per_request,
+        )
+    except (CacheServerError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""The client of all feature servers: rows of every server into one preallocated array."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from grpc.experimental import ChannelOptions
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from numpy.typing import NDArray
+
+from cache_server.errors import BadRequest
+from cache_server.fetch import Fetch, Part, run_all
+from cache_server.generated import features_pb2
+from cache_server.retry import Deadline, Patience
+from cache_server.shard import TableDescription
+from cache_server.wire import DESCRIBE, FETCH_ROWS, IDS_PER_REQUEST, SERVICE
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # Servers are named by the user; a proxy meant for the web must not come between.
+    ("grpc.enable_http_proxy", 0),
+    # A server that restarts should be found again within a retry or two.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # The reading thread drives its stream itself, without a thread in between.
+    (ChannelOptions.SingleThreadedUnaryStream, 1),
+)
+
+
+@dataclass(frozen=True)
+class ServerDescription:
+    """What one server says about itself.
+
+    Attributes
+    ----------
+    server, servers: its index, and how many there are.
+    tables: what it holds.
+    versions: of what it runs on, by name.
+    ids_per_request: the most ids that one request may ask for.
+    """
+
+    server: int
+    servers: int
+    tables: tuple[TableDescription, ...]
+    versions: dict[str, str]
+    ids_per_request: int
+
+
+class FeatureClient:
+    """Asks any number of feature servers at once. Safe to use from several threads.
+
+    Parameters
+    ----------
+    addresses: "host:port" of every server, in order of server index.
+    deadline: seconds that one call of a method may take, all retries included.
+    on_transfer: called as (server, bytes sent, bytes received) once for every ``FetchRows``
+        request, failed ones included, with the sizes of the serialised messages; never from two
+        threads at once.
+    ids_per_request: larger fetches are split into requests of at most this many ids.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        *,
+        deadline: float = 30.0,
+        on_transfer: Callable[[int, int, int], None] | None = None,
+        ids_per_request: int = IDS_PER_REQUEST,
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self.deadline = deadline
+        self._ids_per_request = ids_per_request
+        self._on_transfer = on_transfer
+        self._transfer_lock = threading.Lock()
+        self._closed = threading.Event()
+        self._channels = [grpc.insecure_channel(a, _CHANNEL_OPTIONS) for a in self.addresses]
+        # Without serialisers grpc passes bytes through as they are.
+        self._fetch = [channel.unary_stream(FETCH_ROWS) for channel in self._channels]
+        self._pool = futures.ThreadPoolExecutor(
+            max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
+        )
+
+    def __enter__(self) -> FeatureClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what still runs and close all connections; may be called again."""
+        if not self._closed.is_set():
+            self._closed.set()
+            for channel in self._channels:
+                channel.close()
+            self._pool.shutdown()
+
+    def wait_until_serving(self, limit: float) -> None:
+        """Return once every server says that it serves, and that it is the one expected.
+
+        Raises
+        ------
+        ServerUnavailable, DeadlineExceeded: a server does not within ``limit`` seconds.
+        BadReply: a server says that it has another index, or that there are more or fewer servers.
+        """
+        self._check_open()
+        deadline, stop = Deadline(limit), threading.Event()
+        servers = range(len(self.addresses))
+        tasks = [partial(self._await_serving, server, deadline, stop) for server in servers]
+        run_all(self._pool, tasks, stop.set)
+
+    def describe(self, server: int) -> ServerDescription:
+        """What ``server`` holds.
+
+        Raises
+        ------
+        CallError: the server cannot be asked, or does not answer within the deadline.
+        """
+        self._check_open()
+        self._check_server(server)
+        deadline = Deadline(self.deadline)
+        address = self.addresses[server]
+        patience = Patience(server, address, "Describe", deadline, threading.Event())
+        return self._describe(server, patience)
+
+    def fetch_rows(
+        self,
+        kind: str,
+        type: str,
+        ids: Mapping[int, NDArray[np.int64]],
+        out: NDArray[Any],
+        places: Mapping[int, slice | NDArray[np.int64]],
+    ) -> None:
+        """Fetch rows from all servers in ``ids`` at once, straight into ``out``.
+
+        Parameters
+        ----------
+        kind, type: which table.
+        ids: per server, [n] int64 global ids, any order, repeats allowed; none is ordinary.
+        out: [rows, dim], C-contiguous and writable, of the table's dtype; [rows] will do where
+            dim is 1. For a CPU tensor pass ``tensor.numpy()``, which shares its memory. After an
+            error its content is undefined.
+        places: per server, the rows of ``out`` to fill, in the order of ``ids``: a slice, or [n]
+            int64. Places of different servers must not overlap.
+
+        Raises
+        ------
+        BadRequest: the arguments do not fit each other; nothing was sent.
+        InvalidRequest: a server refuses (unknown table, id outside its range, wrong dtype or dim).
+        ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: the first server that failed;
+            requests to the others are cancelled.
+        """
+        self._check_open()
+        if ids.keys() != places.keys():
+            raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
+        fetch = Fetch(kind, type, out, self.deadline, self._ids_per_request)
+        parts = []
+        for server, wanted in ids.items():
+            self._check_server(server)
+            parts.append(Part(server, wanted, fetch.rows, places[server]))
+
+        def fill(part: Part) -> None:
+            patience = Patience(
+                part.server,
+                self.addresses[part.server],
+                fetch.operation,
+                fetch.deadline,
+                fetch.stop,
+            )
+            fetch.fill(part, self._fetch[part.server], patience, self._count)
+
+        run_all(self._pool, [partial(fill, part) for part in parts if part.ids.size], fetch.abandon)
+
+    def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
+        address = self.addresses[server]
+        patience = Patience(server, address, "wait until serving", deadline, stop)
+        stub = health_pb2_grpc.HealthStub(self._channels[server])
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        while True:
+            reply = self._attempt(stub.Check, request, patience)
+            if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                break
+            patience.missed("it says that it does not serve")
+        found = self._describe(server, patience)
+        if (found.server, found.servers) != (server, len(self.addresses)):
+            raise patience.bad_reply(
+                f"it is server {found.server} of {found.servers}, expected {server} of "
+                f"{len(self.addresses)}: addresses go by server index"
+            )
+
+    def _describe(self, server: int, patience: Patience) -> ServerDescription:
+        call = self._channels[server].unary_unary(
+            DESCRIBE,
+            request_serializer=features_pb2.DescribeRequest.SerializeToString,
+            response_deserializer=features_pb2.ServerDescription.FromString,
+        )
+        reply = self._attempt(call, features_pb2.DescribeRequest(), patience)
+        names = [field.name for field in fields(TableDescription)]
+        tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
+        return ServerDescription(
+            reply.server,
+            reply.servers,
+            tuple(tables),
+            dict(reply.versions),
+            reply.ids_per_request,
+        )
+
+    def _attempt(self, call: Callable[..., Any], request: Any, patience: Patience) -> Any:
+        """The reply of a call with one answer, after as many attempts as ``patience`` allows."""
+        while True:
+            try:
+                return call(request, timeout=patience.attempt_seconds())
+            except grpc.RpcError as error:
+                patience.failed(error)
+
+    def _count(self, server: int, sent: int, received: int) -> None:
+        if self._on_transfer is not None:
+            with self._transfer_lock:
+                self._on_transfer(server, sent, received)
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise BadRequest("the client is closed")
+
+    def _check_server(self, server: int) -> None:
+        if not 0 <= server < len(self.addresses):
+            raise BadRequest(f"server {server} is outside [0, {len(self.addresses)})")

@@ -1,0 +1,77 @@
+"""Every error that the feature service raises on purpose.
+
+CacheServerError
+├── ManifestError          shard.json or a table it names is unusable (file and field named)
+├── ListenError            the address to listen on is malformed or cannot be bound
+├── BadRequest             what is asked cannot be answered; raised where that is noticed: by the
+│                          shard on the server, or by the client before anything is sent
+└── CallError              a call to one server failed (server, address, operation, limit)
+    ├── InvalidRequest     the server refused the request; its own text is kept
+    ├── ServerUnavailable  the server cannot be reached, or went away, until the limit passed
+    ├── DeadlineExceeded   the server was reached and did not finish within the limit
+    ├── BadReply           the reply does not fit the question
+    └── ServerFault        any other failure that the server reported
+"""
+
+from __future__ import annotations
+
+
+class CacheServerError(Exception):
+    """Base of all errors of the feature service; its text is meant for the user."""
+
+
+class ManifestError(CacheServerError):
+    """``shard.json`` or a table that it names is unusable; names the file and the field."""
+
+
+class ListenError(CacheServerError):
+    """The address to listen on is malformed or cannot be bound."""
+
+
+class BadRequest(CacheServerError):
+    """What is asked cannot be answered; names what was given and what exists."""
+
+
+class CallError(CacheServerError):
+    """A call to one server failed.
+
+    Attributes
+    ----------
+    server: index of the server.
+    address: its "host:port".
+    operation: what was asked of it, for example ``FetchRows features/paper``.
+    limit_seconds: the deadline the call ran under.
+    """
+
+    def __init__(
+        self, server: int, address: str, operation: str, limit_seconds: float, detail: str
+    ) -> None:
+        super().__init__(
+            f"feature server {server} at {address}: {operation}: {detail} "
+            f"(limit {limit_seconds:g} s)"
+        )
+        self.server = server
+        self.address = address
+        self.operation = operation
+        self.limit_seconds = limit_seconds
+        self.detail = detail
+
+
+class InvalidRequest(CallError):
+    """The server refused the request (bad id, unknown table, wrong dtype, too large, ...)."""
+
+
+class ServerUnavailable(CallError):
+    """The server could not be reached, or went away, and did not come back within the limit."""
+
+
+class DeadlineExceeded(CallError):
+    """The server was reached but did not finish within the limit."""
+
+
+class BadReply(CallError):
+    """The reply does not fit the question: rows of another size, another server, too few rows."""
+
+
+class ServerFault(CallError):
+    """The server reported a failure of its own, or the call was cancelled."""

@@ -1,0 +1,113 @@
+"""One call's patience: which failures are tried again, how long to wait, and what ends it.
+
+Waits grow exponentially with full jitter between attempts ("Exponential Backoff And Jitter", AWS
+Architecture Blog, 2015) and never beyond the call's deadline.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Final
+
+import grpc
+
+from cache_server.errors import (
+    BadReply,
+    CallError,
+    DeadlineExceeded,
+    InvalidRequest,
+    ServerFault,
+    ServerUnavailable,
+)
+
+FIRST_WAIT_SECONDS: Final = 0.05
+LONGEST_WAIT_SECONDS: Final = 1.0
+# Below this an attempt could not do anything useful any more.
+_SHORTEST_ATTEMPT_SECONDS: Final = 0.002
+
+_TRANSIENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+class Deadline:
+    """A point in time, ``limit_seconds`` after its making."""
+
+    def __init__(self, limit_seconds: float) -> None:
+        self.limit_seconds = limit_seconds
+        self._end = time.monotonic() + limit_seconds
+
+    def remaining(self) -> float:
+        """Seconds left; negative once passed."""
+        return self._end - time.monotonic()
+
+
+class Patience:
+    """Decides after each failed attempt of one operation on one server what comes next.
+
+    Parameters
+    ----------
+    server, address, operation: named by every error.
+    deadline: shared by all attempts.
+    stop: set when the operation is no longer wanted; ends a wait at once.
+    """
+
+    def __init__(
+        self,
+        server: int,
+        address: str,
+        operation: str,
+        deadline: Deadline,
+        stop: threading.Event,
+    ) -> None:
+        self._named = (server, address, operation, deadline.limit_seconds)
+        self._deadline = deadline
+        self._stop = stop
+        self._failures = 0
+        self._wait = FIRST_WAIT_SECONDS
+        self._last = ""
+
+    def attempt_seconds(self) -> float:
+        """The time-out of the next attempt: whatever is left of the deadline."""
+        left = self._deadline.remaining()
+        if left < _SHORTEST_ATTEMPT_SECONDS:
+            raise self._expired()
+        return left
+
+    def progressed(self) -> None:
+        """Start the waits anew: the server has answered something."""
+        self._wait = FIRST_WAIT_SECONDS
+
+    def failed(self, error: grpc.RpcError) -> None:
+        """Wait before the next attempt, or raise the :class:`CallError` that ends the operation."""
+        code = error.code()
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise self._expired() from error
+        if self._stop.is_set():
+            raise ServerFault(*self._named, "given up because another server failed") from error
+        if code not in _TRANSIENT:
+            kind = InvalidRequest if code is grpc.StatusCode.INVALID_ARGUMENT else ServerFault
+            prefix = "" if kind is InvalidRequest else f"{code.name}: "
+            raise kind(*self._named, f"{prefix}{error.details()}") from error
+        self.missed(f"{code.name}: {error.details()}")
+
+    def missed(self, reason: str) -> None:
+        """Wait before the next attempt because of ``reason``, unless the time is used up."""
+        self._failures += 1
+        self._last = reason
+        left = self._deadline.remaining()
+        if left < _SHORTEST_ATTEMPT_SECONDS:
+            raise self._expired()
+        # Half of what is left, so that one more attempt always fits in.
+        self._stop.wait(min(random.uniform(0.0, self._wait), left / 2))
+        self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
+
+    def bad_reply(self, detail: str) -> BadReply:
+        """The error for a reply that does not fit the question."""
+        return BadReply(*self._named, detail)
+
+    def _expired(self) -> CallError:
+        if self._failures:
+            detail = f"unavailable in {self._failures} attempts, the last: {self._last}"
+            return ServerUnavailable(*self._named, detail)
+        return DeadlineExceeded(*self._named, "not finished within the limit")

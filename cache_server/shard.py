@@ -1,0 +1,262 @@
+"""One server's rows on disk: ``shard.json`` and the memory-mapped tables that it names.
+
+A table holds the rows of one kind ("features", "labels") of one node type whose global ids are
+[first_id, first_id + count). Tables are never read whole: the page cache decides what stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.errors import BadRequest, ManifestError
+from cache_server.wire import DTYPES, little_endian
+
+MANIFEST: Final = "shard.json"
+SCHEMA_VERSION: Final = 1
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDescription:
+    """What a table holds.
+
+    Attributes
+    ----------
+    kind, type: "features" or "labels" (any path-safe word), and the node type.
+    first_id: global id of row 0.
+    count, dim: rows, and elements in a row (1 for one-dimensional arrays).
+    dtype: element type as numpy names it; one of :data:`cache_server.wire.DTYPES`.
+    """
+
+    kind: str
+    type: str
+    first_id: int
+    count: int
+    dim: int
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSpec(TableDescription):
+    """A table as ``shard.json`` names it; ``file`` is relative to the shard's directory."""
+
+    file: str
+
+
+class Table:
+    """One memory-mapped table.
+
+    Attributes
+    ----------
+    spec: the manifest's entry.
+    array: [count, dim], read-only, little-endian.
+    """
+
+    def __init__(self, spec: TableSpec, array: NDArray[Any], server: int) -> None:
+        self.spec = spec
+        self.array = array
+        self.row_bytes = spec.dim * array.dtype.itemsize
+        self._name = f"{spec.kind}/{spec.type} of server {server}"
+        self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
+
+    def expect(self, dtype: str, dim: int) -> None:
+        """Raise BadRequest unless rows are ``dim`` elements of ``dtype``."""
+        if dtype != self.spec.dtype:
+            raise BadRequest(f"dtype: {self._name} is {self.spec.dtype}, not {dtype!r}")
+        if dim != self.spec.dim:
+            raise BadRequest(f"dim: rows of {self._name} have {self.spec.dim} elements, not {dim}")
+
+    def local_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64 global ids -> [n] rows of this table.
+
+        Raises
+        ------
+        BadRequest: an id is outside the table's range; names the first such id and the range.
+        """
+        rows = ids - self.spec.first_id
+        if rows.size and (rows.min() < 0 or rows.max() >= self.spec.count):
+            bad = ids[(rows < 0) | (rows >= self.spec.count)][0]
+            last = self.spec.first_id + self.spec.count
+            raise BadRequest(
+                f"ids: id {bad} is outside [{self.spec.first_id}, {last}), "
+                f"the range of {self._name}"
+            )
+        return rows
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy rows (checked by :meth:`local_rows`) into ``out`` [n, row_bytes]."""
+        # With mode="raise" numpy would gather into a buffer of its own first.
+        np.take(self._bytes, rows, axis=0, out=out, mode="clip")
+
+
+class Shard:
+    """All tables of one server.
+
+    Attributes
+    ----------
+    server, servers: index of this server, and how many there are.
+    tables: by (kind, type).
+    """
+
+    def __init__(self, server: int, servers: int, tables: dict[tuple[str, str], Table]) -> None:
+        self.server = server
+        self.servers = servers
+        self.tables = tables
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Shard:
+        """Open ``directory``/shard.json and map its tables.
+
+        Raises
+        ------
+        ManifestError: the manifest or a table is missing, or does not say or hold what it should.
+        """
+        path = Path(directory) / MANIFEST
+        server, servers, specs = _read_manifest(path)
+        tables = {
+            (spec.kind, spec.type): Table(spec, _map_table(path.parent, spec), server)
+            for spec in specs
+        }
+        return cls(server, servers, tables)
+
+    def table(self, kind: str, type: str) -> Table:
+        """The table of a kind and node type; BadRequest naming what exists if there is none."""
+        found = self.tables.get((kind, type))
+        if found is not None:
+            return found
+        kinds = sorted({k for k, _ in self.tables})
+        if kind not in kinds:
+            raise BadRequest(
+                f"kind: server {self.server} has no {kind!r}; "
+                f"it has {', '.join(kinds) or 'nothing'}"
+            )
+        types = sorted(t for k, t in self.tables if k == kind)
+        raise BadRequest(
+            f"type: server {self.server} has no {kind} of type {type!r}; it has {', '.join(types)}"
+        )
+
+
+def write_manifest(
+    directory: str | Path, server: int, servers: int, tables: Sequence[TableSpec]
+) -> Path:
+    """Write ``directory``/shard.json for table files that are already there; returns its path.
+
+    Raises
+    ------
+    ManifestError: an entry is malformed, given twice, or does not fit its file.
+    """
+    path = Path(directory) / MANIFEST
+    content = {
+        "schema": SCHEMA_VERSION,
+        "server": server,
+        "servers": servers,
+        "tables": [asdict(spec) for spec in tables],
+    }
+    _, _, specs = _parse_manifest(path, content)
+    for spec in specs:
+        _map_table(path.parent, spec)
+    temporary = path.with_name(f".{MANIFEST}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.replace(path)
+    return path
+
+
+def _read_manifest(path: Path) -> tuple[int, int, list[TableSpec]]:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ManifestError(f"{path}: is not JSON: {error}") from error
+    return _parse_manifest(path, content)
+
+
+def _parse_manifest(path: Path, content: object) -> tuple[int, int, list[TableSpec]]:
+    if not isinstance(content, dict):
+        raise ManifestError(f"{path}: expected an object, found {type(content).__name__}")
+    if content.get("schema") != SCHEMA_VERSION:
+        raise ManifestError(
+            f"{path}: schema: expected {SCHEMA_VERSION}, found {content.get('schema')!r}"
+        )
+    servers = _integer(path, content, "servers", 1)
+    server = _integer(path, content, "server", 0)
+    if server >= servers:
+        raise ManifestError(f"{path}: server: expected less than {servers}, found {server}")
+    entries = content.get("tables")
+    if not isinstance(entries, list):
+        raise ManifestError(f"{path}: tables: expected a list, found {type(entries).__name__}")
+    specs = [_parse_table(path, f"tables[{i}]", entry) for i, entry in enumerate(entries)]
+    seen: set[tuple[str, str]] = set()
+    for spec in specs:
+        if (spec.kind, spec.type) in seen:
+            raise ManifestError(f"{path}: tables: {spec.kind}/{spec.type} is given twice")
+        seen.add((spec.kind, spec.type))
+    return server, servers, specs
+
+
+def _parse_table(path: Path, field: str, entry: object) -> TableSpec:
+    if not isinstance(entry, dict):
+        raise ManifestError(f"{path}: {field}: expected an object, found {type(entry).__name__}")
+    for key in ("kind", "type"):
+        value = entry.get(key)
+        if not isinstance(value, str) or not _NAME.fullmatch(value):
+            raise ManifestError(
+                f"{path}: {field}.{key}: expected a name of [A-Za-z0-9_.+-], found {value!r}"
+            )
+    file = entry.get("file")
+    if not isinstance(file, str) or Path(file).is_absolute() or ".." in Path(file).parts:
+        raise ManifestError(f"{path}: {field}.file: expected a path inside, found {file!r}")
+    if entry.get("dtype") not in DTYPES:
+        raise ManifestError(
+            f"{path}: {field}.dtype: expected one of {', '.join(DTYPES)}, "
+            f"found {entry.get('dtype')!r}"
+        )
+    return TableSpec(
+        kind=entry["kind"],
+        type=entry["type"],
+        file=file,
+        first_id=_integer(path, entry, "first_id", 0, field),
+        count=_integer(path, entry, "count", 0, field),
+        dim=_integer(path, entry, "dim", 1, field),
+        dtype=entry["dtype"],
+    )
+
+
+def _integer(path: Path, mapping: dict[str, Any], key: str, least: int, field: str = "") -> int:
+    value = mapping.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        name = f"{field}.{key}" if field else key
+        raise ManifestError(f"{path}: {name}: expected an integer >= {least}, found {value!r}")
+    return value
+
+
+def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
+    """[count, dim] memory-mapped, after checking that the file is what the manifest says."""
+    path = directory / spec.file
+    try:
+        # An empty file part cannot be mapped.
+        array = np.load(path, mmap_mode="r" if spec.count else None, allow_pickle=False)
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise ManifestError(f"{path}: is not a complete .npy file: {error}") from error
+    if not isinstance(array, np.ndarray) or array.dtype != little_endian(spec.dtype):
+        raise ManifestError(
+            f"{path}: dtype: expected {spec.dtype} (little-endian), "
+            f"found {getattr(array, 'dtype', type(array).__name__)}"
+        )
+    shapes = [(spec.count, spec.dim)] + ([(spec.count,)] if spec.dim == 1 else [])
+    if array.shape not in shapes:
+        raise ManifestError(f"{path}: shape: expected {shapes[0]}, found {array.shape}")
+    if not array.flags.c_contiguous:
+        raise ManifestError(f"{path}: order: expected row-major, found Fortran order")
+    return array.reshape(spec.count, spec.dim)

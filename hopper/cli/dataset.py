@@ -1,0 +1,156 @@
+"""``hopper dataset make | import | info``: write graph directories and look at them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hopper.cli.dataset_tables import print_description
+from hopper.graph.describe import describe
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import KINDS, ImportOptions, RandomSplit, import_graph
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the ``dataset`` command to an argparse subparsers object."""
+    parser = subparsers.add_parser(
+        "dataset",
+        help="make, import and look at graph directories",
+        description="Make, import and look at graph directories.",
+    )
+    commands = parser.add_subparsers(dest="dataset_command", required=True, metavar="COMMAND")
+    _add_make(commands)
+    _add_import(commands)
+    info = commands.add_parser("info", help="check and describe a graph directory")
+    info.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
+    info.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    info.add_argument(
+        "--check",
+        choices=("full", "shapes"),
+        default="full",
+        help="scan all values but features (full, the default) or headers only",
+    )
+    info.set_defaults(run=run_info)
+
+
+def _add_make(commands: Any) -> None:
+    make = commands.add_parser("make", help="make a synthetic graph from a preset")
+    make.add_argument("preset", metavar="PRESET", help="arxiv-like, products-like, uk-like, ...")
+    make.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    make.add_argument(
+        "--scale", type=float, default=1.0, metavar="F", help="share of the published size"
+    )
+    make.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
+    make.set_defaults(run=run_make)
+
+
+def _add_import(commands: Any) -> None:
+    parser = commands.add_parser("import", help="import a graph from another format")
+    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    parser.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a folder (npy, csv), a file of dgl.save_graphs (dgl) or a dataset's name (ogb)",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.add_argument("--name", metavar="NAME", help="name of the graph")
+    parser.add_argument(
+        "--symmetrize",
+        action="store_true",
+        help="within one node type, add the reverse of every edge and remove duplicates",
+    )
+    parser.add_argument(
+        "--reverse-relations",
+        action="store_true",
+        help="add a relation rev_<rel> for every relation",
+    )
+    parser.add_argument(
+        "--split",
+        metavar="random:TRAIN:VAL",
+        help="draw splits: nodes per class (random:20:30) or fractions (random:0.6:0.2); "
+        "the other labelled nodes are for testing",
+    )
+    parser.add_argument(
+        "--row-normalize", action="store_true", help="divide rows of node features by their sum"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="K", help="of --split; default 0")
+    parser.add_argument(
+        "--root", type=Path, default=Path("dataset"), metavar="DIR", help="of ogb's downloads"
+    )
+    parser.set_defaults(run=run_import)
+
+
+def run_make(arguments: argparse.Namespace) -> int:
+    """Carry out ``hopper dataset make``; returns the exit code.
+
+    Raises
+    ------
+    RequestError: unknown preset, impossible scale, too little disk space, occupied destination.
+    """
+    from hopper.graph.synthesise import make
+
+    make(
+        arguments.preset,
+        arguments.out,
+        scale=arguments.scale,
+        seed=arguments.seed,
+        progress=sys.stderr.isatty(),
+    )
+    _print_written(arguments.out)
+    return 0
+
+
+def run_import(arguments: argparse.Namespace) -> int:
+    """Carry out ``hopper dataset import``; returns the exit code.
+
+    Raises
+    ------
+    GraphError: the source is unusable; names file and field.
+    RequestError: a missing library, an option that does not fit, an occupied destination.
+    """
+    options = ImportOptions(
+        symmetrize=arguments.symmetrize,
+        reverse_relations=arguments.reverse_relations,
+        split=RandomSplit.parse(arguments.split) if arguments.split else None,
+        row_normalize=arguments.row_normalize,
+        seed=arguments.seed,
+    )
+    notes = import_graph(
+        arguments.kind,
+        arguments.source,
+        arguments.out,
+        options,
+        name=arguments.name,
+        root=arguments.root,
+    )
+    for note in notes:
+        print(note)
+    _print_written(arguments.out)
+    return 0
+
+
+def run_info(arguments: argparse.Namespace) -> int:
+    """Carry out ``hopper dataset info``; returns the exit code.
+
+    Raises
+    ------
+    GraphError: the directory is missing or damaged; names file and field.
+    """
+    description = describe(GraphDirectory.open(arguments.graph, check=arguments.check))
+    if arguments.json:
+        print(json.dumps(description, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        print_description(description, Console())
+    return 0
+
+
+def _print_written(out: Path) -> None:
+    schema = GraphDirectory.open(out, check="shapes").schema
+    nodes = sum(kind.count for kind in schema.node_types.values())
+    edges = sum(kind.count for kind in schema.relations.values())
+    print(f"{out}: {schema.name}: {nodes} nodes, {edges} edges")

@@ -1,0 +1,216 @@
+"""``hopper partition``: divide a graph directory over servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.write import refuse_occupied
+from hopper.micrograph.locality import measure_locality
+from hopper.partition import partition_graph, record_locality
+from hopper.partition.assign import check_method
+from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the ``partition`` command to an argparse subparsers object."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "partition",
+        help="divide a graph directory over servers",
+        description="Divide a graph directory over servers and write a partitioned directory.",
+    )
+    parser.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
+    parser.add_argument("--servers", type=int, required=True, metavar="P", help="number of servers")
+    parser.add_argument("--method", default="metis", help="metis (default), random or meta")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
+    parser.add_argument("--json", action="store_true", help="print partition.json only")
+    parser.add_argument(
+        "--backend", default="auto", help="METIS of: auto (dgl if installed), dgl or pymetis"
+    )
+    parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
+    parser.add_argument(
+        "--locality-fanouts",
+        default="10,10",
+        metavar="F,F,...",
+        help="fanouts that R_micro and R_sub are measured with (default 10,10)",
+    )
+    parser.add_argument(
+        "--locality-roots",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="training roots that they are measured on (default 2000; 0 = not measured)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out ``hopper partition``; returns the exit code.
+
+    Raises
+    ------
+    HopperError: a request that cannot be carried out, or a damaged graph directory.
+    """
+    check_method(arguments.servers, arguments.method)
+    refuse_occupied(arguments.out)
+    fanouts = _fanouts(arguments.locality_fanouts)
+    if arguments.locality_roots < 0:
+        raise RequestError(
+            f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
+        )
+    limit = parse_size(arguments.memory_limit) if arguments.memory_limit else None
+    with _progress_console() as console:
+        progress = _Bars(console) if console.is_terminal else _Lines(console)
+        result = partition_graph(
+            GraphDirectory.open(arguments.graph),
+            arguments.out,
+            arguments.servers,
+            arguments.method,
+            arguments.seed,
+            backend=arguments.backend,
+            memory_limit=limit,
+            progress=progress,
+            on_estimate=lambda needed, available: _show_estimate(console, needed, available),
+        )
+        description = result.description
+        if arguments.locality_roots > 0:
+            start = time.perf_counter()
+            progress.begin("measure locality", None)
+            measured = measure_locality(
+                result, fanouts, arguments.locality_roots, seed=arguments.seed
+            )
+            progress.end(time.perf_counter() - start)
+            description = record_locality(arguments.out, measured.as_json())
+    if arguments.json:
+        print(json.dumps(description, indent=2))
+    else:
+        _show(description, arguments.out)
+    return 0
+
+
+def _fanouts(text: str) -> list[int]:
+    try:
+        fanouts = [int(part) for part in text.split(",")]
+    except ValueError:
+        fanouts = []
+    if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
+        raise RequestError(
+            "--locality-fanouts: expected positive numbers (or -1 for all neighbours) between "
+            f"commas, given {text!r}"
+        )
+    return fanouts
+
+
+@contextmanager
+def _progress_console() -> Iterator[Console]:
+    """A console on a duplicate of standard error.
+
+    METIS writes to standard error on its own, which is held back while it runs; the progress
+    must not be held back with it. Results alone go to standard output.
+    """
+    with os.fdopen(os.dup(2), "w", encoding="utf-8") as stream:
+        yield Console(file=stream, soft_wrap=True, highlight=False)
+
+
+def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
+    console.print(
+        f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
+        f"{format_bytes(available)} available"
+    )
+
+
+def _show(description: dict[str, Any], out: Path) -> None:
+    table = Table(title=f"{description['graph']} over {description['servers']} servers: {out}")
+    for heading in ("server", "nodes", "edges", "training nodes", "feature bytes"):
+        table.add_column(heading, justify="right")
+    for server, share in enumerate(description["per_server"]):
+        table.add_row(
+            str(server),
+            *(f"{share[key]:,}" for key in ("nodes", "edges", "train")),
+            format_bytes(share["feature_bytes"]),
+        )
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    console.print(table)
+    balance = description["balance"]
+    console.print(
+        f"edge cut {description['edge_cut']:.1%} · largest share over mean: "
+        f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
+        f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
+    )
+    locality = description.get("locality")
+    if locality is not None:
+        fanouts = ",".join(map(str, locality["fanouts"]))
+        console.print(
+            f"R_micro {locality['micrograph']:.1%} · R_sub {locality['subgraph']:.1%} "
+            f"(fanouts {fanouts}, {locality['roots']} roots, batches of {locality['batch_size']})"
+        )
+
+
+class _Bars:
+    """Progress on a terminal: one line a phase."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Show a new line."""
+        self._progress.start()
+        self._task = self._progress.add_task(phase, total=total)
+
+    def advance(self, units: int) -> None:
+        """Move the bar."""
+        self._progress.advance(self._task, units)
+
+    def end(self, seconds: float) -> None:
+        """Fill the bar and leave it."""
+        task = self._progress.tasks[-1]
+        done = task.total if task.total is not None else 1
+        self._progress.update(self._task, total=done, completed=done)
+        self._progress.stop()
+
+
+class _Lines:
+    """Progress elsewhere: a line when a phase is over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = ""
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Remember the phase."""
+        self._phase = phase
+
+    def advance(self, units: int) -> None:
+        """Prints nothing."""
+
+    def end(self, seconds: float) -> None:
+        """Print the phase and its time."""
+        self._console.print(f"{self._phase}: {seconds:.1f} s")

@@ -1,0 +1,27 @@
+"""``hopper train CONFIG.toml [--section.key VALUE ...]``: a whole run on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hopper.config import load_config
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "train",
+        help="train on this machine: starts servers and ranks, and takes them down again",
+        description="Any key of the configuration can be overridden as --section.key VALUE.",
+    )
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.train import train
+
+    train(load_config(options.config, options.overrides))
+    return 0

@@ -1,0 +1,228 @@
+"""This rank's place in the cluster, and its collectives.
+
+Reads torchrun's environment; ranks are numbered so that rank r sits on server
+``r // ranks_per_server``. Every wait has a deadline, and every byte sent to another server is
+counted. Messages between ranks are raw tensors: nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import numpy as np
+import psutil
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.errors import ConfigError, DeadlineExceeded, RankLost
+from hopper.traffic import Cause, Traffic
+
+
+class Cluster:
+    """One rank's view of all ranks.
+
+    Attributes
+    ----------
+    rank, world: this rank and the number of ranks N.
+    server, servers: the server this rank sits on, and the number of servers P.
+    ranks_per_server: N / P.
+    device: where this rank computes.
+    timeout: deadline of every wait, seconds.
+    traffic: what this rank sent to other servers.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        ranks_per_server: int,
+        device: torch.device,
+        timeout: float,
+    ) -> None:
+        if world % ranks_per_server:
+            raise ConfigError(
+                f"cluster.ranks_per_server: {ranks_per_server} does not divide the {world} ranks "
+                "that were started"
+            )
+        self.rank = rank
+        self.world = world
+        self.ranks_per_server = ranks_per_server
+        self.servers = world // ranks_per_server
+        self.server = rank // ranks_per_server
+        self.device = device
+        self.timeout = timeout
+        self.traffic = Traffic()
+        self._pids: list[tuple[int, int]] = []
+        # gloo's ring and the rank after this one: do bytes to it leave the server?
+        self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
+
+    @classmethod
+    def join(
+        cls, ranks_per_server: int, device: torch.device, timeout: float, start_timeout: float
+    ) -> Cluster:
+        """Join the ranks that torchrun started; a lone process is a cluster of one.
+
+        Raises
+        ------
+        DeadlineExceeded: the other ranks did not come within ``start_timeout`` seconds.
+        """
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        cluster = cls(rank, world, ranks_per_server, device, timeout)
+        if world == 1:
+            return cluster
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timedelta(seconds=start_timeout))
+            cluster._learn_pids()
+        except (RuntimeError, dist.DistError) as error:
+            raise DeadlineExceeded(
+                f"rank {rank}", f"meeting the other {world - 1} ranks ({error})", start_timeout
+            ) from error
+        return cluster
+
+    def leave(self) -> None:
+        """Leave the process group; does nothing for a lone process."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def server_of(self, rank: int) -> int:
+        """The server a rank sits on."""
+        return rank // self.ranks_per_server
+
+    def all_reduce(self, tensor: Tensor, cause: Cause, operation: str) -> None:
+        """Sum a tensor over all ranks, in place."""
+        if self.world == 1:
+            return
+        with self.watched(operation):
+            self._wait(dist.all_reduce(tensor, async_op=True))
+        self._count_ring(cause, 2 * (self.world - 1) * tensor.nbytes // self.world)
+
+    def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
+        """[N, ...]: every rank's tensor (equal shapes and dtypes), in rank order."""
+        if self.world == 1:
+            return tensor[None].clone()
+        gathered = [torch.empty_like(tensor) for _ in range(self.world)]
+        with self.watched(operation):
+            self._wait(dist.all_gather(gathered, tensor, async_op=True))
+        self._count_ring(cause, (self.world - 1) * tensor.nbytes)
+        return torch.stack(gathered)
+
+    def arrive(self, operation: str) -> None:
+        """Wait until every rank has come this far."""
+        self.all_reduce(torch.zeros(1, dtype=torch.int32), "control", operation)
+
+    def exchange(
+        self, parts: Sequence[Tensor], counts: Sequence[int], cause: Cause, operation: str
+    ) -> list[Tensor]:
+        """Send ``parts[r]`` to every rank r; receive ``counts[r]`` rows from every rank r.
+
+        Parts agree in dtype and trailing shape; zero rows are ordinary.
+        """
+        if self.world == 1:
+            return [parts[0]]
+        row_shape = parts[0].shape[1:]
+        received = parts[0].new_empty((sum(counts), *row_shape))
+        sent = torch.cat(list(parts)).contiguous()
+        with self.watched(operation):
+            self._wait(
+                dist.all_to_all_single(
+                    received,
+                    sent,
+                    output_split_sizes=list(counts),
+                    input_split_sizes=[len(part) for part in parts],
+                    async_op=True,
+                )
+            )
+        for rank, part in enumerate(parts):
+            if self.server_of(rank) != self.server:
+                self.traffic.count(cause, part.nbytes)
+        return list(received.split(list(counts)))
+
+    @contextmanager
+    def watched(self, operation: str) -> Iterator[None]:
+        """Turn the process group's failures into errors that name rank, operation and limit."""
+        try:
+            yield
+        except RuntimeError as error:
+            gone = self._ranks_gone()
+            if gone:
+                names = ", ".join(gone)
+                raise RankLost(f"rank {self.rank}: {operation}: {names} ended") from error
+            text = str(error).lower()
+            if "timed out" in text or "timeout" in text:
+                raise DeadlineExceeded(f"rank {self.rank}", operation, self.timeout) from error
+            raise RankLost(f"rank {self.rank}: {operation}: lost a rank: {error}") from error
+
+    def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
+        """Count a point-to-point message if it leaves the server."""
+        if self.server_of(destination) != self.server:
+            self.traffic.count(cause, nbytes)
+
+    def _wait(self, work: dist.Work | None) -> None:
+        if work is not None:
+            work.wait(timedelta(seconds=self.timeout))
+
+    def _count_ring(self, cause: Cause, nbytes: int) -> None:
+        if self._ring_leaves_server:
+            self.traffic.count(cause, nbytes)
+
+    def _learn_pids(self) -> None:
+        """Learn which ranks share this machine, to be able to say later which of them ended."""
+        machine = _machine_key()
+        mine = torch.tensor([machine, os.getpid()], dtype=torch.int64)
+        everyone = self.all_gather(mine, "control", "meeting the other ranks")
+        self._pids = [
+            (rank, int(pid)) for rank, (key, pid) in enumerate(everyone.tolist()) if key == machine
+        ]
+
+    def _ranks_gone(self) -> list[str]:
+        return [
+            f"rank {rank} (pid {pid})" for rank, pid in self._pids if not _process_is_alive(pid)
+        ]
+
+
+def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) -> tuple[int, int]:
+    """The contiguous global ids that a rank computes in layer-wise inference: its share of its
+    server's range."""
+    server, part = divmod(rank, ranks_per_server)
+    first, count = int(offsets[server]), int(offsets[server + 1] - offsets[server])
+    return (
+        first + part * count // ranks_per_server,
+        first + (part + 1) * count // ranks_per_server,
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of ``train.device``; several ranks on a machine take its GPUs in turn.
+
+    Raises
+    ------
+    ConfigError: "cuda" where there is none.
+    """
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError('train.device: expected "cpu" or "auto": no CUDA device is available')
+    if name == "cpu" or not available:
+        return torch.device("cpu")
+    index = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def _machine_key() -> int:
+    from pathlib import Path
+
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
+    return int(boot[:15], 16)
+
+
+def _process_is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

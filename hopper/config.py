@@ -1,0 +1,247 @@
+"""The configuration: TOML, typed, validated before any work starts.
+
+Every key can be overridden as ``--section.key value``; an unknown key is an error. What each key
+means is written where it is defined, below.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hopper.errors import ConfigError
+
+ENGINES = ("model_centric", "hop", "zero_hop")
+ENGINES_NOT_BUILT = ("naive", "cooperative", "locality", "p3", "raf")
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Data(_Section):
+    """``[data]``: what to train on."""
+
+    partitioned: str
+    """directory that ``hopper partition`` wrote"""
+
+
+class Model(_Section):
+    """``[model]``: the network."""
+
+    name: str = "sage"
+    """gcn | sage | gat, or "package.module:Class" for a module of one's own"""
+    layers: Positive = 3
+    hidden: Positive = 16
+    """width of hidden layers (of each head, for gat)"""
+    heads: Positive = 1
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+
+class Sampler(_Section):
+    """``[sampler]``: how neighbourhoods are drawn."""
+
+    kind: Literal["node", "layer", "labor"] = "node"
+    fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
+    """in-neighbours per relation, first hop first; -1 = all; one per model layer"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Sampler:
+        if any(fanout == 0 or fanout < -1 for fanout in self.fanouts):
+            raise ValueError(f"fanouts: expected positive numbers or -1, got {self.fanouts}")
+        if self.kind != "node":
+            raise ValueError(f"kind: {self.kind!r} is not built yet; built: node")
+        return self
+
+
+class Train(_Section):
+    """``[train]``: the run."""
+
+    engine: str = "auto"
+    """model_centric | hop | zero_hop; "auto" takes zero_hop until it can measure"""
+    batch_size: Positive = 1024
+    """roots per rank and iteration"""
+    epochs: Positive = 3
+    learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
+    optimizer: Literal["adam", "sgd"] = "adam"
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
+    """bound of the global gradient norm; 0 = off"""
+    patience: NonNegative = 0
+    """epochs without a better validation score before the run ends; 0 = off"""
+    last_batch: Literal["keep", "drop"] = "keep"
+    seed: NonNegative = 0
+    """initialisation, dropout, shuffling and draws"""
+    dtype: Literal["float32", "float64"] = "float32"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto = cuda where there is one"""
+    evaluate_every: NonNegative = 1
+    """epochs; 0 = never"""
+    iterations_per_epoch: NonNegative = 0
+    """0 = a whole epoch; n = its first n, for benchmarks"""
+    run_dir: str = ""
+    """where spans, results and models are written; empty = runs/<time>-<engine>"""
+    threads: NonNegative = 0
+    """CPU threads a rank; 0 = the cores of the machine divided by its ranks"""
+    checkpoint_every: NonNegative = 0
+    """iterations between checkpoints; 0 = none"""
+    resume: bool = False
+    """continue the checkpoint in run_dir"""
+    record_gradients: list[NonNegative] = Field(default=[])
+    """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
+    micro_batch: NonNegative = 0
+    """roots a forward pass at most; 0 = four times batch_size"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Train:
+        if self.engine in ENGINES_NOT_BUILT:
+            raise ValueError(
+                f"engine: {self.engine!r} is not built yet; built: {', '.join(ENGINES)}"
+            )
+        if self.engine != "auto" and self.engine not in ENGINES:
+            raise ValueError(f"engine: expected auto, {', '.join(ENGINES)}; got {self.engine!r}")
+        return self
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that runs: ``auto`` resolved."""
+        return "zero_hop" if self.engine == "auto" else self.engine
+
+
+class Hop(_Section):
+    """``[hop]``: the migrating engine (HopGNN, section 5)."""
+
+    migrate: Literal["model", "gradients"] = "model"
+    """what travels around the ring: parameters and accumulated gradients, or gradients only"""
+    pregather: bool = True
+    """fetch each remote row an iteration needs once, before the first time step"""
+    merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
+    """time steps to remove; merging is not built yet, so that "adaptive" removes none"""
+    replicas: Literal["synchronous", "independent"] = "synchronous"
+
+    @model_validator(mode="after")
+    def _check(self) -> Hop:
+        if isinstance(self.merge, int) and self.merge > 0:
+            raise ValueError(f"merge: {self.merge} is not built yet; built: off")
+        if self.replicas == "independent":
+            raise ValueError('replicas: "independent" is not built yet; built: "synchronous"')
+        return self
+
+
+class Cluster(_Section):
+    """``[cluster]``: the machines."""
+
+    servers: list[str] = Field(default=[])
+    """"host:port" of each feature server, in order of server; empty = start them here"""
+    ranks_per_server: Positive = 1
+    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    """deadline of every wait between processes"""
+    start_timeout_seconds: Annotated[float, Field(gt=0.0)] = 120.0
+    """deadline for servers and ranks to come up"""
+
+
+class Config(_Section):
+    """A whole configuration."""
+
+    data: Data
+    model: Model = Model()
+    sampler: Sampler = Sampler()
+    train: Train = Train()
+    hop: Hop = Hop()
+    cluster: Cluster = Cluster()
+
+    @model_validator(mode="after")
+    def _check(self) -> Config:
+        if len(self.sampler.fanouts) != self.model.layers:
+            raise ValueError(
+                f"sampler.fanouts: expected one fanout per layer ({self.model.layers}), "
+                f"got {self.sampler.fanouts}"
+            )
+        return self
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file (or a run's ``config.json``) and apply ``--section.key value`` overrides.
+
+    Raises
+    ------
+    ConfigError: the file cannot be read, or a key is unknown, missing or out of range.
+    """
+    try:
+        text = Path(path).read_text()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from error
+    try:
+        values = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    return make_config(values, overrides, where=str(path))
+
+
+def make_config(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "configuration"
+) -> Config:
+    """Validate nested values, after ``--section.key value`` overrides.
+
+    Raises
+    ------
+    ConfigError: names every key at fault, what was expected and what came.
+    """
+    merged = {
+        section: dict(keys) if isinstance(keys, Mapping) else keys
+        for section, keys in values.items()
+    }
+    for section, key, value in _parse_overrides(overrides):
+        merged.setdefault(section, {})[key] = value
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, where)) from error
+
+
+def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
+    parsed = []
+    words = iter(overrides)
+    for word in words:
+        name, equals, inline = word.partition("=")
+        section, dot, key = name.removeprefix("--").partition(".")
+        if not name.startswith("--") or not dot or not section or not key:
+            raise ConfigError(f"expected --section.key value, got {word!r}")
+        text = inline if equals else next(words, None)
+        if text is None:
+            raise ConfigError(f"{name}: a value is missing")
+        parsed.append((section, key, _parse_value(text)))
+    return parsed
+
+
+def _parse_value(text: str) -> Any:
+    """Read an override as a TOML value; what is none is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(error: ValidationError, where: str) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{key}: unknown key")
+        elif problem["type"] == "missing":
+            lines.append(f"{key}: missing")
+        elif problem["type"] == "value_error":
+            # Our own checks name the key within its section.
+            prefix = f"{key}." if key else ""
+            lines.append(prefix + str(problem["ctx"]["error"]))
+        else:
+            lines.append(f"{key}: {problem['msg']}, got {problem['input']!r}")
+    return f"{where}: " + "; ".join(lines)

@@ -1,0 +1,12 @@
+"""The engines: one gradient, different traffic (design.md, "The engines")."""
+
+from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.engines.hop import Hop
+from hopper.engines.model_centric import ModelCentric
+from hopper.engines.zero_hop import ZeroHop
+
+ENGINE_CLASSES: dict[str, type[Engine]] = {
+    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop)
+}
+
+__all__ = ["ENGINE_CLASSES", "Engine", "Hop", "ModelCentric", "StepReport", "TrainState", "ZeroHop"]

@@ -1,0 +1,89 @@
+"""Rows of the whole partitioned graph: a rank's own server by file, the others by request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.features.local import LocalRows
+from hopper.features.source import FeatureSource, RowKind
+from hopper.partition import PartitionedGraph
+
+
+@dataclass
+class RowCounts:
+    """Input rows of a stretch of training.
+
+    local: read from the rank's own server. remote: needed from other servers, counted for every
+    group that needs them. remote_unique: those that were fetched. cached: needed remotely and
+    found in a cache.
+    """
+
+    local: int = 0
+    remote: int = 0
+    remote_unique: int = 0
+    cached: int = 0
+
+
+class PartitionedRows:
+    """Splits a request between this server's files and a source of remote rows.
+
+    Parameters
+    ----------
+    remote: where rows of other servers come from; None where there is one server only.
+    """
+
+    def __init__(self, graph: PartitionedGraph, server: int, remote: FeatureSource | None) -> None:
+        self.graph = graph
+        self.server = server
+        self.local = LocalRows(graph, server)
+        self.remote = remote
+        self.rows = RowCounts()
+
+    def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: which rows this server stores."""
+        offsets = self.graph.book.offsets[node_type]
+        return (ids >= offsets[self.server]) & (ids < offsets[self.server + 1])
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """See :class:`FeatureSource`."""
+        local = self.is_local(node_type, ids)
+        out = self.gather_with(kind, node_type, ids, local, self.remote)
+        if kind == "features":
+            self.rows.remote_unique += int(ids.size - local.sum())
+        return out
+
+    def gather_with(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        local: NDArray[np.bool_],
+        remote: FeatureSource | None,
+    ) -> NDArray[Any]:
+        """:meth:`gather`, with ``local`` known and remote rows taken from ``remote``."""
+        away = np.flatnonzero(~local)
+        if kind == "features":
+            self.rows.local += int(ids.size - away.size)
+            self.rows.remote += int(away.size)
+        if away.size == 0:
+            return self.local.gather(kind, node_type, ids)
+        if remote is None:
+            raise GraphError(
+                f"{kind}/{node_type}: node {ids[away[0]]} is not stored on the only server"
+            )
+        here = np.flatnonzero(local)
+        fetched = remote.gather(kind, node_type, ids[away])
+        out = np.empty((ids.size, fetched.shape[1]), fetched.dtype)
+        out[away] = fetched
+        out[here] = self.local.gather(kind, node_type, ids[here])
+        return out
+
+    def take_rows(self) -> RowCounts:
+        """The counts since the last call; starts from zero again."""
+        taken, self.rows = self.rows, RowCounts()
+        return taken

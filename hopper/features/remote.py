@@ -1,0 +1,108 @@
+"""Rows of other servers, read through their feature servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.client import FeatureClient
+from cache_server.errors import CacheServerError, ServerUnavailable
+from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, ServerLost
+from hopper.features.source import RowKind
+from hopper.partition import PartitionedGraph
+from hopper.traffic import Traffic
+
+
+class RemoteRows:
+    """Reads rows from the feature servers of their homes, all servers asked at once.
+
+    Parameters
+    ----------
+    addresses: "host:port" by server.
+    deadline: seconds that one gather may take.
+    traffic: where bytes are counted; a reply is counted on the server's behalf.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        addresses: Sequence[str],
+        deadline: float,
+        traffic: Traffic,
+    ) -> None:
+        if len(addresses) != graph.book.servers:
+            raise ConfigError(
+                f"cluster.servers: expected {graph.book.servers} addresses, one per partition, "
+                f"got {len(addresses)}"
+            )
+        self._graph = graph
+        self._client = FeatureClient(
+            addresses,
+            deadline=deadline,
+            on_transfer=lambda _server, sent, received: traffic.count("feature", sent + received),
+        )
+
+    def wait_until_serving(self, limit: float) -> None:
+        """Wait for every server to answer.
+
+        Raises
+        ------
+        ServerLost, DeadlineExceeded: names the server that did not, and the limit.
+        """
+        with _mapped_errors():
+            self._client.wait_until_serving(limit)
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """See :class:`FeatureSource`."""
+        homes = self._graph.book.home(node_type, ids)
+        order = np.argsort(homes, kind="stable")
+        bounds = np.searchsorted(homes[order], np.arange(self._graph.book.servers + 1)).tolist()
+        # Where ids already stand by home, a reply fills one slice instead of scattered rows.
+        in_order = bool((homes[1:] >= homes[:-1]).all())
+        wanted: dict[int, NDArray[np.int64]] = {}
+        places: dict[int, slice | NDArray[np.int64]] = {}
+        for server, (start, stop) in enumerate(pairwise(bounds)):
+            if stop > start:
+                wanted[server] = ids[order[start:stop]]
+                places[server] = slice(start, stop) if in_order else order[start:stop]
+        out = self._empty(kind, node_type, len(ids))
+        with _mapped_errors():
+            self._client.fetch_rows(kind, node_type, wanted, out, places)
+        return out
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _empty(self, kind: RowKind, node_type: str, rows: int) -> NDArray[Any]:
+        schema = self._graph.schema
+        if kind == "features":
+            node = schema.node_types[node_type]
+            return np.empty((rows, node.feature_dim or 0), node.feature_dtype or "float32")
+        labels = schema.labels[node_type]
+        dim = 1 if labels.kind == "class" else labels.classes
+        dtype = {"class": "int64", "multi_hot": "uint8", "float": "float32"}[labels.kind]
+        return np.empty((rows, dim), dtype)
+
+
+@contextmanager
+def _mapped_errors() -> Iterator[None]:
+    """Turn the feature service's errors into Hopper's, texts kept."""
+    try:
+        yield
+    except CallDeadlineExceeded as error:
+        raise DeadlineExceeded(
+            f"feature server {error.server} at {error.address}",
+            f"{error.operation} ({error.detail})",
+            error.limit_seconds,
+        ) from error
+    except ServerUnavailable as error:
+        raise ServerLost(str(error)) from error
+    except CacheServerError as error:
+        raise ClusterError(str(error)) from error

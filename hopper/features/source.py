@@ -1,0 +1,32 @@
+"""The one interface through which rows are read."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+RowKind = Literal["features", "labels"]
+
+
+class FeatureSource(Protocol):
+    """Reads rows by global id. One conformance suite tests every implementation."""
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """Read rows in the order asked for.
+
+        Parameters
+        ----------
+        ids: [n] int64 global ids, repeats allowed, n may be 0.
+
+        Returns
+        -------
+        [n, dim] in the dtype that is stored (one-dimensional labels have dim 1).
+
+        Raises
+        ------
+        GraphError: an id or a node type that does not exist, or a type without such rows.
+        ServerLost, DeadlineExceeded: a remote row could not be had.
+        """
+        ...

@@ -1,0 +1,90 @@
+""".npy files of a directory: mapped with checks of dtype and shape, and created as maps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import DTypeLike, NDArray
+
+from hopper.errors import GraphError
+
+HEADER_BYTES = 128
+"""Length of the header that numpy writes before the data of the arrays used here."""
+
+
+def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> NDArray[Any]:
+    """Map a .npy file read-only; only its header is read.
+
+    Parameters
+    ----------
+    field: what the array is, for errors.
+    dtype: the dtype it must have (native byte order).
+    shapes: the shapes it may have.
+
+    Returns
+    -------
+    A read-only memory map, or an empty array where there is nothing to map.
+
+    Raises
+    ------
+    GraphError: the file is missing, is not a C-ordered .npy file, is shorter than its header says,
+        or has another dtype or shape; names file, field, expected and given.
+    """
+    try:
+        # An empty file region cannot be mapped, so the header decides how to open it.
+        with file.open("rb") as stream:
+            shape, fortran, given = _read_header(stream)
+        empty = 0 in shape
+        array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+    except FileNotFoundError:
+        raise GraphError(f"{file}: {field}: missing file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise GraphError(f"{file}: {field}: not a readable .npy file: {error}") from error
+    if given != np.dtype(dtype):
+        raise GraphError(f"{file}: {field}: expected dtype {np.dtype(dtype)}, given {given}")
+    if shape not in shapes:
+        expected = " or ".join(str(list(shape)) for shape in shapes)
+        raise GraphError(f"{file}: {field}: expected shape {expected}, given {list(shape)}")
+    if fortran and len(shape) > 1:
+        raise GraphError(f"{file}: {field}: expected C order (row by row), given Fortran order")
+    array.flags.writeable = False
+    return np.asarray(array)
+
+
+def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy_format.read_magic(stream)
+    if version == (1, 0):
+        return npy_format.read_array_header_1_0(stream)
+    if version == (2, 0):
+        return npy_format.read_array_header_2_0(stream)
+    raise ValueError(f"version {version} of the format is not read")
+
+
+def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Create a .npy file of zeros (a sparse file) and map it for writing.
+
+    Returns
+    -------
+    A writable memory map, or an empty array where there is nothing to map. Its pages reach the
+    disk as the kernel sees fit, so writing needs no memory beyond what is touched.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if 0 in shape:
+        empty: NDArray[Any] = np.empty(shape, dtype)
+        np.save(file, empty, allow_pickle=False)
+        return empty
+    return npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+
+
+def save_array(file: Path, array: NDArray[Any]) -> None:
+    """Write a whole array in C order, creating the directory."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def array_bytes(dtype: DTypeLike, shape: tuple[int, ...]) -> int:
+    """Bytes on disk of such a .npy file."""
+    return HEADER_BYTES + np.dtype(dtype).itemsize * int(np.prod(shape, dtype=object))

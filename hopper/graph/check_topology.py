@@ -1,0 +1,127 @@
+"""Scans of a stored CSC that find the first thing wrong, in memory of a few bytes a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.check_values import find_outside
+from hopper.graph.layout import TopologyArray, topology_file
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+
+
+def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
+    """Check the values of a relation's CSC, as stored in a graph directory.
+
+    Needs 8 bytes per source node and one bit per edge.
+
+    Raises
+    ------
+    GraphError: ``indptr`` does not rise from 0 to the number of edges, a source id is out of
+        range, in-neighbours are not ascending by (source id, edge id), ``edge_ids`` is not a
+        permutation of the edges, or degrees disagree; names the file, the place, what was
+        expected and given.
+    """
+
+    def refuse(array: TopologyArray, place: str, expected: str, found: object) -> GraphError:
+        file = topology_file(root, relation, array)
+        return GraphError(
+            f"{file}: {array} of {relation}: {place}: expected {expected}, given {found}"
+        )
+
+    edges, sources = topology.indices.size, topology.out_degrees.size
+    row = _find_bad_indptr(topology.indptr, edges)
+    if row >= 0:
+        expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
+        raise refuse("indptr", f"at {row}", expected, int(topology.indptr[row]))
+    edge = find_outside(topology.indices, 0, sources)
+    if edge >= 0:
+        given = int(topology.indices[edge])
+        raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
+    edge = find_outside(topology.edge_ids, 0, edges)
+    if edge >= 0:
+        given = int(topology.edge_ids[edge])
+        raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", given)
+    edge = _find_repeated(topology.edge_ids)
+    if edge >= 0:
+        repeated = f"{int(topology.edge_ids[edge])} twice"
+        raise refuse("edge_ids", f"at {edge}", "every edge id once", repeated)
+    edge = _find_unsorted(topology.indptr, topology.indices, topology.edge_ids)
+    if edge >= 0:
+        pairs = [(int(topology.indices[i]), int(topology.edge_ids[i])) for i in (edge - 1, edge)]
+        expected = "in-neighbours ascending by (source id, edge id)"
+        raise refuse("indices", f"at {edge}", expected, f"{pairs[0]} before {pairs[1]}")
+    row = _find_bad_in_degree(topology.indptr, topology.in_degrees)
+    if row >= 0:
+        expected = f"{int(topology.indptr[row + 1] - topology.indptr[row])}, as indptr says"
+        raise refuse("in_degrees", f"of node {row}", expected, int(topology.in_degrees[row]))
+    row, degree = _find_bad_out_degree(topology.indices, topology.out_degrees)
+    if row >= 0:
+        expected = f"{degree}, as indices says"
+        raise refuse("out_degrees", f"of node {row}", expected, int(topology.out_degrees[row]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
+    """The first row where ``indptr`` does not start at 0, falls, or misses the end; else -1."""
+    if indptr[0] != 0:
+        return 0
+    for row in range(1, indptr.size):
+        if indptr[row] < indptr[row - 1] or indptr[row] > edges:
+            return row
+    if indptr[-1] != edges:
+        return indptr.size - 1
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_unsorted(
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], edge_ids: NDArray[np.int64]
+) -> int:
+    """The first edge that does not follow its predecessor by (source id, edge id); else -1."""
+    for row in range(indptr.size - 1):
+        for edge in range(indptr[row] + 1, indptr[row + 1]):
+            if indices[edge] < indices[edge - 1] or (
+                indices[edge] == indices[edge - 1] and edge_ids[edge] <= edge_ids[edge - 1]
+            ):
+                return edge
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_repeated(edge_ids: NDArray[np.int64]) -> int:
+    """The first place whose value stood before; values must be in range; else -1."""
+    seen = np.zeros((edge_ids.size + 7) // 8, np.uint8)
+    for place in range(edge_ids.size):
+        byte = edge_ids[place] >> 3
+        bit = np.uint8(1 << (edge_ids[place] & 7))
+        if seen[byte] & bit:
+            return place
+        seen[byte] |= bit
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]) -> int:
+    for row in range(in_degrees.size):
+        if in_degrees[row] != indptr[row + 1] - indptr[row]:
+            return row
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_bad_out_degree(
+    indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
+) -> tuple[int, int]:
+    degrees = np.zeros(out_degrees.size, np.int64)
+    for edge in range(indices.size):
+        degrees[indices[edge]] += 1
+    for row in range(degrees.size):
+        if degrees[row] != out_degrees[row]:
+            return row, degrees[row]
+    return -1, 0

@@ -1,0 +1,112 @@
+"""What label and split values may be, checked when a directory is opened or written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.schema import GraphSchema, Labels
+
+
+def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
+    """The dtype and the admissible shapes of the labels of ``count`` nodes."""
+    table = (count, labels.classes)
+    if labels.kind == "class":
+        return np.dtype(np.int64), [(count,)]
+    if labels.kind == "multi_hot":
+        return np.dtype(np.uint8), [table]
+    return np.dtype(np.float32), [(count,), table] if labels.classes == 1 else [table]
+
+
+def target_count(schema: GraphSchema) -> int:
+    """Number of target nodes, or of edges of the target relation: the bound of split ids."""
+    target = schema.target
+    if isinstance(target, str):
+        return schema.node_types[target].count
+    return schema.relations[target].count
+
+
+def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
+    """[n] whether each node has a label; multi-hot rows always count, float rows without NaN."""
+    if labels.kind == "class":
+        return np.asarray(values >= 0)
+    if labels.kind == "multi_hot":
+        return np.ones(values.shape[0], np.bool_)
+    return np.asarray(~np.isnan(values.reshape(values.shape[0], -1)).any(axis=1))
+
+
+def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
+    """Check label values: classes in [-1, classes), multi-hot 0 or 1, floats not infinite.
+
+    Raises
+    ------
+    GraphError: naming ``where``, the node, what was expected and given.
+    """
+    if labels.kind == "float":
+        place = find_infinite(values.reshape(-1))
+        if place >= 0:
+            raise GraphError(
+                f"{where}: of node {place // labels.classes}: expected a finite number, or NaN for "
+                f"unlabelled, given {values.reshape(-1)[place]}"
+            )
+        return
+    low, high = (-1, labels.classes) if labels.kind == "class" else (0, 2)
+    place = find_outside(values.reshape(-1), low, high)
+    if place < 0:
+        return
+    node = place if labels.kind == "class" else place // labels.classes
+    expected = f"-1 or a class in [0, {labels.classes})" if labels.kind == "class" else "0 or 1"
+    raise GraphError(
+        f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[place]}"
+    )
+
+
+def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
+    """Check that ids lie in [0, count), ascend and are distinct.
+
+    Raises
+    ------
+    GraphError: naming ``where``, the place, what was expected and given.
+    """
+    place = find_outside(ids, 0, count)
+    if place >= 0:
+        raise GraphError(
+            f"{where}: at {place}: expected an id in [0, {count}), given {int(ids[place])}"
+        )
+    place = find_not_ascending(ids)
+    if place >= 0:
+        raise GraphError(
+            f"{where}: at {place}: expected distinct ids in ascending order, "
+            f"given {int(ids[place])} after {int(ids[place - 1])}"
+        )
+
+
+@numba.njit(cache=True, nogil=True)
+def find_outside(values: NDArray[Any], low: int, high: int) -> int:
+    """The first place of ``values`` outside [low, high); else -1."""
+    for place in range(values.size):
+        if values[place] < low or values[place] >= high:
+            return place
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def find_not_ascending(ids: NDArray[Any]) -> int:
+    """The first place whose id does not exceed the one before; else -1."""
+    for place in range(1, ids.size):
+        if ids[place] <= ids[place - 1]:
+            return place
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def find_infinite(values: NDArray[np.float32]) -> int:
+    """The first infinite place of ``values``; else -1."""
+    for place in range(values.size):
+        if np.isinf(values[place]):
+            return place
+    return -1

@@ -1,0 +1,287 @@
+"""Edges of a degree-corrected nested block model, drawn row by row.
+
+Nodes stand on a line of *positions*; a binary hierarchy of communities halves that line level by
+level, so a community is a range of positions. Every edge draws a level from the preset's shares,
+then its far end within the near end's community of that level, with probability proportional to
+a power-law weight (Karrer and Newman, Phys. Rev. E 83, 2011, for the degree correction; Peixoto,
+Phys. Rev. X 4, 2014, for the nesting).
+
+Every number is a pure function of (key, position) and no step divides or rounds differently on
+another processor, so a graph does not depend on threads, chunks or machines. A row is drawn by
+one node only: no list of all edges is ever sorted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import below, kernel, mix, variate
+
+_TURNS = 24
+_TRIES = 8
+# A node that draws k edges chooses among at least this many times k candidates.
+_ROOM = 4
+
+
+class Hierarchy(NamedTuple):
+    """Nested communities on positions [0, count), and how edges spread over their levels."""
+
+    nodes: int
+    local_level: int
+    """level of the communities within which the edges of no other share stay"""
+    thresholds: NDArray[np.uint64]
+    """[depth + 1] uint64: cumulative share of edges at levels 0..l, times 2**64"""
+    secluded: NDArray[np.bool_]
+    """[2 ** local_level]: local communities that take no part in level 0"""
+
+    @property
+    def depth(self) -> int:
+        """Level of the smallest communities; level 0 is the whole graph."""
+        return self.thresholds.size - 1
+
+
+def level_thresholds(
+    count: int, leaf: int, shares: tuple[float, ...], local_level: int
+) -> NDArray[np.uint64]:
+    """[depth + 1] uint64: how edges spread over levels, halved until ``leaf`` nodes are left.
+
+    ``shares[l]`` of the edges are drawn at level l; what remains is spread evenly over the levels
+    from ``local_level`` (or the depth, where that is smaller) to the depth.
+    """
+    depth = max(len(shares), (count // leaf).bit_length() - 1)
+    first = min(local_level, depth)
+    share = np.zeros(depth + 1)
+    share[: len(shares)] = shares
+    share[first:] += (1.0 - sum(shares)) / (depth + 1 - first)
+    reached = np.minimum(np.cumsum(share), 1.0)
+    # 2**53 steps are exact in float64; the last level takes whatever is left.
+    thresholds = (reached[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
+    return np.append(thresholds, np.uint64(0xFFFFFFFFFFFFFFFF))
+
+
+@kernel
+def community(position: int, level: int, count: int) -> int:
+    """Index of the level's community that holds a position: ranges start at count * k >> level."""
+    return (((position + 1) << level) - 1) // count
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
+    """[count] float64 >= 1: weights whose tail falls as w ** -exponent.
+
+    Pareto's quantile function with the logarithm and the power both taken piecewise linearly
+    between powers of two: additions and products only, hence the same bits everywhere.
+    """
+    out = np.empty(count, np.float64)
+    for p in numba.prange(count):
+        x = variate(key, np.uint64(p)) | np.uint64(1)
+        zeros = 0
+        while x < np.uint64(0x8000000000000000):
+            x <<= np.uint64(1)
+            zeros += 1
+        fraction = np.float64((x << np.uint64(1)) >> np.uint64(11)) / 9007199254740992.0
+        power = (zeros + (1.0 - fraction)) / (exponent - 1.0)
+        whole = int(power)
+        out[p] = np.float64(1 << whole) * (1.0 + (power - whole))
+    return out
+
+
+def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """[count + 1] uint64: running sum of the weights in steps of 2**-16, from 0."""
+    sums = np.empty(weights.size + 1, np.uint64)
+    sums[0] = 0
+    np.cumsum((weights * 65536.0).astype(np.uint64), out=sums[1:])
+    return sums
+
+
+def apportion(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """[count] int64 that sum to ``total``, each within one of its weight's exact share."""
+    sums = np.empty(weights.size + 1, np.float64)
+    sums[0] = 0.0
+    np.cumsum(weights, out=sums[1:])
+    marks = np.floor(sums * (total / sums[-1])).astype(np.int64)
+    marks[-1] = total
+    return np.diff(marks)
+
+
+@kernel
+def _search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
+    """The p in [low, high) with ``sums[p] <= x < sums[p + 1]``."""
+    while high - low > 1:
+        centre = (low + high) >> 1
+        if sums[centre] <= x:
+            low = centre
+        else:
+            high = centre
+    return low
+
+
+@kernel
+def _may_draw(p: int, q: int, undirected: bool) -> bool:
+    """Whether p draws the edge {p, q}.
+
+    Of an undirected pair one end only may: the lower position where their sum is even, else the
+    higher one. Every node may draw half of its pairs, and no pair comes up twice.
+    """
+    if p == q:
+        return False
+    return not undirected or (((p + q) & 1) == 0) == (p < q)
+
+
+@kernel
+def _is_secluded(p: int, space: Hierarchy) -> bool:
+    return space.secluded[community(p, space.local_level, space.nodes)]
+
+
+@kernel
+def _draw_level(stream: np.uint64, p: int, space: Hierarchy) -> int:
+    """The level of one edge of position p; level 0 is not for secluded communities."""
+    x = variate(stream, np.uint64(0))
+    level = 0
+    while level < space.thresholds.size - 1 and x >= space.thresholds[level]:
+        level += 1
+    if level == 0 and _is_secluded(p, space):
+        spread = np.uint64(space.thresholds.size - space.local_level)
+        return space.local_level + int(below(variate(stream, np.uint64(1)), spread))
+    return level
+
+
+@kernel
+def _draw_one(
+    stream: np.uint64,
+    p: int,
+    deepest: int,
+    climb: int,
+    space: Hierarchy,
+    sums: NDArray[np.uint64],
+    undirected: bool,
+) -> int:
+    """The far end of one edge of position p, or -1 if no try found one that p may draw."""
+    level = max(0, min(_draw_level(stream, p, space), deepest) - climb)
+    own = community(p, level, space.nodes)
+    first, last = (space.nodes * own) >> level, (space.nodes * (own + 1)) >> level
+    low, width = sums[first], sums[last] - sums[first]
+    for attempt in range(2, 2 + _TRIES):
+        q = _search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
+        if _may_draw(p, q, undirected) and (level > 0 or not _is_secluded(q, space)):
+            return q
+    return -1
+
+
+@kernel
+def _keep_distinct(row: NDArray[np.int64]) -> int:
+    """Sort a row, move its distinct non-negative values to the front; how many there are."""
+    row.sort()
+    kept = 0
+    for i in range(row.size):
+        if row[i] >= 0 and (kept == 0 or row[i] != row[kept - 1]):
+            row[kept] = row[i]
+            kept += 1
+    return kept
+
+
+@kernel
+def _draw_row(
+    key: np.uint64,
+    p: int,
+    space: Hierarchy,
+    sums: NDArray[np.uint64],
+    undirected: bool,
+    row: NDArray[np.int64],
+) -> None:
+    """Fill ``row`` with distinct positions; needs ``4 * row.size < count``."""
+    deepest = space.thresholds.size - 1
+    while deepest > 0 and (space.nodes >> deepest) < _ROOM * row.size:
+        deepest -= 1
+    kept, step = 0, np.uint64(0)
+    for turn in range(_TURNS):
+        # What a small community could not give is looked for in the larger ones around it.
+        climb = turn // 2
+        for i in range(kept, row.size):
+            row[i] = _draw_one(mix(key ^ step), p, deepest, climb, space, sums, undirected)
+            step += np.uint64(1)
+        kept = _keep_distinct(row)
+        if kept == row.size:
+            return
+    q = p
+    while kept < row.size:
+        q = (q + 1) % space.nodes
+        place = np.searchsorted(row[:kept], q)
+        if _may_draw(p, q, undirected) and (place == kept or row[place] != q):
+            row[kept] = q
+            kept += 1
+            row[:kept].sort()
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def draw_rows(
+    key: np.uint64,
+    first: int,
+    indptr: NDArray[np.int64],
+    position_of: NDArray[np.int64],
+    id_of: NDArray[np.int64],
+    space: Hierarchy,
+    sums: NDArray[np.uint64],
+    undirected: bool,
+    out: NDArray[np.int64],
+) -> None:
+    """Draw the edges of nodes ``first .. first + len(indptr) - 2``, given and written as ids.
+
+    Parameters
+    ----------
+    indptr: [rows + 1] int64, where each node's edges stand in ``out``, from indptr[0].
+    position_of, id_of: [count] int64, the two directions of the shuffle.
+    sums: [count + 1] uint64, running sum of the weights by position.
+    out: [indptr[-1] - indptr[0]] int64; each row ends up distinct, ascending, without the node.
+    """
+    for i in numba.prange(indptr.size - 1):
+        p = position_of[first + i]
+        row = out[indptr[i] - indptr[0] : indptr[i + 1] - indptr[0]]
+        if row.size > 0:
+            _draw_row(mix(key ^ mix(np.uint64(p))), p, space, sums, undirected, row)
+            for j in range(row.size):
+                row[j] = id_of[row[j]]
+            row.sort()
+
+
+@numba.njit(cache=True, nogil=True)
+def _scatter(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    places: NDArray[np.int64],
+    out: NDArray[np.int64],
+) -> None:
+    for v in range(indptr.size - 1):
+        for j in range(indptr[v], indptr[v + 1]):
+            u = indices[j]
+            out[places[v]] = u
+            places[v] += 1
+            out[places[u]] = v
+            places[u] += 1
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _sort_rows(indptr: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
+    for v in numba.prange(indptr.size - 1):
+        indices[indptr[v] : indptr[v + 1]].sort()
+
+
+def both_directions(
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], out: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every edge of a CSR in both directions: ([n + 1] indptr, [2 * edges] ascending rows).
+
+    No edge of the input may have its reverse there. ``out`` receives the rows where it is given.
+    """
+    degrees = np.diff(indptr)
+    degrees += np.bincount(indices, minlength=degrees.size)
+    starts = np.zeros(indptr.size, np.int64)
+    np.cumsum(degrees, out=starts[1:])
+    rows = np.empty(2 * indices.size, np.int64) if out is None else out
+    _scatter(indptr, indices, starts[:-1].copy(), rows)
+    _sort_rows(starts, rows)
+    return starts, rows

@@ -1,0 +1,164 @@
+"""What ``hopper dataset info`` says of a graph: counts, degrees, labels, splits, bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph import layout
+from hopper.graph.check_values import is_labelled, target_count
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Labels, Relation
+
+MAX_LISTED_CLASSES: Final = 1000
+_LABEL_ROWS: Final = 1 << 20
+
+
+def describe(graph: GraphDirectory) -> dict[str, Any]:
+    """Summarise a graph directory, in values that JSON can hold.
+
+    Reads degrees, labels and splits; never features or neighbours. Memory: a few bytes per node.
+
+    Returns
+    -------
+    ``path``, ``name``, ``source``, ``target``, ``bytes``, and per node type, relation, labels and
+    split what docs/graph-directory.md lists.
+    """
+    schema = graph.schema
+    touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}
+    relations = [_relation(graph, relation, touched) for relation in schema.ordered_relations()]
+    target = schema.target
+    return {
+        "path": str(graph.path),
+        "name": schema.name,
+        "source": schema.source,
+        "target": target if isinstance(target, str) else list(target),
+        "bytes": sum(file.stat().st_size for file in graph.path.rglob("*") if file.is_file()),
+        "node_types": {
+            name: {
+                "count": kind.count,
+                "feature_dim": kind.feature_dim,
+                "feature_dtype": kind.feature_dtype,
+                "feature_bytes": _size(layout.features_file(graph.path, name)),
+                "without_edges": _share(int((~touched[name]).sum()), kind.count),
+            }
+            for name, kind in schema.node_types.items()
+        },
+        "relations": relations,
+        "labels": {
+            name: summarize_labels(labels, graph.labels(name))
+            for name, labels in schema.labels.items()
+        },
+        "splits": {name: _split(graph, name) for name in schema.splits},
+    }
+
+
+def summarize_degrees(degrees: NDArray[np.int64]) -> dict[str, float | int | None]:
+    """Minimum, median, mean, 99th percentile and maximum, and the share that is 0.
+
+    All are None where there is no node.
+    """
+    if degrees.size == 0:
+        return dict.fromkeys(("min", "median", "mean", "p99", "max", "zero"))
+    median, p99 = np.percentile(degrees, (50, 99))
+    return {
+        "min": int(degrees.min()),
+        "median": float(median),
+        "mean": float(degrees.mean()),
+        "p99": float(p99),
+        "max": int(degrees.max()),
+        "zero": _share(int((degrees == 0).sum()), degrees.size),
+    }
+
+
+def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
+    """How many nodes are labelled, and how the labels are spread.
+
+    Returns
+    -------
+    ``kind``, ``classes``, ``nodes``, ``labelled``; for classes and multi-hot labels ``per_class``
+    (minimum, median and maximum number of nodes), ``empty_classes`` and, up to 1000 classes,
+    ``counts``; for float labels ``min``, ``mean`` and ``max`` over the labelled nodes.
+    """
+    summary: dict[str, Any] = {
+        "kind": labels.kind,
+        "classes": labels.classes,
+        "nodes": int(values.shape[0]),
+        "labelled": 0,
+    }
+    counts = np.zeros(labels.classes, np.int64)
+    low, high, total = np.inf, -np.inf, 0.0
+    for start in range(0, values.shape[0], _LABEL_ROWS):
+        part = np.asarray(values[start : start + _LABEL_ROWS])
+        known = part[is_labelled(labels, part)]
+        summary["labelled"] += int(known.shape[0])
+        if labels.kind == "class":
+            counts += np.bincount(known, minlength=labels.classes)
+        elif labels.kind == "multi_hot":
+            counts += known.sum(axis=0, dtype=np.int64)
+        elif known.size:
+            low, high = min(low, float(known.min())), max(high, float(known.max()))
+            total += float(known.sum(dtype=np.float64))
+    if labels.kind == "float":
+        entries = summary["labelled"] * labels.classes
+        spread = (low, total / entries, high) if entries else (None, None, None)
+        return summary | dict(zip(("min", "mean", "max"), spread, strict=True))
+    summary["per_class"] = {
+        "min": int(counts.min()),
+        "median": float(np.median(counts)),
+        "max": int(counts.max()),
+    }
+    summary["empty_classes"] = int((counts == 0).sum())
+    if labels.classes <= MAX_LISTED_CLASSES:
+        summary["counts"] = counts.tolist()
+    return summary
+
+
+def _relation(
+    graph: GraphDirectory, relation: Relation, touched: dict[str, NDArray[np.bool_]]
+) -> dict[str, Any]:
+    """Summarise a relation, and mark the nodes that have an edge of it."""
+    kind = graph.schema.relations[relation]
+    topology = graph.topology(relation)
+    touched[relation.src] |= topology.out_degrees > 0
+    touched[relation.dst] |= topology.in_degrees > 0
+    return {
+        "src": relation.src,
+        "rel": relation.rel,
+        "dst": relation.dst,
+        "count": kind.count,
+        "feature_dim": kind.feature_dim,
+        "feature_dtype": kind.feature_dtype,
+        "feature_bytes": _size(layout.edge_features_file(graph.path, relation)),
+        "topology_bytes": sum(
+            _size(layout.topology_file(graph.path, relation, array))
+            for array in layout.TOPOLOGY_ARRAYS
+        ),
+        "in_degree": summarize_degrees(topology.in_degrees),
+        "out_degree": summarize_degrees(topology.out_degrees),
+    }
+
+
+def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
+    schema = graph.schema
+    ids = graph.split(name)
+    summary: dict[str, Any] = {
+        "count": int(ids.size),
+        "share": _share(int(ids.size), target_count(schema)),
+    }
+    if isinstance(schema.target, str) and schema.target in schema.labels:
+        labels = schema.labels[schema.target]
+        known = is_labelled(labels, graph.labels(schema.target)[ids])
+        summary["unlabelled"] = int((~known).sum())
+    return summary
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.is_file() else 0
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,68 @@
+"""Import graphs from other formats, one file a kind; libraries are loaded only when used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from hopper.errors import RequestError
+from hopper.graph.importers.convert import ImportOptions, write_tables
+from hopper.graph.importers.random_split import RandomSplit
+from hopper.graph.importers.tables import GraphTables
+
+KINDS: Final = ("npy", "ogb", "dgl", "csv")
+
+__all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
+
+
+def import_graph(
+    kind: str,
+    source: str,
+    out: str | Path,
+    options: ImportOptions | None = None,
+    *,
+    name: str | None = None,
+    root: str | Path = "dataset",
+) -> list[str]:
+    """Import a graph into a new graph directory.
+
+    Parameters
+    ----------
+    kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``)
+        or ``csv`` (a folder).
+    name: what to call the graph; by default what its source calls it.
+    root: where the ogb library keeps what it downloads.
+
+    Returns
+    -------
+    What was done that the user should know, one line each.
+
+    Raises
+    ------
+    GraphError: the source is unusable; names file and field.
+    RequestError: unknown kind, missing library, an option that does not fit, an occupied ``out``.
+    """
+    tables = _read(kind, source, Path(root))
+    if name is not None:
+        tables.name = name
+    return write_tables(tables, out, options or ImportOptions())
+
+
+def _read(kind: str, source: str, root: Path) -> GraphTables:
+    if kind == "npy":
+        from hopper.graph.importers.npy import read_npy
+
+        return read_npy(Path(source))
+    if kind == "ogb":
+        from hopper.graph.importers.ogb import read_ogb
+
+        return read_ogb(source, root)
+    if kind == "dgl":
+        from hopper.graph.importers.dgl import read_dgl
+
+        return read_dgl(Path(source))
+    if kind == "csv":
+        from hopper.graph.importers.csv import read_csv
+
+        return read_csv(Path(source))
+    raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")

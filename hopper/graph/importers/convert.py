@@ -1,0 +1,129 @@
+"""Turn what an importer read into a graph directory, with the options all importers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
+from hopper.graph.importers.random_split import RandomSplit, draw_split
+from hopper.graph.importers.tables import FeatureTable, GraphTables
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType
+from hopper.graph.write import GraphWriter
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What to do with a graph while it is imported."""
+
+    symmetrize: bool = False
+    """add the reverse of every edge of relations within one node type, remove duplicates"""
+    reverse_relations: bool = False
+    """add a relation ``rev_<rel>`` for every relation that was not symmetrised"""
+    split: RandomSplit | None = None
+    """draw splits; refused where the source has some"""
+    row_normalize: bool = False
+    """divide every row of node features by its sum, where that is not 0"""
+    seed: int = 0
+
+
+def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -> list[str]:
+    """Apply the options and write the graph directory.
+
+    Features pass through in chunks of about 64 MiB.
+
+    Returns
+    -------
+    What was done that the user should know, one line each.
+
+    Raises
+    ------
+    GraphError: the source contradicts itself.
+    RequestError: an option does not fit the graph, or ``out`` cannot be written.
+    """
+    if options.symmetrize:
+        symmetrize_tables(tables)
+    if options.reverse_relations:
+        add_reverse_relations(tables, skip_same_type=options.symmetrize)
+    if options.split is not None:
+        _draw(tables, options.split, options.seed)
+    with GraphWriter(out, _schema(tables)) as writer:
+        for relation, (src, dst) in tables.edges.items():
+            writer.topology(relation, src, dst)
+        for node_type, table in tables.features.items():
+            where = f"features of {node_type}"
+            _copy(table, writer.features(node_type), options.row_normalize, where)
+        for relation, table in tables.edge_features.items():
+            _copy(table, writer.edge_features(relation), False, f"edge features of {relation}")
+        for node_type, (_, values) in tables.labels.items():
+            writer.labels(node_type, values)
+        for name, ids in tables.splits.items():
+            writer.split(name, ids)
+        for node_type, names in tables.names.items():
+            writer.names(node_type, names)
+    return tables.notes
+
+
+def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
+    if tables.splits:
+        raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
+    if not isinstance(tables.target, str) or tables.target not in tables.labels:
+        raise RequestError("--split: expected a target node type with labels")
+    labels, values = tables.labels[tables.target]
+    tables.splits = dict(draw_split(split, labels, values, seed))
+    sizes = ", ".join(f"{ids.size} {name}" for name, ids in tables.splits.items())
+    tables.notes.append(f"split drawn with seed {seed}: {sizes}")
+
+
+def _schema(tables: GraphTables) -> GraphSchema:
+    return GraphSchema(
+        name=tables.name,
+        source=tables.source,
+        target=tables.target,
+        node_types={
+            name: NodeType(count, *_width(tables.features.get(name), count, f"features of {name}"))
+            for name, count in tables.counts.items()
+        },
+        relations={
+            relation: EdgeType(
+                src.size,
+                *_width(
+                    tables.edge_features.get(relation), src.size, f"edge features of {relation}"
+                ),
+            )
+            for relation, (src, _) in tables.edges.items()
+        },
+        labels={name: labels for name, (labels, _) in tables.labels.items()},
+        splits={name: ids.size for name, ids in tables.splits.items()},
+    )
+
+
+def _width(
+    table: FeatureTable | None, count: int, what: str
+) -> tuple[int | None, Literal["float32", "float16"] | None]:
+    if table is None:
+        return None, None
+    rows, columns = table.shape
+    if rows != count:
+        raise GraphError(f"{what}: expected {count} rows, given {rows}")
+    return columns, "float16" if table.dtype == np.float16 else "float32"
+
+
+def _copy(table: FeatureTable, out: NDArray[Any], row_normalize: bool, what: str) -> None:
+    for start, rows in table.chunks():
+        part = rows.astype(out.dtype, copy=False)
+        out[start : start + rows.shape[0]] = (
+            _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
+        )
+
+
+def _normalized(rows: NDArray[Any], where: str) -> NDArray[Any]:
+    if rows.size and rows.min() < 0:
+        raise RequestError(f"--row-normalize: {where}: expected no negative feature")
+    sums = rows.sum(axis=1, keepdims=True, dtype=np.float64)
+    return np.asarray(rows / np.where(sums == 0, 1, sums), dtype=rows.dtype)

@@ -1,0 +1,274 @@
+"""Node and edge tables in CSV: read row by row, errors naming file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.importers.tables import CHUNK_BYTES
+from hopper.graph.schema import Labels
+
+_MULTI_HOT = re.compile(r"label_\d+")
+
+
+@dataclass(frozen=True)
+class CsvFeatures:
+    """The feature columns of a table, read again, in chunks, when they are asked for."""
+
+    file: Path
+    columns: list[str]
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, len(self.columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32"""
+        return np.dtype(np.float32)
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Chunks of at most 64 MiB."""
+        step = max(1, CHUNK_BYTES // (4 * len(self.columns)))
+        part = np.empty((min(step, self.rows), len(self.columns)), np.float32)
+        start = filled = 0
+        for line in read_lines(self.file):
+            part[filled] = [line.number(column) for column in self.columns]
+            filled += 1
+            if filled == step:
+                yield start, part[:filled]
+                start, filled = start + filled, 0
+        if filled:
+            yield start, part[:filled]
+
+
+@dataclass
+class NodeTable:
+    """What a node table says, apart from its features."""
+
+    rows: dict[str, int]
+    """id in the table -> row"""
+    labels: tuple[Labels, NDArray[Any]] | None
+    splits: dict[str, array[int]] | None
+    """rows by split; None where the table has no such column"""
+    features: CsvFeatures | None
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return len(self.rows)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the ids are 0, 1, ... in order, so that nothing is lost by forgetting them."""
+        return all(name == str(row) for name, row in self.rows.items())
+
+
+@dataclass
+class EdgeTable:
+    """What an edge table says, apart from its features."""
+
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    splits: dict[str, array[int]] | None
+    features: CsvFeatures | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One data line of a table."""
+
+    file: Path
+    number_in_file: int
+    values: dict[str, str]
+
+    def refuse(self, column: str, expected: str) -> GraphError:
+        """The error that a value is not what was expected."""
+        return GraphError(
+            f"{self.file}: line {self.number_in_file}: column {column}: expected {expected}, "
+            f"given {self.values.get(column)!r}"
+        )
+
+    def number(self, column: str) -> float:
+        """A float, finite."""
+        try:
+            value = float(self.values[column])
+        except ValueError:
+            raise self.refuse(column, "a number") from None
+        if not np.isfinite(value):
+            raise self.refuse(column, "a finite number")
+        return value
+
+    def integer(self, column: str, low: int, high: int, expected: str) -> int:
+        """An integer in [low, high)."""
+        try:
+            value = int(self.values[column])
+        except ValueError:
+            raise self.refuse(column, expected) from None
+        if not low <= value < high:
+            raise self.refuse(column, expected)
+        return value
+
+
+def read_lines(file: Path) -> Iterator[Line]:
+    """The data lines of a table.
+
+    Raises
+    ------
+    GraphError: the header is missing or repeats a column, a line has another number of values, or
+        the file is not UTF-8.
+    """
+    header = read_header(file)
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream, strict=True)
+            next(reader)
+            for values in reader:
+                if not values:
+                    continue
+                if len(values) != len(header):
+                    raise GraphError(
+                        f"{file}: line {reader.line_num}: expected {len(header)} columns, "
+                        f"given {len(values)}"
+                    )
+                yield Line(file, reader.line_num, dict(zip(header, values, strict=True)))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
+
+
+def read_header(file: Path) -> list[str]:
+    """The names of a table's columns.
+
+    Raises
+    ------
+    GraphError: there is no header, or it repeats a column.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as stream:
+            header = next(csv.reader(stream, strict=True), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
+    repeated = sorted({name for name in header if header.count(name) > 1})
+    if not header or repeated:
+        raise GraphError(
+            f"{file}: line 1: expected a header of distinct columns, given {repeated or 'nothing'}"
+        )
+    return header
+
+
+def read_node_table(file: Path) -> NodeTable:
+    """Read a node table.
+
+    Raises
+    ------
+    GraphError: naming file, line and column.
+    """
+    header = read_header(file)
+    _require(file, header, "id")
+    label_columns = _label_columns(file, header)
+    rows: dict[str, int] = {}
+    labels = _LabelColumns(label_columns)
+    splits: dict[str, array[int]] | None = {} if "split" in header else None
+    for line in read_lines(file):
+        name = line.values["id"]
+        if not name or name in rows:
+            raise line.refuse("id", "a distinct id")
+        _add_split(splits, line, len(rows))
+        rows[name] = len(rows)
+        labels.read(line)
+    left = [name for name in header if name not in ("id", "split", *label_columns)]
+    features = CsvFeatures(file, left, len(rows)) if left else None
+    return NodeTable(rows, labels.finish(), splits, features)
+
+
+def read_edge_table(file: Path, sources: dict[str, int], targets: dict[str, int]) -> EdgeTable:
+    """Read an edge table.
+
+    Parameters
+    ----------
+    sources, targets: rows by id of the source and the destination type.
+
+    Raises
+    ------
+    GraphError: naming file, line and column.
+    """
+    header = read_header(file)
+    _require(file, header, "src")
+    _require(file, header, "dst")
+    src, dst = array("q"), array("q")
+    splits: dict[str, array[int]] | None = {} if "split" in header else None
+    for line in read_lines(file):
+        for column, ids, known in (("src", src, sources), ("dst", dst, targets)):
+            row = known.get(line.values[column])
+            if row is None:
+                raise line.refuse(column, "an id of the node table")
+            ids.append(row)
+        _add_split(splits, line, len(src) - 1)
+    left = [name for name in header if name not in ("src", "dst", "split")]
+    features = CsvFeatures(file, left, len(src)) if left else None
+    return EdgeTable(np.array(src, np.int64), np.array(dst, np.int64), splits, features)
+
+
+@dataclass
+class _LabelColumns:
+    """Collects the labels of a table of which the label columns are known."""
+
+    columns: list[str]
+    found: array[float] = field(default_factory=lambda: array("d"))
+
+    def read(self, line: Line) -> None:
+        for column in self.columns:
+            if column == "value":
+                empty = not line.values[column]
+                self.found.append(float("nan") if empty else line.number(column))
+            elif column == "label":
+                empty = not line.values[column]
+                expected = "a class (an integer of at least 0) or nothing"
+                self.found.append(-1 if empty else line.integer(column, 0, 2**31, expected))
+            else:
+                self.found.append(line.integer(column, 0, 2, "0 or 1"))
+
+    def finish(self) -> tuple[Labels, NDArray[Any]] | None:
+        if not self.columns:
+            return None
+        values = np.array(self.found, np.float64)
+        if self.columns == ["value"]:
+            return Labels("float", 1), values.astype(np.float32)
+        if self.columns == ["label"]:
+            classes = values.astype(np.int64)
+            return Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes
+        table = values.reshape(-1, len(self.columns))
+        return Labels("multi_hot", len(self.columns)), table.astype(np.uint8)
+
+
+def _label_columns(file: Path, header: list[str]) -> list[str]:
+    several = [name for name in header if _MULTI_HOT.fullmatch(name)]
+    kinds = [kind for kind in (["label"], ["value"]) if kind[0] in header]
+    kinds += [several] if several else []
+    if len(kinds) > 1:
+        given = [name for kind in kinds for name in kind]
+        raise GraphError(
+            f"{file}: line 1: expected one of label, value, label_0 label_1 ..., given {given}"
+        )
+    return kinds[0] if kinds else []
+
+
+def _require(file: Path, header: list[str], column: str) -> None:
+    if column not in header:
+        raise GraphError(f"{file}: line 1: column {column}: expected, but missing in {header}")
+
+
+def _add_split(splits: dict[str, array[int]] | None, line: Line, row: int) -> None:
+    if splits is not None and (name := line.values["split"]):
+        splits.setdefault(name, array("q")).append(row)

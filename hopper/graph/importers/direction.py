@@ -1,0 +1,113 @@
+"""Make relations walkable both ways: by symmetrising them, or by reverse relations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables
+from hopper.graph.schema import Relation
+
+
+@dataclass(frozen=True)
+class Symmetrized:
+    """An edge list made symmetric.
+
+    The first occurrence of every given edge comes first, in the given order, then the reverses
+    that were not there yet.
+    """
+
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+    origin: NDArray[np.int64]
+    """[edges] the given edge that each edge is or reverses"""
+    added: int
+    duplicates: int
+
+
+def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized | None:
+    """Add the reverse of every edge and remove duplicates.
+
+    Parameters
+    ----------
+    src, dst: [edges] ids in [0, count), of one node type.
+
+    Returns
+    -------
+    The new edge list, or None where the given one has as many edges (v, u) as (u, v) for every
+    pair, parallel edges included, so that nothing is to be done.
+    """
+    source, target = src.astype(np.int64), dst.astype(np.int64)
+    keys, reverse = source * count + target, target * count + source
+    if np.array_equal(np.sort(keys), np.sort(reverse)):
+        return None
+    distinct, first = np.unique(keys, return_index=True)
+    kept = np.sort(first)
+    place = np.minimum(np.searchsorted(distinct, reverse[kept]), distinct.size - 1)
+    turned = kept[distinct[place] != reverse[kept]]
+    return Symmetrized(
+        src=np.concatenate((source[kept], target[turned])),
+        dst=np.concatenate((target[kept], source[turned])),
+        origin=np.concatenate((kept, turned)),
+        added=turned.size,
+        duplicates=keys.size - kept.size,
+    )
+
+
+def symmetrize_tables(tables: GraphTables) -> None:
+    """Symmetrise every relation within one node type, and note what was done.
+
+    A reverse edge gets the edge features of the edge it reverses.
+
+    Raises
+    ------
+    RequestError: the splits are ids of edges of such a relation.
+    """
+    for relation, (src, dst) in tables.edges.items():
+        if relation.src != relation.dst:
+            continue
+        result = symmetrize(src, dst, tables.counts[relation.src])
+        if result is None:
+            tables.notes.append(f"{relation}: already symmetric, left as it is")
+            continue
+        if relation == tables.target and tables.splits:
+            raise RequestError(
+                f"--symmetrize: the splits are edge ids of {relation}, which would change"
+            )
+        tables.edges[relation] = (result.src, result.dst)
+        if relation in tables.edge_features:
+            given = np.concatenate([rows for _, rows in tables.edge_features[relation].chunks()])
+            tables.edge_features[relation] = ArrayFeatures(given[result.origin])
+        tables.notes.append(
+            f"{relation}: {result.added} reverse edges added, "
+            f"{result.duplicates} duplicates removed, {result.src.size} edges in all"
+        )
+
+
+def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) -> None:
+    """Give every relation ``rel`` its reverse, ``rev_rel``, with the same edge ids.
+
+    Parameters
+    ----------
+    skip_same_type: leave relations within one node type alone (they have been symmetrised).
+
+    Raises
+    ------
+    RequestError: a reverse relation exists already.
+    """
+    given = list(tables.edges)
+    for relation in given:
+        if skip_same_type and relation.src == relation.dst:
+            continue
+        reverse = Relation(relation.dst, f"rev_{relation.rel}", relation.src)
+        if reverse in tables.edges:
+            raise RequestError(f"--reverse-relations: {reverse} exists already")
+        src, dst = tables.edges[relation]
+        tables.edges[reverse] = (dst, src)
+        if relation in tables.edge_features:
+            tables.edge_features[reverse] = tables.edge_features[relation]
+    tables.notes.append(f"{len(tables.edges) - len(given)} reverse relations added")

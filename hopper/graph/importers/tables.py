@@ -1,0 +1,139 @@
+"""What an importer reads from a source, before it becomes a graph directory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.layout import safe_name
+from hopper.graph.schema import Labels, Relation
+
+CHUNK_BYTES = 64 << 20
+
+
+class FeatureTable(Protocol):
+    """Features that can be read from first to last row in chunks of bounded size."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the chunks."""
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Pairs of a first row and the rows [n, columns] from there on; together all rows."""
+
+
+@dataclass(frozen=True)
+class ArrayFeatures:
+    """Features in an array (perhaps a memory map) or in a SciPy CSR matrix."""
+
+    array: Any
+    """[rows, columns]: a numpy array or anything sliced by rows that has ``toarray()``"""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        rows, columns = self.array.shape
+        return int(rows), int(columns)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the array."""
+        return np.dtype(self.array.dtype)
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Slices of at most 64 MiB, sparse ones made dense."""
+        rows, columns = self.shape
+        step = max(1, CHUNK_BYTES // max(1, columns * self.dtype.itemsize))
+        for start in range(0, rows, step):
+            part = self.array[start : start + step]
+            yield start, part.toarray() if hasattr(part, "toarray") else np.asarray(part)
+
+
+@dataclass
+class GraphTables:
+    """A graph as an importer found it.
+
+    Edge features and edge splits are in order of the edge list. Ids are rows.
+    """
+
+    name: str
+    source: str
+    target: str | Relation
+    counts: dict[str, int]
+    """nodes of each type"""
+    edges: dict[Relation, tuple[NDArray[Any], NDArray[Any]]]
+    """source and destination ids, [edges] each, int32 or int64"""
+    features: dict[str, FeatureTable] = field(default_factory=dict)
+    edge_features: dict[Relation, FeatureTable] = field(default_factory=dict)
+    labels: dict[str, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
+    splits: dict[str, NDArray[Any]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
+    """what the source called the nodes of a type, by row, where it did not number them"""
+    notes: list[str] = field(default_factory=list)
+    """what the user should know about how the source was read"""
+
+
+def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], where: str) -> Relation:
+    """A relation whose names are made safe for paths, refused if that makes it another's.
+
+    Raises
+    ------
+    GraphError: two relations of the source have the same safe names.
+    """
+    relation = Relation(safe_name(src), safe_name(rel), safe_name(dst))
+    if relation in taken:
+        raise GraphError(
+            f"{where}: relation {(src, rel, dst)}: expected distinct names once other characters "
+            f"are replaced by _, given {relation} twice"
+        )
+    return relation
+
+
+def edge_ids_array(values: NDArray[Any]) -> NDArray[Any]:
+    """Ids as the graph directory's builder takes them: int32 and int64 as they are, else int64."""
+    if values.dtype in (np.dtype(np.int32), np.dtype(np.int64)):
+        return values
+    return values.astype(np.int64)
+
+
+def read_labels(
+    values: NDArray[Any], where: str, classes: int | None = None
+) -> tuple[Labels, NDArray[Any]]:
+    """Decide the kind of labels from their dtype and shape.
+
+    Integers of shape [n] or [n, 1] are classes (negative: unlabelled); integers or booleans of
+    shape [n, c] are multi-hot; floats are float labels.
+
+    Parameters
+    ----------
+    classes: the number of classes where the source says it; otherwise the largest class + 1.
+
+    Raises
+    ------
+    GraphError: another dtype or shape.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim not in (1, 2):
+        raise GraphError(f"{where}: expected labels [n] or [n, c], given {list(values.shape)}")
+    width = 1 if values.ndim == 1 else int(values.shape[1])
+    if np.issubdtype(values.dtype, np.floating):
+        return Labels("float", width), values.astype(np.float32)
+    if not (np.issubdtype(values.dtype, np.integer) or values.dtype == np.bool_):
+        raise GraphError(f"{where}: expected integer or float labels, given {values.dtype}")
+    if values.ndim == 2:
+        if values.size and (values.min() < 0 or values.max() > 1):
+            raise GraphError(f"{where}: expected multi-hot labels of 0 and 1")
+        return Labels("multi_hot", width), values.astype(np.uint8)
+    found = np.maximum(values.astype(np.int64), -1)
+    largest = int(found.max(initial=0)) + 1
+    return Labels("class", classes if classes is not None else max(1, largest)), found

@@ -1,0 +1,85 @@
+"""Where each array of a graph directory lies, and which names may become part of a path.
+
+The layout is specified in docs/graph-directory.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, Literal
+
+from hopper.errors import GraphError
+from hopper.graph.schema import Relation
+
+SCHEMA_FILE: Final = "graph.json"
+
+TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
+TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
+    "indptr",
+    "indices",
+    "edge_ids",
+    "in_degrees",
+    "out_degrees",
+)
+
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+def check_name(name: object, what: str, where: str) -> str:
+    """Return ``name`` if it is safe as one component of a path.
+
+    Parameters
+    ----------
+    what: what is named, for the error ("node type", "split", ...).
+    where: the file or argument it comes from, for the error.
+
+    Raises
+    ------
+    GraphError: it is not a string of letters, digits and ``_.+-``, or it is ``.`` or ``..``.
+    """
+    if isinstance(name, str) and _SAFE_NAME.fullmatch(name) and name not in (".", ".."):
+        return name
+    raise GraphError(
+        f"{where}: {what}: expected a name of letters, digits and _ . + - only, given {name!r}"
+    )
+
+
+def safe_name(text: str) -> str:
+    """``text`` with every run of other characters replaced by ``_``; for importers.
+
+    >>> safe_name("ontology#worksAt")
+    'ontology_worksAt'
+    """
+    name = re.sub(r"[^A-Za-z0-9_.+-]+", "_", text)
+    return name if name not in ("", ".", "..") else "_"
+
+
+def topology_file(root: Path, relation: Relation, array: TopologyArray) -> Path:
+    """The file of one array of a relation's CSC."""
+    return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
+
+
+def features_file(root: Path, node_type: str) -> Path:
+    """The file of a node type's features."""
+    return root / "features" / f"{node_type}.npy"
+
+
+def edge_features_file(root: Path, relation: Relation) -> Path:
+    """The file of a relation's edge features."""
+    return root / "edge_features" / relation.src / relation.rel / f"{relation.dst}.npy"
+
+
+def labels_file(root: Path, node_type: str) -> Path:
+    """The file of a node type's labels."""
+    return root / "labels" / f"{node_type}.npy"
+
+
+def split_file(root: Path, name: str) -> Path:
+    """The file of a split's ids."""
+    return root / "splits" / f"{name}.npy"
+
+
+def names_file(root: Path, node_type: str) -> Path:
+    """The optional file of what the source called a type's nodes, one line a row."""
+    return root / "names" / f"{node_type}.txt"

@@ -1,0 +1,168 @@
+"""The synthetic graphs that stand for the papers' data sets: their published and tuned figures.
+
+How the generator uses the parameters is explained in docs/presets.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from hopper.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A homogeneous graph: what was published of it, and how the stand-in is drawn."""
+
+    source: str
+    """where the published figures come from"""
+    nodes: int
+    edges: int
+    """published edges; an undirected graph stores each of them in both directions"""
+    undirected: bool
+    feature_dim: int
+    classes: int
+    splits: Mapping[str, float]
+    """share of the nodes in each split, drawn at random"""
+    max_degree: int
+    """largest number of edges that one node is meant to have, in-edges where directed"""
+    in_exponent: float
+    """exponent of the power law of in-degrees (of all degrees where undirected)"""
+    out_exponent: float
+    """the same for out-degrees; not used where undirected"""
+    leaf: int
+    """nodes in the smallest communities, at least; they are smaller than twice this"""
+    shares: tuple[float, ...]
+    """share of the edges drawn at level 0 (the whole graph), 1 (its halves), 2, ...; the rest is
+    drawn inside the communities that have one class"""
+    secluded: float
+    """share of those communities that take no part in level 0"""
+    label_level: int
+    """level of the communities that have one class"""
+    label_noise: float
+    """share of the nodes whose class is drawn at random"""
+    signal: float
+    """distance of a class's centroid from the origin, in standard deviations of a feature"""
+
+    def mean_degree(self) -> float:
+        """Stored in-edges per node, at every scale."""
+        return self.edges * (2 if self.undirected else 1) / self.nodes
+
+    def smallest_count(self) -> int:
+        """The fewest nodes for which levels and degrees still make sense."""
+        return max(self.leaf << len(self.shares), 16 * int(self.mean_degree()), 8 * self.classes)
+
+
+# HopGNN has random features on its web graphs and names no split; a GNN must learn something
+# here, so they get classes and the shares 65 / 10 / 25 %.
+_WEB_SPLITS: Final = MappingProxyType({"train": 0.65, "val": 0.10, "test": 0.25})
+
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+    {
+        "arxiv-like": Preset(
+            source="HopGNN Table 2: Arxiv",
+            nodes=169_343,
+            edges=1_166_243,
+            undirected=True,
+            feature_dim=128,
+            classes=40,
+            splits=MappingProxyType({"train": 0.537, "val": 0.176, "test": 0.287}),
+            max_degree=13_000,
+            in_exponent=2.5,
+            out_exponent=2.5,
+            leaf=64,
+            shares=(0.52, 0.02, 0.02),
+            secluded=0.5,
+            label_level=8,
+            label_noise=0.1,
+            signal=2.0,
+        ),
+        "products-like": Preset(
+            source="HopGNN Table 2: Products",
+            nodes=2_449_029,
+            edges=61_859_140,
+            undirected=True,
+            feature_dim=100,
+            classes=47,
+            splits=MappingProxyType({"train": 0.080, "val": 0.016, "test": 0.904}),
+            max_degree=17_500,
+            in_exponent=2.5,
+            out_exponent=2.5,
+            leaf=512,
+            shares=(0.045, 0.0, 0.01),
+            secluded=0.6,
+            label_level=9,
+            label_noise=0.05,
+            signal=2.0,
+        ),
+        "uk-like": Preset(
+            source="HopGNN Table 2: UK",
+            nodes=1_000_000,
+            edges=41_200_000,
+            undirected=False,
+            feature_dim=600,
+            classes=32,
+            splits=_WEB_SPLITS,
+            max_degree=50_000,
+            in_exponent=2.2,
+            out_exponent=2.6,
+            leaf=512,
+            shares=(0.10, 0.02, 0.02),
+            secluded=0.5,
+            label_level=8,
+            label_noise=0.05,
+            signal=2.0,
+        ),
+        "in-like": Preset(
+            source="HopGNN Table 2: IN",
+            nodes=1_380_000,
+            edges=16_900_000,
+            undirected=False,
+            feature_dim=600,
+            classes=32,
+            splits=_WEB_SPLITS,
+            max_degree=20_000,
+            in_exponent=2.2,
+            out_exponent=2.6,
+            leaf=256,
+            shares=(0.10, 0.02, 0.02),
+            secluded=0.5,
+            label_level=8,
+            label_noise=0.05,
+            signal=2.0,
+        ),
+        "it-like": Preset(
+            source="HopGNN Table 2: IT",
+            nodes=41_300_000,
+            edges=1_150_000_000,
+            undirected=False,
+            feature_dim=600,
+            classes=32,
+            splits=_WEB_SPLITS,
+            max_degree=500_000,
+            in_exponent=2.2,
+            out_exponent=2.6,
+            leaf=512,
+            shares=(0.50, 0.02, 0.02),
+            secluded=0.3,
+            label_level=8,
+            label_noise=0.05,
+            signal=2.0,
+        ),
+    }
+)
+
+
+def preset_named(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises
+    ------
+    RequestError: there is none; the text lists those there are.
+    """
+    if name not in PRESETS:
+        raise RequestError(f"preset: expected one of {', '.join(PRESETS)}, given {name!r}")
+    return PRESETS[name]

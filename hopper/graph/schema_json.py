@@ -1,0 +1,289 @@
+"""``graph.json``: a :class:`GraphSchema` to JSON and back, with every field checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from hopper.errors import GraphError
+from hopper.graph.layout import SCHEMA_FILE, check_name
+from hopper.graph.schema import (
+    SCHEMA_VERSION,
+    EdgeType,
+    GraphSchema,
+    LabelKind,
+    Labels,
+    NodeType,
+    Relation,
+)
+
+FEATURE_DTYPES = ("float32", "float16")
+
+
+def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
+    """What ``graph.json`` holds for this schema; the inverse of :func:`schema_from_json`."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "name": schema.name,
+        "source": schema.source,
+        "node_types": {
+            name: {
+                "count": kind.count,
+                "feature_dim": kind.feature_dim,
+                "feature_dtype": kind.feature_dtype,
+            }
+            for name, kind in schema.node_types.items()
+        },
+        "relations": [
+            {
+                "src": relation.src,
+                "rel": relation.rel,
+                "dst": relation.dst,
+                "count": kind.count,
+                "feature_dim": kind.feature_dim,
+                "feature_dtype": kind.feature_dtype,
+            }
+            for relation, kind in schema.relations.items()
+        ],
+        "target": schema.target if isinstance(schema.target, str) else list(schema.target),
+        "labels": {
+            name: {"kind": labels.kind, "classes": labels.classes}
+            for name, labels in schema.labels.items()
+        },
+        "splits": dict(schema.splits),
+    }
+
+
+def schema_from_json(data: object, where: str) -> GraphSchema:
+    """Parse the content of ``graph.json``.
+
+    Parameters
+    ----------
+    where: the file, for errors.
+
+    Raises
+    ------
+    GraphError: the schema version is unknown, or a field is missing, unknown or out of range.
+    """
+    fields = _object(data, where, "top level")
+    version = fields.get("schema")
+    if version != SCHEMA_VERSION:
+        raise GraphError(
+            f"{where}: schema: this version of Hopper reads schema {SCHEMA_VERSION}, "
+            f"given {version!r}"
+        )
+    _expect_keys(
+        fields,
+        required=("schema", "name", "node_types", "relations", "target"),
+        optional=("source", "labels", "splits"),
+        where=where,
+        field="",
+    )
+    schema = GraphSchema(
+        name=_text(fields["name"], where, "name"),
+        node_types=_node_types(fields["node_types"], where),
+        relations=_relations(fields["relations"], where),
+        target=_target(fields["target"], where),
+        labels=_labels(fields.get("labels", {}), where),
+        splits={
+            name: _count(count, where, f"splits.{name}")
+            for name, count in _object(fields.get("splits", {}), where, "splits").items()
+        },
+        source=_text(fields.get("source", ""), where, "source"),
+    )
+    check_schema(schema, where)
+    return schema
+
+
+def check_schema(schema: GraphSchema, where: str) -> None:
+    """Check that a schema's names are safe and that its parts refer to one another.
+
+    Raises
+    ------
+    GraphError: naming ``where``, the field, what was expected and what was given.
+    """
+    if not schema.node_types:
+        raise GraphError(f"{where}: node_types: expected at least one node type, given none")
+    for name, kind in schema.node_types.items():
+        check_name(name, "node_types", where)
+        _check_table(kind, where, f"node_types.{name}")
+    for relation, edges in schema.relations.items():
+        check_name(relation.rel, f"relations: name of {relation}", where)
+        _check_ends(schema, relation, where, "relations")
+        _check_table(edges, where, f"relations.{relation}")
+    _check_target(schema, where)
+    for name, labels in schema.labels.items():
+        if name not in schema.node_types:
+            raise GraphError(f"{where}: labels: expected a node type, given {name!r}")
+        if labels.kind not in get_args(LabelKind):
+            raise GraphError(
+                f"{where}: labels.{name}.kind: expected one of {get_args(LabelKind)}, "
+                f"given {labels.kind!r}"
+            )
+        if labels.classes < 1:
+            raise GraphError(
+                f"{where}: labels.{name}.classes: expected at least 1, given {labels.classes}"
+            )
+    for name, count in schema.splits.items():
+        check_name(name, "splits", where)
+        _count(count, where, f"splits.{name}")
+
+
+def read_schema(directory: Path) -> GraphSchema:
+    """Read ``graph.json`` of a graph directory or of a partitioned directory.
+
+    Raises
+    ------
+    GraphError: the file is missing, is not JSON, or :func:`schema_from_json` refuses it.
+    """
+    file = directory / SCHEMA_FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise GraphError(f"{file}: missing file; {directory} is not a graph directory") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise GraphError(f"{file}: cannot be read: {error}") from error
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise GraphError(f"{file}: not valid JSON: {error}") from error
+    return schema_from_json(data, str(file))
+
+
+def write_schema(directory: Path, schema: GraphSchema) -> None:
+    """Write ``graph.json`` into a directory that is being built."""
+    text = json.dumps(schema_to_json(schema), indent=2, ensure_ascii=False)
+    (directory / SCHEMA_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def _check_table(kind: NodeType | EdgeType, where: str, field: str) -> None:
+    _count(kind.count, where, f"{field}.count")
+    if (kind.feature_dim is None) != (kind.feature_dtype is None):
+        raise GraphError(
+            f"{where}: {field}: expected feature_dim and feature_dtype both or neither, "
+            f"given {kind.feature_dim!r} and {kind.feature_dtype!r}"
+        )
+    if kind.feature_dim is None:
+        return
+    if _count(kind.feature_dim, where, f"{field}.feature_dim") < 1:
+        raise GraphError(f"{where}: {field}.feature_dim: expected at least 1, given 0")
+    if kind.feature_dtype not in FEATURE_DTYPES:
+        raise GraphError(
+            f"{where}: {field}.feature_dtype: expected one of {FEATURE_DTYPES}, "
+            f"given {kind.feature_dtype!r}"
+        )
+
+
+def _check_ends(schema: GraphSchema, relation: Relation, where: str, field: str) -> None:
+    for end, name in (("src", relation.src), ("dst", relation.dst)):
+        if name not in schema.node_types:
+            raise GraphError(
+                f"{where}: {field}: {end} of {relation}: expected one of the node types "
+                f"{sorted(schema.node_types)}, given {name!r}"
+            )
+
+
+def _check_target(schema: GraphSchema, where: str) -> None:
+    target = schema.target
+    if isinstance(target, str) and target not in schema.node_types:
+        raise GraphError(
+            f"{where}: target: expected one of the node types {sorted(schema.node_types)}, "
+            f"given {target!r}"
+        )
+    if isinstance(target, Relation) and target not in schema.relations:
+        raise GraphError(f"{where}: target: expected one of the relations, given {target}")
+
+
+def _object(value: object, where: str, field: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise GraphError(f"{where}: {field}: expected an object, given {value!r}")
+    return value
+
+
+def _text(value: object, where: str, field: str) -> str:
+    if not isinstance(value, str):
+        raise GraphError(f"{where}: {field}: expected text, given {value!r}")
+    return value
+
+
+def _count(value: object, where: str, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise GraphError(f"{where}: {field}: expected an integer of at least 0, given {value!r}")
+    return value
+
+
+def _expect_keys(
+    given: dict[str, Any],
+    *,
+    required: tuple[str, ...],
+    optional: tuple[str, ...],
+    where: str,
+    field: str,
+) -> None:
+    prefix = f"{field}." if field else ""
+    for key in required:
+        if key not in given:
+            raise GraphError(f"{where}: {prefix}{key}: missing field")
+    for key in given:
+        if key not in required and key not in optional:
+            raise GraphError(
+                f"{where}: {prefix}{key}: unknown field; expected {sorted(required + optional)}"
+            )
+
+
+def _node_types(value: object, where: str) -> dict[str, NodeType]:
+    result = {}
+    for name, entry in _object(value, where, "node_types").items():
+        field = f"node_types.{name}"
+        fields = _object(entry, where, field)
+        _expect_keys(
+            fields,
+            required=("count",),
+            optional=("feature_dim", "feature_dtype"),
+            where=where,
+            field=field,
+        )
+        result[name] = NodeType(**fields)
+    return result
+
+
+def _relations(value: object, where: str) -> dict[Relation, EdgeType]:
+    if not isinstance(value, list):
+        raise GraphError(f"{where}: relations: expected a list, given {value!r}")
+    result = {}
+    for index, entry in enumerate(value):
+        field = f"relations[{index}]"
+        fields = dict(_object(entry, where, field))
+        _expect_keys(
+            fields,
+            required=("src", "rel", "dst", "count"),
+            optional=("feature_dim", "feature_dtype"),
+            where=where,
+            field=field,
+        )
+        ends = (_text(fields.pop(key), where, f"{field}.{key}") for key in ("src", "rel", "dst"))
+        relation = Relation(*ends)
+        if relation in result:
+            raise GraphError(f"{where}: {field}: {relation} stands there twice")
+        result[relation] = EdgeType(**fields)
+    return result
+
+
+def _target(value: object, where: str) -> str | Relation:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(x, str) for x in value):
+        return Relation(*value)
+    raise GraphError(f"{where}: target: expected a node type or [src, rel, dst], given {value!r}")
+
+
+def _labels(value: object, where: str) -> dict[str, Labels]:
+    result = {}
+    for name, entry in _object(value, where, "labels").items():
+        field = f"labels.{name}"
+        fields = _object(entry, where, field)
+        _expect_keys(fields, required=("kind", "classes"), optional=(), where=where, field=field)
+        _count(fields["classes"], where, f"{field}.classes")
+        result[name] = Labels(**fields)
+    return result

@@ -1,0 +1,267 @@
+"""Makes a preset's graph directory: a pure function of preset, scale and seed.
+
+The model and the choices behind it are explained in docs/presets.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from cache_server.draw import SYNTHESIS, key_of
+from hopper.errors import RequestError
+from hopper.graph.degree_corrected import (
+    Hierarchy,
+    apportion,
+    both_directions,
+    cumulative_weights,
+    draw_rows,
+    level_thresholds,
+    power_law_weights,
+)
+from hopper.graph.presets import Preset, preset_named
+from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.synthetic_nodes import (
+    class_centroids,
+    community_classes,
+    fill_features,
+    node_classes,
+    shuffle,
+    split_counts,
+)
+from hopper.graph.topology import Topology
+from hopper.graph.write import GraphWriter
+
+NODE = "node"
+EDGE = Relation(NODE, "edge", NODE)
+
+# What each key is for; part of the specification of a preset's graph.
+(
+    _SHUFFLE,
+    _SECLUDED,
+    _IN,
+    _OUT,
+    _EDGES,
+    _CLASSES,
+    _NOISE,
+    _CENTROIDS,
+    _FEATURES,
+    _SPLITS,
+) = range(10)
+_CHUNK_EDGES = 1 << 22
+_CHUNK_VALUES = 1 << 24
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The nodes of a graph being made: how they stand in the hierarchy."""
+
+    hierarchy: Hierarchy
+    position_of: NDArray[np.int64]
+    """[count] int64: where the node of an id stands"""
+    id_of: NDArray[np.int64]
+    """[count] int64: the node at a position"""
+
+
+def make(
+    preset: str, out: str | Path, *, scale: float = 1.0, seed: int = 0, progress: bool = False
+) -> Path:
+    """Write a synthetic graph directory.
+
+    Parameters
+    ----------
+    preset: a name in :data:`hopper.graph.presets.PRESETS`.
+    out: the directory to write; it must not exist or be empty.
+    scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
+    seed: another seed is another graph of the same kind.
+    progress: show a progress bar.
+
+    Returns
+    -------
+    ``out``.
+
+    Raises
+    ------
+    RequestError: no such preset; a scale outside (0, 1] or too small for the preset; too little
+        memory for the topology; too little disk space; ``out`` is occupied.
+    """
+    given = preset_named(preset)
+    count, edges = _size(preset, given, scale)
+    _require_memory(given, count, edges)
+    key = key_of(SYNTHESIS, *preset.encode(), seed)
+    schema = _schema(preset, given, count, edges, f"hopper preset {preset}, {scale=:g}, {seed=}")
+    with GraphWriter(out, schema) as writer, _progress(progress) as bar:
+        task = bar.add_task("nodes", total=None)
+        nodes = _nodes(key, given, count)
+        labels = _labels(key, given, nodes)
+        writer.labels(NODE, labels)
+        _write_splits(key, writer, count)
+        bar.remove_task(task)
+        writer.topology_csc(EDGE, _topology(key, given, edges, nodes, bar))
+        _write_features(key, given, labels, writer.features(NODE), bar)
+    return Path(out)
+
+
+def _size(name: str, preset: Preset, scale: float) -> tuple[int, int]:
+    """Nodes and drawn edges at that scale."""
+    if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
+        raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
+    count = round(preset.nodes * scale)
+    smallest = preset.smallest_count()
+    if count < smallest:
+        raise RequestError(
+            f"scale: {name} needs at least {smallest} nodes, that is a scale of "
+            f"{smallest / preset.nodes:.2g} or more, given {scale:g} ({count} nodes)"
+        )
+    return count, round(preset.edges * count / preset.nodes)
+
+
+def required_memory(preset: Preset, count: int, edges: int) -> int:
+    """Bytes of memory, about, that making such a graph takes at its peak (features excluded)."""
+    stored = edges * (2 if preset.undirected else 1)
+    drawn = edges if preset.undirected else 0
+    return 8 * (2 * stored + drawn + 10 * count)
+
+
+def _require_memory(preset: Preset, count: int, edges: int) -> None:
+    needed, available = required_memory(preset, count, edges), psutil.virtual_memory().available
+    if needed > available:
+        raise RequestError(
+            f"too little memory: about {needed / 2**30:.1f} GiB needed for the topology, "
+            f"{available / 2**30:.1f} GiB available; choose a smaller --scale"
+        )
+
+
+def _schema(name: str, preset: Preset, count: int, edges: int, source: str) -> GraphSchema:
+    return GraphSchema(
+        name=name,
+        node_types={NODE: NodeType(count, preset.feature_dim, "float32")},
+        relations={EDGE: EdgeType(edges * (2 if preset.undirected else 1))},
+        target=NODE,
+        labels={NODE: Labels("class", preset.classes)},
+        splits=split_counts(count, preset.splits),
+        source=source,
+    )
+
+
+def _nodes(key: int, preset: Preset, count: int) -> _Nodes:
+    thresholds = level_thresholds(count, preset.leaf, preset.shares, preset.label_level)
+    local_level = min(preset.label_level, thresholds.size - 1)
+    communities = 1 << local_level
+    order, _ = shuffle(key_of(key, _SECLUDED), communities)
+    secluded = order < round(preset.secluded * communities)
+    hierarchy = Hierarchy(count, local_level, thresholds, secluded)
+    id_of, position_of = shuffle(key_of(key, _SHUFFLE), count)
+    return _Nodes(hierarchy, position_of, id_of)
+
+
+def _labels(key: int, preset: Preset, nodes: _Nodes) -> NDArray[np.int64]:
+    level = nodes.hierarchy.local_level
+    of_community = community_classes(key_of(key, _CLASSES), 1 << level, preset.classes)
+    noise_key = np.uint64(key_of(key, _NOISE))
+    return node_classes(
+        noise_key, nodes.position_of, level, of_community, preset.classes, preset.label_noise
+    )
+
+
+def _write_splits(key: int, writer: GraphWriter, count: int) -> None:
+    order, _ = shuffle(key_of(key, _SPLITS), count)
+    first = 0
+    for name, size in writer.schema.splits.items():
+        writer.split(name, order[first : first + size])
+        first += size
+
+
+def _topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:
+    count = nodes.hierarchy.nodes
+    # A hub of a small graph may be tied to at most a sixteenth of it.
+    largest = min(preset.max_degree, count // 16) / preset.mean_degree()
+    weights = _capped_weights(key_of(key, _IN), count, preset.in_exponent, largest)
+    drawn = apportion(weights, edges)[nodes.position_of]
+    if not preset.undirected:
+        weights = _capped_weights(key_of(key, _OUT), count, preset.out_exponent, largest)
+    indptr = np.zeros(count + 1, np.int64)
+    np.cumsum(drawn, out=indptr[1:])
+    del drawn
+    indices = np.empty(edges, np.int64)
+    _draw_edges(
+        key_of(key, _EDGES), preset, nodes, cumulative_weights(weights), indptr, indices, bar
+    )
+    if preset.undirected:
+        indptr, indices = both_directions(indptr, indices)
+    in_degrees = np.diff(indptr)
+    out_degrees = in_degrees if preset.undirected else np.bincount(indices, minlength=count)
+    return Topology(indptr, indices, np.arange(indices.size), in_degrees, out_degrees)
+
+
+def _capped_weights(key: int, count: int, exponent: float, largest: float) -> NDArray[np.float64]:
+    """[count] float64: power-law weights, none above ``largest`` times their mean."""
+    weights = power_law_weights(np.uint64(key), count, exponent)
+    for _ in range(8):
+        np.minimum(weights, largest * weights.mean(), out=weights)
+    return weights
+
+
+def _draw_edges(
+    key: int,
+    preset: Preset,
+    nodes: _Nodes,
+    sums: NDArray[np.uint64],
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    bar: Progress,
+) -> None:
+    task = bar.add_task("edges", total=indices.size)
+    for first, last in _row_chunks(indptr):
+        low, high = indptr[first], indptr[last]
+        draw_rows(
+            np.uint64(key),
+            first,
+            indptr[first : last + 1],
+            nodes.position_of,
+            nodes.id_of,
+            nodes.hierarchy,
+            sums,
+            preset.undirected,
+            indices[low:high],
+        )
+        bar.advance(task, int(high - low))
+
+
+def _row_chunks(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows with about as many edges each, so that progress can be shown."""
+    marks = np.arange(0, indptr[-1], _CHUNK_EDGES)
+    bounds = np.unique(np.append(np.searchsorted(indptr[:-1], marks), indptr.size - 1))
+    bounds[0] = 0
+    yield from zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+
+
+def _write_features(
+    key: int, preset: Preset, labels: NDArray[np.int64], out: NDArray[np.float32], bar: Progress
+) -> None:
+    task: TaskID = bar.add_task("features", total=labels.size)
+    centroids = class_centroids(
+        key_of(key, _CENTROIDS), preset.classes, preset.feature_dim, preset.signal
+    )
+    rows = max(1, _CHUNK_VALUES // preset.feature_dim)
+    for first in range(0, labels.size, rows):
+        chunk = labels[first : first + rows]
+        fill_features(
+            np.uint64(key_of(key, _FEATURES)), first, chunk, centroids, out[first : first + rows]
+        )
+        bar.advance(task, chunk.size)
+
+
+@contextmanager
+def _progress(shown: bool) -> Iterator[Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, disable=not shown, transient=True) as bar:
+        yield bar

@@ -1,0 +1,107 @@
+"""What the nodes of a synthetic graph carry: classes that follow communities, features, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import below, kernel, key_of, mix, variate
+from hopper.graph.degree_corrected import community
+
+_UNIT = 1.0 / 9007199254740992.0
+# Standard deviation of the sum of four integers uniform on [0, 65536).
+_SPREAD = 37837.22
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _variates(key: np.uint64, count: int) -> NDArray[np.uint64]:
+    out = np.empty(count, np.uint64)
+    for i in numba.prange(count):
+        out[i] = variate(key, np.uint64(i))
+    return out
+
+
+def shuffle(key: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A permutation and its inverse, each [count] int64."""
+    order = np.argsort(_variates(np.uint64(key), count), kind="stable")
+    inverse = np.empty(count, np.int64)
+    inverse[order] = np.arange(count)
+    return order, inverse
+
+
+def community_classes(key: int, communities: int, classes: int) -> NDArray[np.int64]:
+    """[communities] int64: the class of each; classes differ in size up to about 3 to 1.
+
+    Every class has a community where there are enough of them.
+    """
+    order, _ = shuffle(key_of(key, 0), communities)
+    share = (_variates(np.uint64(key_of(key, 1)), communities) >> np.uint64(11)) * _UNIT
+    values = (classes * share * (1.0 + 2.0 * share) / 3.0).astype(np.int64)
+    settled = order[:classes]
+    values[settled] = np.arange(settled.size)
+    return values
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def node_classes(
+    key: np.uint64,
+    position_of: NDArray[np.int64],
+    level: int,
+    of_community: NDArray[np.int64],
+    classes: int,
+    noise: float,
+) -> NDArray[np.int64]:
+    """[count] int64: each node's community's class, or with probability ``noise`` any class."""
+    out = np.empty(position_of.size, np.int64)
+    for i in numba.prange(position_of.size):
+        if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
+            out[i] = np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
+        else:
+            out[i] = of_community[community(position_of[i], level, position_of.size)]
+    return out
+
+
+@kernel
+def _bell(x: np.uint64) -> np.float32:
+    """A number of mean 0 and variance 1: the sum of a variate's four 16-bit words."""
+    low = np.uint64(0xFFFF)
+    words = (x & low) + ((x >> np.uint64(16)) & low) + ((x >> np.uint64(32)) & low)
+    return np.float32((np.float64(words + (x >> np.uint64(48))) - 131070.0) / _SPREAD)
+
+
+def class_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[np.float32]:
+    """[classes, dim] float32: random directions of length ``signal``."""
+    signs = (_variates(np.uint64(key), classes * dim) >> np.uint64(63)).astype(np.float32) * 2 - 1
+    return (signs * np.float32(signal / dim**0.5)).reshape(classes, dim)
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def fill_features(
+    key: np.uint64,
+    first: int,
+    labels: NDArray[np.int64],
+    centroids: NDArray[np.float32],
+    out: NDArray[np.float32],
+) -> None:
+    """Write rows ``first ..`` of the features, [n, dim]: the class's centroid plus noise.
+
+    Parameters
+    ----------
+    labels: [n] int64, of the same rows.
+    """
+    for i in numba.prange(labels.size):
+        row = mix(key ^ mix(np.uint64(first + i)))
+        for j in range(out.shape[1]):
+            out[i, j] = centroids[labels[i], j] + _bell(variate(row, np.uint64(j)))
+
+
+def split_counts(count: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """How many of ``count`` nodes each split gets: at least one, together at most all."""
+    edges, reached = [0], 0.0
+    for share in shares.values():
+        reached += share
+        edges.append(min(count, round(count * reached)))
+    return {name: high - low for name, low, high in zip(shares, edges[:-1], edges[1:], strict=True)}

@@ -1,0 +1,293 @@
+"""Write a graph directory: into a temporary sibling first, renamed when it is complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError, RequestError
+from hopper.graph import check_values, layout
+from hopper.graph.array_file import array_bytes, create_array, save_array
+from hopper.graph.build_topology import fill_topology
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.schema_json import check_schema, write_schema
+from hopper.graph.topology import Topology
+
+
+class GraphWriter:
+    """Writes the parts of a graph, in any order, and publishes it when all are there.
+
+    Used as a context: parts go to a temporary directory beside ``out``; leaving the context
+    without an exception checks that nothing of the schema is missing and renames it to ``out``;
+    an exception removes it. Arrays that are returned for filling are memory maps, so features may
+    be larger than memory.
+
+    Parameters
+    ----------
+    out: the directory to write; it must not exist or be empty.
+    schema: what will be written. Counts, widths and dtypes must be final.
+
+    Raises
+    ------
+    GraphError: the schema contradicts itself, or a part contradicts the schema.
+    RequestError: ``out`` has content, or there is too little space on its disk.
+    """
+
+    def __init__(self, out: str | Path, schema: GraphSchema) -> None:
+        self.out = Path(out)
+        self.schema = schema
+        self._work = Path()
+        self._missing: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> GraphWriter:
+        check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
+        refuse_occupied(self.out)
+        parent = self.out.absolute().parent
+        parent.mkdir(parents=True, exist_ok=True)
+        require_space(parent, required_bytes(self.schema))
+        self._work = Path(tempfile.mkdtemp(prefix=f".{self.out.name}.", dir=parent))
+        # mkdtemp makes the directory private; a graph is as readable as its owner's umask allows.
+        umask = os.umask(0)
+        os.umask(umask)
+        self._work.chmod(0o777 & ~umask)
+        self._missing = _parts(self.schema)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def topology(
+        self, relation: Relation, src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]]
+    ) -> None:
+        """Build and write a relation's CSC from its edge list, straight into the files.
+
+        Parameters
+        ----------
+        src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...; an edge's id is its position.
+        """
+        relation = self._begin_relation(relation, src.size)
+        work = self._create_topology(relation)
+        fill_topology(src, dst, work, where=f"edges of {relation}")
+        self._missing.discard(("topology", str(relation)))
+
+    def topology_csc(self, relation: Relation, topology: Topology) -> None:
+        """Write a relation's CSC that is already built (it is checked when it is opened)."""
+        relation = self._begin_relation(relation, topology.indices.size)
+        target = self._create_topology(relation)
+        for name in layout.TOPOLOGY_ARRAYS:
+            given, place = getattr(topology, name), getattr(target, name)
+            if given.shape != place.shape or given.dtype != np.int64:
+                raise GraphError(
+                    f"{self.out}: {name} of {relation}: expected int64 of shape "
+                    f"{list(place.shape)}, given {given.dtype} of shape {list(given.shape)}"
+                )
+            place[...] = given
+        self._missing.discard(("topology", str(relation)))
+
+    def features(self, node_type: str) -> NDArray[Any]:
+        """[count, feature_dim]: the node type's features, a map to be filled (zero until then)."""
+        kind = self.schema.node_types.get(node_type)
+        if kind is None:
+            raise GraphError(f"{self.out}: features: the schema has no node type {node_type!r}")
+        file = layout.features_file(self._work, node_type)
+        return self._create_table(file, kind, "features", node_type)
+
+    def edge_features(self, relation: Relation) -> NDArray[Any]:
+        """[edges, feature_dim]: edge features in order of edge id, a map to be filled."""
+        kind = self.schema.relations.get(relation)
+        if kind is None:
+            raise GraphError(f"{self.out}: edge features: the schema has no {relation}")
+        file = layout.edge_features_file(self._work, relation)
+        return self._create_table(file, kind, "edge features", str(relation))
+
+    def labels(self, node_type: str, values: NDArray[Any]) -> None:
+        """Write a node type's labels; dtype and shape as :meth:`GraphDirectory.labels` says."""
+        labels = self.schema.labels.get(node_type)
+        if labels is None:
+            raise GraphError(f"{self.out}: labels: the schema has none for {node_type!r}")
+        where = f"{self.out}: labels of {node_type}"
+        dtype, shapes = check_values.label_format(labels, self.schema.node_types[node_type].count)
+        if values.dtype != dtype or values.shape not in shapes:
+            raise GraphError(
+                f"{where}: expected {dtype} of shape {' or '.join(str(list(s)) for s in shapes)}, "
+                f"given {values.dtype} of shape {list(values.shape)}"
+            )
+        check_values.check_labels(values, labels, where)
+        save_array(layout.labels_file(self._work, node_type), values)
+        self._missing.discard(("labels", node_type))
+
+    def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
+        """Write a split: distinct ids of the target type or edge ids of the target relation.
+
+        Parameters
+        ----------
+        ids: [n] integers in any order; stored ascending.
+        """
+        where = f"{self.out}: split {name}"
+        if name not in self.schema.splits:
+            raise GraphError(f"{where}: not in the schema's splits {sorted(self.schema.splits)}")
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise GraphError(
+                f"{where}: expected a one-dimensional integer array, "
+                f"given {ids.dtype} of shape {list(ids.shape)}"
+            )
+        if ids.size != self.schema.splits[name]:
+            raise GraphError(f"{where}: expected {self.schema.splits[name]} ids, given {ids.size}")
+        ascending = np.sort(ids.astype(np.int64))
+        check_values.check_split(ascending, check_values.target_count(self.schema), where)
+        save_array(layout.split_file(self._work, name), ascending)
+        self._missing.discard(("split", name))
+
+    def names(self, node_type: str, names: Sequence[str]) -> None:
+        """Keep what the source calls the nodes of a type: ``names/<type>.txt``, a line a row.
+
+        Nothing reads it but people and their scripts; it is not part of the schema.
+        """
+        kind = self.schema.node_types.get(node_type)
+        if kind is None or len(names) != kind.count:
+            raise GraphError(
+                f"{self.out}: names of {node_type}: expected one for each of the nodes of the "
+                f"schema, given {len(names)}"
+            )
+        for row, name in enumerate(names):
+            if "\n" in name or "\r" in name:
+                raise GraphError(
+                    f"{self.out}: names of {node_type}: row {row}: expected one line, "
+                    f"given {name!r}"
+                )
+        file = layout.names_file(self._work, node_type)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+
+    def _begin_relation(self, relation: Relation, edges: int) -> Relation:
+        kind = self.schema.relations.get(relation)
+        if kind is None:
+            raise GraphError(f"{self.out}: topology: the schema has no {'/'.join(relation)}")
+        if edges != kind.count:
+            raise GraphError(
+                f"{self.out}: topology of {'/'.join(relation)}: expected {kind.count} edges, "
+                f"given {edges}"
+            )
+        return Relation(*relation)
+
+    def _create_topology(self, relation: Relation) -> Topology:
+        edges = self.schema.relations[relation].count
+        sources = self.schema.node_types[relation.src].count
+        destinations = self.schema.node_types[relation.dst].count
+
+        def array(name: layout.TopologyArray, length: int) -> NDArray[np.int64]:
+            file = layout.topology_file(self._work, relation, name)
+            return create_array(file, np.int64, (length,))
+
+        return Topology(
+            indptr=array("indptr", destinations + 1),
+            indices=array("indices", edges),
+            edge_ids=array("edge_ids", edges),
+            in_degrees=array("in_degrees", destinations),
+            out_degrees=array("out_degrees", sources),
+        )
+
+    def _create_table(
+        self, file: Path, kind: NodeType | EdgeType, part: str, name: str
+    ) -> NDArray[Any]:
+        if kind.feature_dim is None or kind.feature_dtype is None:
+            raise GraphError(f"{self.out}: {part} of {name}: the schema says there are none")
+        self._missing.discard((part, name))
+        return create_array(file, kind.feature_dtype, (kind.count, kind.feature_dim))
+
+    def _publish(self) -> None:
+        if self._missing:
+            parts = ", ".join(f"{part} of {name}" for part, name in sorted(self._missing))
+            raise GraphError(f"{self.out}: not written, though in the schema: {parts}")
+        write_schema(self._work, self.schema)
+        publish(self._work, self.out)
+
+
+def required_bytes(schema: GraphSchema) -> int:
+    """Bytes on disk of a graph directory with this schema (``graph.json`` not counted)."""
+    total = 0
+    for relation, edges in schema.relations.items():
+        sources = schema.node_types[relation.src].count
+        destinations = schema.node_types[relation.dst].count
+        for length in (destinations + 1, edges.count, edges.count, destinations, sources):
+            total += array_bytes(np.int64, (length,))
+    tables: list[NodeType | EdgeType] = [*schema.node_types.values(), *schema.relations.values()]
+    for kind in tables:
+        if kind.feature_dim is not None and kind.feature_dtype is not None:
+            total += array_bytes(kind.feature_dtype, (kind.count, kind.feature_dim))
+    for name, labels in schema.labels.items():
+        dtype, shapes = check_values.label_format(labels, schema.node_types[name].count)
+        total += array_bytes(dtype, shapes[-1])
+    return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
+
+
+def require_space(directory: Path, needed: int) -> None:
+    """Refuse a write that the disk of an existing directory cannot hold.
+
+    Raises
+    ------
+    RequestError: naming the bytes needed and available.
+    """
+    available = shutil.disk_usage(directory).free
+    if needed > available:
+        raise RequestError(
+            f"{directory}: too little disk space: {needed / 2**30:.2f} GiB ({needed} bytes) "
+            f"needed, {available / 2**30:.2f} GiB ({available} bytes) available"
+        )
+
+
+def refuse_occupied(out: Path) -> None:
+    """Refuse a destination that is a file or a directory with content.
+
+    Raises
+    ------
+    RequestError: naming the destination.
+    """
+    if out.is_dir():
+        if any(out.iterdir()):
+            raise RequestError(f"{out}: already exists and is not empty; choose another --out")
+    elif out.exists() or out.is_symlink():
+        raise RequestError(f"{out}: already exists and is not a directory")
+
+
+def publish(work: Path, out: Path) -> None:
+    """Rename a finished temporary directory onto its destination, which may be an empty one.
+
+    Raises
+    ------
+    RequestError: something else has been written there meanwhile.
+    """
+    refuse_occupied(out)
+    try:
+        work.rename(out)
+    except OSError as error:
+        raise RequestError(f"{out}: cannot be put in place: {error}") from error
+
+
+def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
+    parts = {("topology", str(relation)) for relation in schema.relations}
+    parts |= {("features", name) for name, kind in schema.node_types.items() if kind.feature_dim}
+    parts |= {
+        ("edge features", str(relation))
+        for relation, kind in schema.relations.items()
+        if kind.feature_dim
+    }
+    parts |= {("labels", name) for name in schema.labels}
+    return parts | {("split", name) for name in schema.splits}

@@ -1,0 +1,120 @@
+"""Which roots an iteration trains, which model owns them and which rank is their home.
+
+Every rank derives the same answers from the configuration alone: no communication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import permutation
+from hopper.partition import PartitionBook
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """The N mini-batches of one iteration together.
+
+    roots: [n] int64 global ids of the target type, mini-batch after mini-batch.
+    bounds: [N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``.
+    home_ranks: [n] int64, the rank on whose server a root's features live.
+    """
+
+    epoch: int
+    iteration: int
+    roots: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    home_ranks: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Number of roots, the divisor of the loss."""
+        return int(self.roots.size)
+
+    @cached_property
+    def models(self) -> NDArray[np.int64]:
+        """[n] int64: the model that owns each root."""
+        return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
+
+    def of_model(self, model: int) -> NDArray[np.int64]:
+        """Mini-batch ``model``: the roots it owns."""
+        return self.roots[self.bounds[model] : self.bounds[model + 1]]
+
+    def homed_at(self, rank: int) -> NDArray[np.int64]:
+        """All roots whose home is ``rank``, in batch order."""
+        return self.roots[self.home_ranks == rank]
+
+    def group(self, model: int, rank: int) -> NDArray[np.int64]:
+        """Group (model, rank): the model's roots whose home is ``rank``; may be empty."""
+        part = slice(self.bounds[model], self.bounds[model + 1])
+        return self.roots[part][self.home_ranks[part] == rank]
+
+
+def home_ranks(
+    book: PartitionBook, node_type: str, roots: NDArray[np.int64], ranks_per_server: int
+) -> NDArray[np.int64]:
+    """[n] int64: a root's home rank, a fixed split of its server's rows over the server's ranks."""
+    rows = book.row(node_type, roots)
+    return book.home(node_type, roots) * ranks_per_server + rows % ranks_per_server
+
+
+class RootSchedule:
+    """The global batches of every epoch.
+
+    Parameters
+    ----------
+    book: the partition.
+    target: node type of the roots.
+    train_ids: [n] int64 original ids of the training nodes.
+    global_ids: [count] int64, global id of every original id of the target type.
+    seed: first word of the permutation's key.
+    batch_size: roots a model and iteration.
+    models: number of models N.
+    drop_last: leave out an incomplete last global batch.
+    most_iterations: bound of an epoch's iterations; 0 = none.
+    """
+
+    def __init__(
+        self,
+        book: PartitionBook,
+        target: str,
+        train_ids: NDArray[np.int64],
+        global_ids: NDArray[np.int64],
+        *,
+        seed: int,
+        batch_size: int,
+        models: int,
+        ranks_per_server: int,
+        drop_last: bool = False,
+        most_iterations: int = 0,
+    ) -> None:
+        self._book = book
+        self._target = target
+        self._train_ids = np.asarray(train_ids, np.int64)
+        self._global_ids = global_ids
+        self._seed = seed
+        self._size = batch_size * models
+        self._models = models
+        self._ranks_per_server = ranks_per_server
+        whole, rest = divmod(self._train_ids.size, self._size)
+        self.iterations = whole + (1 if rest and not drop_last else 0)
+        if most_iterations:
+            self.iterations = min(self.iterations, most_iterations)
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+
+    def batch(self, epoch: int, iteration: int) -> GlobalBatch:
+        """The global batch of one iteration; a short last one is dealt evenly to the models."""
+        start = iteration * self._size
+        roots = self._global_ids[self._epoch_order(epoch)[start : start + self._size]]
+        bounds = np.arange(self._models + 1) * roots.size // self._models
+        homes = home_ranks(self._book, self._target, roots, self._ranks_per_server)
+        return GlobalBatch(epoch, iteration, roots, bounds, homes)
+
+    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
+        if self._order is None or self._order[0] != epoch:
+            self._order = (epoch, permutation(self._seed, epoch, self._train_ids))
+        return self._order[1]

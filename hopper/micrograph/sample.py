@@ -1,0 +1,174 @@
+"""Placement-invariant neighbour sampling (design.md, invariant 1).
+
+The neighbours drawn for node u at hop l of iteration t are a pure function of
+(seed, epoch, t, l, relation, u), so a mini-batch's subgraph is exactly the union of its
+micrographs, whoever samples them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
+from hopper.errors import ConfigError, RequestError
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph import frontier
+from hopper.micrograph.subgraph import HopEdges, Subgraph
+
+_MOST_NODES = np.iinfo(np.int32).max
+# Below this, starting threads costs more than they save.
+_PARALLEL_EDGES = 32_768
+
+
+class NeighborSampler:
+    """Node-wise sampling without replacement, ``fanouts[l]`` in-neighbours a relation at hop l.
+
+    Safe to call from several threads at once.
+
+    Parameters
+    ----------
+    topologies: CSC of every relation, in global ids.
+    original_ids: per node type, [count] int64, original id of every global id.
+    target: node type of the roots.
+    fanouts: one per hop, first hop first; -1 takes all neighbours.
+    seed: first word of every draw's key.
+
+    Raises
+    ------
+    ConfigError: a fanout is zero or below -1, or there is none.
+    RequestError: a node type has more nodes than a frontier row can name.
+    """
+
+    def __init__(
+        self,
+        topologies: Mapping[Relation, Topology],
+        original_ids: Mapping[str, NDArray[np.int64]],
+        target: str,
+        fanouts: Sequence[int],
+        seed: int,
+    ) -> None:
+        if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
+            raise ConfigError(
+                "sampler.fanouts: expected one positive number (or -1 for all neighbours) per "
+                f"layer, got {list(fanouts)}"
+            )
+        for node_type, ids in original_ids.items():
+            if ids.size > _MOST_NODES:
+                raise RequestError(
+                    f"node type {node_type!r} has {ids.size} nodes; at most {_MOST_NODES} can be "
+                    "sampled"
+                )
+        self.topologies = dict(sorted(topologies.items()))
+        self.original_ids = dict(original_ids)
+        self.target = target
+        self.fanouts = tuple(fanouts)
+        self.seed = seed
+        self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
+        self._lock = threading.Lock()
+
+    def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+        """Sample the subgraph of distinct roots.
+
+        Parameters
+        ----------
+        roots: [n] int64 global ids of the target type, distinct; n may be 0.
+
+        Raises
+        ------
+        ValueError: a root occurs twice.
+        """
+        tables = self._take_tables()
+        nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
+        sizes = [dict.fromkeys(self.original_ids, 0)]
+        try:
+            self._enter(
+                np.ascontiguousarray(roots, dtype=np.int64), self.target, nodes, sizes[0], tables
+            )
+            if sizes[0][self.target] != roots.size:
+                raise ValueError("a root occurs twice in one batch")
+            hops = [
+                self._expand(hop, fanout, (epoch, iteration), nodes, sizes, tables)
+                for hop, fanout in enumerate(self.fanouts)
+            ]
+        finally:
+            self._give_tables_back(tables, nodes)
+        return Subgraph(
+            target=self.target,
+            nodes={t: np.concatenate(parts) for t, parts in nodes.items()},
+            sizes=sizes,
+            hops=hops,
+            topologies=self.topologies,
+            original_ids=self.original_ids,
+            iteration_key=key_of(DROPOUT, self.seed, epoch, iteration),
+        )
+
+    def _expand(
+        self,
+        hop: int,
+        fanout: int,
+        moment: tuple[int, int],
+        nodes: dict[str, list[NDArray[np.int64]]],
+        sizes: list[dict[str, int]],
+        tables: dict[str, NDArray[np.int32]],
+    ) -> dict[Relation, HopEdges]:
+        """Draw one hop of every relation; appends to ``nodes`` and ``sizes``."""
+        frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
+        reached = dict(sizes[-1])
+        edges = {}
+        for relation, topology in self.topologies.items():
+            destinations = frontiers[relation.dst]
+            key = key_of(NEIGHBOURS, self.seed, *moment, hop, relation.draw_key())
+            offsets, sources, positions = frontier.draw_hop(
+                topology.indptr,
+                topology.indices,
+                self.original_ids[relation.dst],
+                destinations,
+                fanout,
+                np.uint64(key),
+            )
+            rows = self._enter(sources, relation.src, nodes, reached, tables)
+            edges[relation] = HopEdges(offsets, rows, positions)
+        sizes.append(reached)
+        return edges
+
+    @staticmethod
+    def _enter(
+        ids: NDArray[np.int64],
+        node_type: str,
+        nodes: dict[str, list[NDArray[np.int64]]],
+        reached: dict[str, int],
+        tables: dict[str, NDArray[np.int32]],
+    ) -> NDArray[np.int64]:
+        """Add unseen ids to a frontier; returns the row of every id."""
+        table, known = tables[node_type], reached[node_type]
+        slots = 1 << (numba.get_num_threads() - 1).bit_length()
+        if slots == 1 or ids.size < _PARALLEL_EDGES:
+            rows, fresh = frontier.discover(ids, table, known)
+        else:
+            rows, fresh = frontier.discover_parallel(ids, table, known, slots)
+        nodes[node_type].append(fresh)
+        reached[node_type] += fresh.size
+        return rows
+
+    def _take_tables(self) -> dict[str, NDArray[np.int32]]:
+        with self._lock:
+            if self._spare_tables:
+                return self._spare_tables.pop()
+        return {
+            t: np.full(ids.size, frontier.UNSEEN, np.int32) for t, ids in self.original_ids.items()
+        }
+
+    def _give_tables_back(
+        self, tables: dict[str, NDArray[np.int32]], nodes: dict[str, list[NDArray[np.int64]]]
+    ) -> None:
+        for node_type, parts in nodes.items():
+            for part in parts:
+                frontier.forget(part, tables[node_type])
+        with self._lock:
+            self._spare_tables.append(tables)

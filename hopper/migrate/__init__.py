@@ -1,0 +1,1 @@
+"""Moving models to the features (HopGNN, section 5)."""

@@ -1,0 +1,16 @@
+"""Models over blocks: plain modules, written in the parts that engines place."""
+
+from hopper.models.exactness import check_exactness
+from hopper.models.gnn import GNN
+from hopper.models.layer import Layer
+from hopper.models.objective import Objective, check_training_labels
+from hopper.models.registry import build_model
+
+__all__ = [
+    "GNN",
+    "Layer",
+    "Objective",
+    "build_model",
+    "check_exactness",
+    "check_training_labels",
+]

@@ -1,0 +1,96 @@
+"""GCN (Kipf and Welling, Semi-Supervised Classification with GCNs, ICLR 2017, eq. 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hopper.graph.block import Block
+from hopper.models.gnn import GNN, layer_widths
+from hopper.models.layer import Algebra, Layer
+from hopper.ops import weighted_sum
+
+
+class GCNLayer(Layer):
+    """Degree-normalised sum over neighbours and the node itself.
+
+    With full-graph degrees d, ``sum_u h_u W / sqrt((d_out(u) + 1)(d_in(v) + 1)) +
+    h_v W / (d_in(v) + 1) + b``: eq. 2 on the graph with self loops. Over sampled neighbours the
+    sum is rescaled by ``d_in(v) / sampled(v)``, which keeps its expectation. Degrees come from the
+    full graph because a block's own source degrees depend on which roots share the block.
+
+    W is applied before the aggregation where that makes rows narrower, after it otherwise.
+
+    Parameters
+    ----------
+    activation: applied to the new rows; None in the last layer.
+    project_first: overrides the choice of order.
+    """
+
+    algebra: ClassVar[Algebra] = "sum"
+    reads_destination: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        project_first: bool | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(in_dim, out_dim))
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.activation = activation
+        self.project_first = in_dim > out_dim if project_first is None else project_first
+        nn.init.xavier_uniform_(self.weight)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim] where W comes first, else the rows themselves."""
+        return h_src @ self.weight if self.project_first else h_src
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, width of z_src]: :meth:`neighbor_sum` plus :meth:`self_term`."""
+        return self.neighbor_sum(block, z_src) + self.self_term(block, h_dst)
+
+    def neighbor_sum(self, block: Block, z_src: Tensor) -> Tensor:
+        """[num_dst, width of z_src]: the part of the aggregation that reads edges."""
+        return weighted_sum(block, z_src, edge_weights(block, z_src.dtype))
+
+    def self_term(self, block: Block, h_dst: Tensor) -> Tensor:
+        """[num_dst, width of z_src]: each destination's own row over its degree plus one."""
+        share = (block.dst_in_degree + 1).double().reciprocal().to(h_dst.dtype)
+        return self.project(h_dst) * share.unsqueeze(-1)
+
+    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """[num_dst, out_dim]: W where it comes last, bias, activation."""
+        out = combined if self.project_first else combined @ self.weight
+        out = out + self.bias
+        return out if self.activation is None else self.activation(out)
+
+
+class GCN(GNN):
+    """A stack of GCN layers with ReLU between them; ``heads`` is not used."""
+
+    def __init__(
+        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
+    ) -> None:
+        widths = layer_widths(in_dim, hidden, out_dim, layers)
+        stack = [
+            GCNLayer(a, b, activation=torch.relu if index < layers - 1 else None)
+            for index, (a, b) in enumerate(widths)
+        ]
+        super().__init__(stack, dropout)
+
+
+def edge_weights(block: Block, dtype: torch.dtype) -> Tensor:
+    """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1)) * d_in(v) / sampled(v)``."""
+    source = (block.src_out_degree + 1).double().rsqrt()
+    in_degree = block.dst_in_degree.double()
+    sampled = block.sampled_degree().clamp(min=1)
+    target = in_degree / sampled * (in_degree + 1).rsqrt()
+    per_edge = target.repeat_interleave(block.sampled_degree(), output_size=block.num_edges)
+    return (per_edge * source.index_select(0, block.indices)).to(dtype)

@@ -1,0 +1,78 @@
+"""A stack of layers over the blocks of a mini-batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from hopper.errors import RequestError
+from hopper.graph.block import Block
+from hopper.models.dropout import RowDropout
+from hopper.models.layer import Layer
+
+
+class GNN(nn.Module):
+    """Layers applied one after the other, with counter-based dropout before each.
+
+    Parameters
+    ----------
+    layers: one per block, first layer first.
+    dropout: probability in [0, 1) for the input rows of every layer, the first included.
+    """
+
+    def __init__(self, layers: Sequence[Layer], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.dropouts = nn.ModuleList(RowDropout(dropout, index) for index in range(len(layers)))
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        """[num roots, out]: logits of the last block's destinations.
+
+        Parameters
+        ----------
+        blocks: in order of computation; each one's destinations are the next one's sources.
+        x: [blocks[0].num_src, in_dim], input rows; converted to the parameters' dtype.
+
+        Raises
+        ------
+        RequestError
+            The number of blocks or of rows does not fit.
+        """
+        if len(blocks) != len(self.layers):
+            raise RequestError(
+                f"{type(self).__name__}: expected {len(self.layers)} blocks, one per layer; "
+                f"given {len(blocks)}"
+            )
+        h = x.to(next(self.parameters()).dtype)
+        for index, block in enumerate(blocks):
+            h = self.step(index, block, h)
+        return h
+
+    def step(self, index: int, block: Block, h_src: Tensor) -> Tensor:
+        """[num_dst, width]: dropout and layer ``index`` on one block (layer-wise inference).
+
+        Parameters
+        ----------
+        h_src: [num_src, width of the layer's input]; the destinations are its first rows.
+        """
+        if block.relation.src != block.relation.dst:
+            raise RequestError(
+                f"{type(self).__name__}: expected blocks within one node type; "
+                f"given relation {block.relation}"
+            )
+        if h_src.shape[0] != block.num_src:
+            raise RequestError(
+                f"{type(self).__name__}, layer {index}: expected {block.num_src} source rows; "
+                f"given {h_src.shape[0]}"
+            )
+        h_src = self.dropouts[index](block, h_src)
+        out: Tensor = self.layers[index](block, h_src, h_src[: block.num_dst])
+        return out
+
+
+def layer_widths(in_dim: int, hidden: int, out_dim: int, layers: int) -> list[tuple[int, int]]:
+    """Input and output width of each layer: in_dim, hidden, ..., hidden, out_dim."""
+    widths = [in_dim, *[hidden] * (layers - 1), out_dim]
+    return list(itertools.pairwise(widths))

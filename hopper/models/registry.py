@@ -1,0 +1,112 @@
+"""Models by name: from a configuration to an initialised module."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from hopper.errors import ConfigError
+from hopper.models.gat import GAT
+from hopper.models.gcn import GCN
+from hopper.models.sage import GraphSAGE
+from hopper.ops.counter_mask import drop_threshold
+
+MODELS: Final[dict[str, type[nn.Module]]] = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT}
+PLANNED: Final = ("deepgcn", "film", "rgcn", "rgat", "hgt")
+
+
+def build_model(
+    name: str,
+    *,
+    in_dim: int,
+    out_dim: int,
+    layers: int,
+    hidden: int,
+    heads: int = 1,
+    dropout: float = 0.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> nn.Module:
+    """Build a model, initialised the same in every process whatever was drawn before.
+
+    Weights are drawn in float32 and then converted, so a float64 model starts where the float32
+    one does. The global random state is left as it was.
+
+    Parameters
+    ----------
+    name: "gcn", "sage", "gat", or "package.module:Class" for a class of one's own, an
+        ``nn.Module`` called with the keywords in_dim, out_dim, layers, hidden, heads, dropout
+        whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
+    dropout: probability in [0, 1).
+    seed: of the initialisation.
+
+    Raises
+    ------
+    ConfigError
+        A value is out of range, or no such model can be built; names the key.
+    """
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "in_dim": in_dim}
+    for key, value in (sizes | {"out_dim": out_dim}).items():
+        if value < 1:
+            raise ConfigError(f"model.{key}: expected at least 1; given {value}")
+    drop_threshold(dropout)
+    model_class = _find(name)
+    with _initialisation(seed):
+        try:
+            model = model_class(**sizes, out_dim=out_dim, dropout=dropout)
+        except TypeError as error:
+            raise ConfigError(
+                f"model.name: {name} cannot be called with the keywords in_dim, out_dim, layers, "
+                f"hidden, heads, dropout: {error}"
+            ) from error
+    return model.to(dtype)
+
+
+@contextlib.contextmanager
+def _initialisation(seed: int) -> Iterator[None]:
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        # torch.manual_seed would reseed CUDA's generators too, and nothing restores those.
+        torch.default_generator.manual_seed(seed)
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(default)
+
+
+def _find(name: str) -> type[nn.Module]:
+    if name in MODELS:
+        return MODELS[name]
+    known = f"{', '.join(MODELS)} or package.module:Class"
+    if name in PLANNED:
+        raise ConfigError(f"model.name: {name} is not built yet; expected {known}")
+    if ":" not in name:
+        raise ConfigError(f"model.name: expected {known}; given {name!r}")
+    return _import(name)
+
+
+def _import(name: str) -> type[nn.Module]:
+    module_name, _, class_name = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    # Whatever the user's module raises while it is imported, the key to look at is this one.
+    except Exception as error:
+        raise ConfigError(
+            f"model.name: {name}: module {module_name!r} cannot be imported "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise ConfigError(f"model.name: {name}: module {module_name!r} has no {class_name!r}")
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise ConfigError(
+            f"model.name: {name}: expected a subclass of torch.nn.Module; given {found!r}"
+        )
+    return found

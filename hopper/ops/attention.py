@@ -1,0 +1,153 @@
+"""Edge logits and their softmax over the in-edges of each destination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.errors import RequestError
+from hopper.graph.block import Block
+from hopper.ops import selection
+from hopper.ops.csr import destinations, edges_to_sources
+from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.selection import Kernels
+
+
+def edge_add(block: Block, a_src: Tensor, a_dst: Tensor) -> Tensor:
+    """The source's term plus the destination's term, for each edge and head.
+
+    Parameters
+    ----------
+    a_src: [num_src, H] floating point.
+    a_dst: [num_dst, H], same dtype.
+
+    Returns
+    -------
+    [edges, H].
+
+    Raises
+    ------
+    RequestError
+        The shapes do not fit the block or each other.
+    """
+    check_rows("a_src", a_src, block.num_src)
+    check_rows("a_dst", a_dst, block.num_dst)
+    _check_same("edge_add", a_src, a_dst)
+    out: Tensor = _EdgeAdd.apply(block, selection.kernels_for(a_src.device), a_src, a_dst)
+    return out
+
+
+def edge_softmax(block: Block, logits: Tensor) -> Tensor:
+    """Softmax over the sampled in-edges of each destination, per head.
+
+    Parameters
+    ----------
+    logits: [edges, H] floating point.
+
+    Returns
+    -------
+    [edges, H], adding up to 1 per head over each destination that has edges.
+    """
+    check_rows("logits", logits, block.num_edges)
+    out: Tensor = _EdgeSoftmax.apply(block, logits, None)[0]
+    return out
+
+
+def edge_softmax_with_self(
+    block: Block, logits: Tensor, self_logits: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Softmax over the sampled in-edges of each destination *and* the destination itself.
+
+    What a self loop would add, without needing one in the block.
+
+    Parameters
+    ----------
+    logits: [edges, H] floating point.
+    self_logits: [num_dst, H], same dtype.
+
+    Returns
+    -------
+    [edges, H] and [num_dst, H]; together they add up to 1 for each destination and head.
+    """
+    check_rows("logits", logits, block.num_edges)
+    check_rows("self_logits", self_logits, block.num_dst)
+    _check_same("edge_softmax_with_self", logits, self_logits)
+    edges, own = _EdgeSoftmax.apply(block, logits, self_logits)
+    return edges, own
+
+
+class _EdgeAdd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        out = a_src.index_select(0, block.indices)
+        out += a_dst.index_select(0, destinations(block))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        grad_src = grad_dst = None
+        if ctx.needs_input_grad[2]:
+            grad_src = gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
+        if ctx.needs_input_grad[3]:
+            grad_dst = _segments(ctx.block, grad, "sum")
+        return None, None, grad_src, grad_dst
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, block: Block, logits: Tensor, self_logits: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        rows = destinations(block)
+        # Subtracting the largest logit keeps the exponentials finite and changes nothing else.
+        top = _segments(block, logits, "max")
+        if self_logits is not None:
+            top = torch.maximum(top, self_logits)
+        edges = (logits - top.index_select(0, rows)).exp_()
+        total = _segments(block, edges, "sum")
+        own = None
+        if self_logits is not None:
+            own = (self_logits - top).exp_()
+            total += own
+            own /= total
+        edges /= total.index_select(0, rows)
+        ctx.block = block
+        ctx.save_for_backward(edges, own)
+        return edges, own
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad: Tensor, grad_self: Tensor | None
+    ) -> tuple[None, Tensor | None, Tensor | None]:
+        edges, own = ctx.saved_tensors
+        total = _segments(ctx.block, edges * grad, "sum")
+        if grad_self is not None:
+            total += own * grad_self
+        grad_edges = grad_own = None
+        if ctx.needs_input_grad[1]:
+            grad_edges = edges * (grad - total.index_select(0, destinations(ctx.block)))
+        if grad_self is not None and ctx.needs_input_grad[2]:
+            grad_own = own * (grad_self - total)
+        return None, grad_edges, grad_own
+
+
+def _segments(block: Block, x: Tensor, reduce: str) -> Tensor:
+    """[num_dst, H]: sum or maximum of each destination's edges (0 or -inf where it has none)."""
+    if x.numel() == 0:
+        empty = 0.0 if reduce == "sum" else -torch.inf
+        return x.new_full((block.num_dst, *x.shape[1:]), empty)
+    return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
+
+
+def _check_same(operation: str, first: Tensor, second: Tensor) -> None:
+    if first.dim() != 2 or first.shape[1:] != second.shape[1:] or first.dtype != second.dtype:
+        raise RequestError(
+            f"{operation}: expected two tensors [rows, H] of one dtype; given "
+            f"{list(first.shape)} {first.dtype} and {list(second.shape)} {second.dtype}"
+        )

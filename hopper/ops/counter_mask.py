@@ -1,0 +1,223 @@
+"""Counter-based dropout: which elements are kept is a pure function of integers.
+
+Specified, with test vectors, in docs/dropout.md. The mask of a row depends on the iteration, the
+layer, the site, and the node or edge the row belongs to, never on where or with which other rows
+it is computed. Masks are not stored: the backward pass draws them again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cache_server.draw import GOLDEN, absorb, absorb_each, variate
+from hopper.errors import ConfigError, RequestError
+
+LANES: Final = 4
+"""16-bit lanes in one 64-bit variate; one lane decides one element."""
+_LANE_VALUES: Final = 1 << 16
+
+
+class Site(IntEnum):
+    """Where in a layer a mask is applied; no two sites share one."""
+
+    ROWS = 0
+    """the layer's input rows, keyed by node type and original id"""
+    EDGES = 1
+    """a value per edge and head, keyed by relation, destination and position"""
+    SELF = 2
+    """a destination's own attention per head, keyed by relation and destination"""
+
+
+def drop_threshold(p: float) -> int:
+    """The lane value below which an element is dropped: ``round(p * 65536)``.
+
+    Raises
+    ------
+    ConfigError
+        p is outside [0, 1), or so close to 1 that nothing would be kept.
+    """
+    if not (0.0 <= p < 1.0) or round(p * _LANE_VALUES) == _LANE_VALUES:
+        raise ConfigError(f"dropout: expected a probability in [0, 1 - 2**-17); given {p!r}")
+    return round(p * _LANE_VALUES)
+
+
+def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
+    """The uint64 key of one site of one layer in one iteration.
+
+    Parameters
+    ----------
+    iteration_key: uint64, as in ``Block.iteration_key``.
+    type_key: uint64, of the node type (:func:`node_type_key`) or the relation
+        (``Relation.draw_key``).
+    """
+    key = np.uint64(iteration_key)
+    for word in (layer, int(site), type_key):
+        key = np.uint64(absorb(key, np.uint64(word)))
+    return int(key)
+
+
+def row_keys(key: int, original_ids: Tensor) -> Tensor:
+    """[n] int64 (the bits of uint64): the key of each row of a site.
+
+    Parameters
+    ----------
+    key: uint64, from :func:`site_key`.
+    original_ids: [n] int64.
+    """
+    if original_ids.device.type == "cpu":
+        return _as_tensor(absorb_each(np.uint64(key), original_ids.contiguous().numpy()))
+    return _absorb(torch.full_like(original_ids, _signed(key)), original_ids)
+
+
+def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
+    """[edges] int64 (the bits of uint64): the key of each edge of a site.
+
+    Parameters
+    ----------
+    key: uint64, from :func:`site_key`.
+    dst_original: [edges] int64, original id of each edge's destination.
+    positions: [edges] int64, the edge's position in that destination's neighbour list.
+    """
+    if positions.device.type == "cpu":
+        words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
+        return _as_tensor(_absorb_pairs(np.uint64(key), *words))
+    first = _absorb(torch.full_like(dst_original, _signed(key)), dst_original)
+    return _absorb(first, positions)
+
+
+def keep_mask(keys: Tensor, width: int, threshold: int) -> Tensor:
+    """[n, width] bool: which elements are kept, in torch arithmetic on any device.
+
+    Parameters
+    ----------
+    keys: [n] int64, from :func:`row_keys` or :func:`edge_keys`.
+    threshold: from :func:`drop_threshold`.
+    """
+    counters = torch.arange(1, -(-width // LANES) + 1, device=keys.device)
+    words = _mix(keys.unsqueeze(1) + counters * _signed(GOLDEN))
+    # Lanes as int16 keep their unsigned order once the sign bit is flipped (little-endian).
+    lanes = words.view(torch.int16)[:, :width] ^ -(_LANE_VALUES // 2)
+    return lanes >= threshold - _LANE_VALUES // 2
+
+
+def drop(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+    """x with elements dropped and the kept ones scaled by 1 / (1 - threshold / 65536).
+
+    Parameters
+    ----------
+    x: [n, ...] floating point; the elements of a row are counted in row-major order.
+    keys: [n] int64 on x's device.
+
+    Raises
+    ------
+    RequestError
+        There is not one key per row.
+    """
+    if threshold == 0:
+        return x
+    if x.dim() == 0 or keys.shape != x.shape[:1]:
+        raise RequestError(
+            f"dropout: expected one key per row of x {list(x.shape)}; given {list(keys.shape)}"
+        )
+    out: Tensor = _Drop.apply(x, keys, threshold)
+    return out
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+        ctx.save_for_backward(keys)
+        ctx.threshold = threshold
+        return _masked_scale(x, keys, threshold)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (keys,) = ctx.saved_tensors
+        return _masked_scale(grad, keys, ctx.threshold), None, None
+
+
+def _masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    scale = 1.0 / (1.0 - threshold / _LANE_VALUES)
+    rows = x.detach().reshape(x.shape[0], -1).contiguous()
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        values = rows.numpy()
+        out = np.empty_like(values)
+        bits = keys.contiguous().numpy().view(np.uint64)
+        _masked_scale_rows(values, bits, np.uint64(threshold), values.dtype.type(scale), out)
+        return torch.from_numpy(out).view(x.shape)
+    kept = keep_mask(keys, rows.shape[1], threshold)
+    return torch.where(kept, rows * scale, rows.new_zeros(())).view(x.shape)
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _masked_scale_rows(
+    x: NDArray[Any],
+    keys: NDArray[np.uint64],
+    threshold: np.uint64,
+    scale: Any,
+    out: NDArray[Any],
+) -> None:
+    zero = x.dtype.type(0)
+    lane_bits = np.uint64(0xFFFF)
+    width = x.shape[1]
+    whole = width // 4
+    for row in numba.prange(x.shape[0]):
+        key = keys[row]
+        for counter in range(whole):
+            word = variate(key, np.uint64(counter))
+            first = 4 * counter
+            for lane in range(4):
+                kept = ((word >> np.uint64(16 * lane)) & lane_bits) >= threshold
+                out[row, first + lane] = x[row, first + lane] * scale if kept else zero
+        if 4 * whole < width:
+            word = variate(key, np.uint64(whole))
+            for j in range(4 * whole, width):
+                kept = ((word >> np.uint64(16 * (j % 4))) & lane_bits) >= threshold
+                out[row, j] = x[row, j] * scale if kept else zero
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _absorb_pairs(
+    key: np.uint64, first: NDArray[np.int64], second: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    out = np.empty(first.size, np.uint64)
+    for i in numba.prange(first.size):
+        out[i] = absorb(absorb(key, np.uint64(first[i])), np.uint64(second[i]))
+    return out
+
+
+def _absorb(keys: Tensor, words: Tensor) -> Tensor:
+    """``draw.absorb`` on int64 bit patterns; torch's int64 arithmetic wraps."""
+    return _mix(keys ^ _mix(words + _signed(GOLDEN)))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """``draw.mix`` on int64 bit patterns."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, places: int) -> Tensor:
+    """A logical shift to the right: torch's own copies the sign bit."""
+    return (x >> places) & ((1 << (64 - places)) - 1)
+
+
+def _signed(word: int) -> int:
+    """The int64 with the same bits as a uint64."""
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _as_tensor(keys: NDArray[np.uint64]) -> Tensor:
+    return torch.from_numpy(keys.view(np.int64))

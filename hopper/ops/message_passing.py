@@ -1,0 +1,166 @@
+"""Sums of messages over the edges of a block, differentiable and repeatable bit for bit.
+
+All functions take blocks with no edges or no destinations as they come. Gradients are computed
+only for inputs that require them, and once (no second derivatives).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.errors import RequestError
+from hopper.graph.block import Block
+from hopper.ops import selection
+from hopper.ops.csr import (
+    Csr,
+    destinations,
+    destinations_to_sources,
+    edge_order,
+    sources_to_destinations,
+)
+from hopper.ops.selection import Kernels
+
+# Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
+_EDGES_AT_A_TIME = 16384
+
+
+def copy_sum(block: Block, x: Tensor) -> Tensor:
+    """Sum of the source rows of each destination.
+
+    Parameters
+    ----------
+    x: [num_src, ...] floating point.
+
+    Returns
+    -------
+    [num_dst, ...] of x's dtype; zero where no edge was sampled.
+
+    Raises
+    ------
+    RequestError
+        x does not have one row per source, or is not floating point.
+    """
+    check_rows("x", x, block.num_src)
+    out: Tensor = _CopySum.apply(block, selection.kernels_for(x.device), x)
+    return out
+
+
+def copy_mean(block: Block, x: Tensor) -> Tensor:
+    """Mean of the source rows of each destination; parameters and errors as :func:`copy_sum`."""
+    sums = copy_sum(block, x)
+    counts = block.sampled_degree().clamp(min=1).to(x.dtype)
+    return sums / counts.view(-1, *[1] * (x.dim() - 1))
+
+
+def weighted_sum(block: Block, x: Tensor, w: Tensor) -> Tensor:
+    """Sum of the source rows of each destination, each times its edge's weight.
+
+    Parameters
+    ----------
+    x: [num_src, D], or [num_src, H, D] with H heads.
+    w: [edges], or [edges, H]; same dtype as x.
+
+    Returns
+    -------
+    [num_dst, D] or [num_dst, H, D].
+
+    Raises
+    ------
+    RequestError
+        The shapes or dtypes do not fit the block or each other.
+    """
+    check_rows("x", x, block.num_src)
+    check_rows("w", w, block.num_edges)
+    expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
+    if expected is None or w.shape != expected or w.dtype != x.dtype:
+        raise RequestError(
+            "weighted_sum: expected x [num_src, D] with w [edges], or x [num_src, H, D] with "
+            f"w [edges, H], of one dtype; given x {list(x.shape)} {x.dtype}, "
+            f"w {list(w.shape)} {w.dtype}"
+        )
+    kernels = selection.kernels_for(x.device)
+    if x.dim() == 3:
+        heads: Tensor = _WeightedSum.apply(block, kernels, x, w)
+        return heads
+    out: Tensor = _WeightedSum.apply(block, kernels, x.unsqueeze(1), w.unsqueeze(1))
+    return out.squeeze(1)
+
+
+def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
+    """[num_rows, ...]: a backend's gathering sum for rows of any shape; empty work is zeros."""
+    shape = (csr.num_rows, *x.shape[1:])
+    if csr.indices.numel() == 0 or x.numel() == 0:
+        return x.new_zeros(shape)
+    return kernels.gather_sum(csr, x.reshape(x.shape[0], -1), weights).view(shape)
+
+
+def check_rows(name: str, x: Tensor, rows: int) -> None:
+    """Raise RequestError unless x is floating point with this many rows."""
+    if x.dim() == 0 or x.shape[0] != rows or not x.is_floating_point():
+        raise RequestError(
+            f"{name}: expected a floating-point tensor of {rows} rows; "
+            f"given {list(x.shape)} {x.dtype}"
+        )
+
+
+class _CopySum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        return gather_rows(kernels, sources_to_destinations(block), x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        pattern = destinations_to_sources(ctx.block)
+        return None, None, gather_rows(ctx.kernels, pattern, grad)
+
+
+class _WeightedSum(torch.autograd.Function):
+    """x [num_src, H, D], w [edges, H] -> [num_dst, H, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        needs_x, needs_w = ctx.needs_input_grad[2:]
+        ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
+        return _by_head(kernels, sources_to_destinations(block), x, w)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        x, w = ctx.saved_tensors
+        grad_x = grad_w = None
+        if w is not None:
+            ordered = w.index_select(0, edge_order(ctx.block))
+            pattern = destinations_to_sources(ctx.block)
+            grad_x = _by_head(ctx.kernels, pattern, grad, ordered)
+        if x is not None:
+            grad_w = _edge_dot(ctx.block, x, grad)
+        return None, None, grad_x, grad_w
+
+
+def _by_head(kernels: Kernels, csr: Csr, x: Tensor, w: Tensor) -> Tensor:
+    """[num_rows, H, D]: one weighted gathering sum per head."""
+    if x.shape[1] == 1:
+        return gather_rows(kernels, csr, x, w.squeeze(1))
+    out = x.new_empty(csr.num_rows, *x.shape[1:])
+    for head in range(x.shape[1]):
+        out[:, head] = gather_rows(kernels, csr, x[:, head], w[:, head])
+    return out
+
+
+def _edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
+    """[edges, H]: the dot product of each edge's source row of x and destination row of y."""
+    rows = destinations(block)
+    out = x.new_empty(block.num_edges, x.shape[1])
+    for start in range(0, block.num_edges, _EDGES_AT_A_TIME):
+        piece = slice(start, start + _EDGES_AT_A_TIME)
+        products = x.index_select(0, block.indices[piece])
+        products *= y.index_select(0, rows[piece])
+        torch.sum(products, -1, out=out[piece])
+    return out

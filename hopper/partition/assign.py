@@ -1,0 +1,118 @@
+"""Which server every node goes to: one function per method, chosen by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema
+from hopper.partition.metis import assign_metis, balance_classes, choose_backend
+from hopper.partition.phases import Phases
+from hopper.partition.random import assign_random
+from hopper.partition.symmetrise import symmetrise, type_starts
+
+METHODS: Final = ("metis", "random")
+NOT_BUILT: Final = ("meta",)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The server of every node, and how it was found."""
+
+    homes: Mapping[str, NDArray[np.int32]]
+    """per node type [count] int32, by original id"""
+    method: str
+    backend: str
+    """what computed it: "dgl", "pymetis" or "hopper" """
+    seed: int
+    seed_used: bool
+    """False where the result does not depend on the seed"""
+
+
+def check_method(servers: int, method: str) -> None:
+    """Refuse what no graph could be divided by, before one is opened.
+
+    Raises
+    ------
+    RequestError: an unknown or unbuilt method, fewer than one server.
+    """
+    if method in NOT_BUILT:
+        raise RequestError(
+            f"partition method {method!r} is not built yet; use one of: {', '.join(METHODS)}"
+        )
+    if method not in METHODS:
+        raise RequestError(
+            f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}"
+        )
+    if servers < 1:
+        raise RequestError(f"number of servers: expected at least 1, given {servers}")
+
+
+def check_request(schema: GraphSchema, servers: int, method: str) -> None:
+    """Refuse what cannot be carried out, before any work.
+
+    Raises
+    ------
+    RequestError: an unknown or unbuilt method, fewer than one server, an empty graph, more servers
+        than nodes, METIS on a graph without edges.
+    """
+    check_method(servers, method)
+    nodes = sum(described.count for described in schema.node_types.values())
+    if nodes == 0:
+        raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
+    if servers > nodes:
+        raise RequestError(
+            f"graph {schema.name!r} has {nodes} nodes, too few for {servers} servers; "
+            f"use at most {nodes}"
+        )
+    if method == "metis" and not any(kind.count for kind in schema.relations.values()):
+        raise RequestError(
+            f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "
+            "use --method random"
+        )
+
+
+def assign(
+    graph: GraphDirectory,
+    servers: int,
+    method: str,
+    seed: int,
+    roots: NDArray[np.int64],
+    phases: Phases,
+    backend: str = "auto",
+) -> Assignment:
+    """Assign every node of a graph to a server.
+
+    Parameters
+    ----------
+    roots: [nodes of the target type] int64, training roots per node (balanced by METIS).
+    backend: which METIS: "auto", "dgl" or "pymetis".
+
+    Raises
+    ------
+    RequestError: see :func:`check_request`; a missing backend; a failure of METIS.
+    """
+    schema = graph.schema
+    check_request(schema, servers, method)
+    if method == "random":
+        with phases.phase("assign nodes (random)"):
+            homes = assign_random(schema, servers, seed)
+        return Assignment(homes, method, "hopper", seed, True)
+    chosen = choose_backend(backend)
+    with phases.phase("make the graph symmetric"):
+        topologies = {relation: graph.topology(relation) for relation in schema.relations}
+        adjacency = symmetrise(schema, topologies)
+    with phases.phase(f"assign nodes (METIS, {chosen})"):
+        stacked = assign_metis(adjacency, balance_classes(schema, roots), servers, seed, chosen)
+    starts = type_starts(schema)
+    homes = {
+        node_type: stacked[starts[node_type] : starts[node_type] + kind.count]
+        for node_type, kind in schema.node_types.items()
+    }
+    return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")

@@ -1,0 +1,121 @@
+"""The partition book: where a global id lives, without a table per node.
+
+Global ids are contiguous by server, so the home of a node is a binary search in ``servers + 1``
+offsets per node type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+
+
+class PartitionBook:
+    """Maps global ids to servers and local rows, per node type.
+
+    Parameters
+    ----------
+    servers: number of servers P, at least 1.
+    offsets: per node type ``P + 1`` ascending integers from 0 to the number of nodes; server i owns
+        the global ids ``offsets[i]`` up to, and without, ``offsets[i + 1]``.
+    where: what error messages name as the source of the offsets.
+
+    Raises
+    ------
+    GraphError: offsets of the wrong length, not starting at 0, or descending.
+    """
+
+    def __init__(
+        self,
+        servers: int,
+        offsets: Mapping[str, Sequence[int] | NDArray[np.int64]],
+        where: str = "partition book",
+    ) -> None:
+        if servers < 1:
+            raise GraphError(f"{where}: field 'servers': expected at least 1, found {servers}")
+        self.servers = servers
+        self.offsets: dict[str, NDArray[np.int64]] = {
+            node_type: _checked(servers, node_type, given, where)
+            for node_type, given in offsets.items()
+        }
+        self._where = where
+
+    def home(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64: the server that stores each node.
+
+        Raises
+        ------
+        GraphError: an unknown node type, or an id outside it.
+        """
+        offsets = self._offsets(node_type)
+        ids = np.asarray(global_ids, dtype=np.int64)
+        self._check_range(node_type, ids, int(offsets[-1]))
+        # "right" steps over servers that own no node of this type.
+        return np.searchsorted(offsets, ids, side="right") - 1
+
+    def row(self, node_type: str, global_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64: each node's local row on its home.
+
+        Raises
+        ------
+        GraphError: an unknown node type, or an id outside it.
+        """
+        ids = np.asarray(global_ids, dtype=np.int64)
+        return ids - self._offsets(node_type)[self.home(node_type, ids)]
+
+    def count(self, node_type: str, server: int) -> int:
+        """How many nodes of a type a server stores.
+
+        Raises
+        ------
+        GraphError: an unknown node type or server.
+        """
+        offsets = self._offsets(node_type)
+        if not 0 <= server < self.servers:
+            raise GraphError(f"{self._where}: server {server} of {self.servers} does not exist")
+        return int(offsets[server + 1] - offsets[server])
+
+    def total(self, node_type: str) -> int:
+        """How many nodes of a type all servers store together."""
+        return int(self._offsets(node_type)[-1])
+
+    def _offsets(self, node_type: str) -> NDArray[np.int64]:
+        found = self.offsets.get(node_type)
+        if found is None:
+            known = ", ".join(sorted(self.offsets))
+            raise GraphError(
+                f"{self._where}: unknown node type {node_type!r}, expected one of: {known}"
+            )
+        return found
+
+    def _check_range(self, node_type: str, ids: NDArray[np.int64], count: int) -> None:
+        if ids.size == 0:
+            return
+        for wrong in (int(ids.min()), int(ids.max())):
+            if not 0 <= wrong < count:
+                raise GraphError(
+                    f"{self._where}: global id {wrong} of node type {node_type!r} is outside "
+                    f"[0, {count})"
+                )
+
+
+def _checked(servers: int, node_type: str, given: Any, where: str) -> NDArray[np.int64]:
+    field = f"{where}: field 'offsets.{node_type}'"
+    try:
+        offsets = np.array(given)
+    except ValueError:
+        raise GraphError(f"{field}: expected a list of {servers + 1} integers") from None
+    if offsets.shape != (servers + 1,) or offsets.dtype.kind not in "iu":
+        raise GraphError(
+            f"{field}: expected {servers + 1} integers, found shape {offsets.shape} "
+            f"of {offsets.dtype}"
+        )
+    offsets = offsets.astype(np.int64)
+    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        raise GraphError(f"{field}: expected ascending integers from 0, found {offsets.tolist()}")
+    return offsets

@@ -1,0 +1,91 @@
+"""From a graph directory to a partitioned one, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.write import refuse_occupied
+from hopper.partition.assign import assign, check_request
+from hopper.partition.describe import describe, write_description
+from hopper.partition.memory import (
+    MemoryEstimate,
+    available_memory,
+    estimate_memory,
+    require_memory,
+)
+from hopper.partition.metis import choose_backend
+from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.partition.phases import Phases, Progress
+from hopper.partition.relabel import relabel
+from hopper.partition.training import training_roots
+from hopper.partition.write import (
+    copy_shared,
+    partitioned_bytes,
+    table_bytes,
+    unpublished,
+    write_maps,
+    write_server,
+    write_topology,
+)
+
+
+def partition_graph(
+    graph: GraphDirectory,
+    out: Path | str,
+    servers: int,
+    method: str = "metis",
+    seed: int = 0,
+    *,
+    backend: str = "auto",
+    memory_limit: int | None = None,
+    progress: Progress | None = None,
+    on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
+) -> PartitionedGraph:
+    """Divide a graph over servers and write the partitioned directory.
+
+    Parameters
+    ----------
+    out: destination; must not exist, or be an empty directory. It appears when it is complete.
+    method: "metis" (few cut edges, balanced nodes, degrees and training nodes) or "random".
+    seed: of the random method and of pymetis; DGL's METIS has none.
+    backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
+    memory_limit: bytes that may be used; None for what is available.
+    on_estimate: told the memory estimate and the bytes available, before the work starts.
+
+    Raises
+    ------
+    RequestError: an impossible request, too little memory or disk space, an occupied destination.
+    GraphError: the graph directory is damaged.
+    """
+    out, schema = Path(out), graph.schema
+    check_request(schema, servers, method)
+    refuse_occupied(out)
+    chosen = choose_backend(backend) if method == "metis" else None
+    estimate, available = estimate_memory(graph, chosen), available_memory()
+    if on_estimate is not None:
+        on_estimate(estimate, available)
+    require_memory(estimate, available, memory_limit, method)
+
+    phases = Phases(progress)
+    edges = sum(kind.count for kind in schema.relations.values())
+    with unpublished(out, partitioned_bytes(schema)) as work:
+        roots = training_roots(graph)
+        assignment = assign(graph, servers, method, seed, roots, phases, chosen or "auto")
+        with phases.phase("number the nodes"):
+            maps = {name: relabel(homes, servers) for name, homes in assignment.homes.items()}
+            write_maps(work, maps)
+            copy_shared(graph, work)
+        with phases.phase("write the topology (edges)", edges) as counter:
+            shares = {
+                relation: write_topology(graph, work, relation, maps, counter)
+                for relation in schema.relations
+            }
+        with phases.phase("write the servers' rows (bytes)", table_bytes(graph)) as counter:
+            sizes = [write_server(graph, work, each, maps, counter) for each in range(servers)]
+        description = describe(schema, assignment, maps, shares, roots, sizes)
+        description["seconds"] = dict(phases.seconds)
+        description["memory_estimate_bytes"] = estimate.peak
+        write_description(work, description)
+    return PartitionedGraph.open(out)

@@ -1,0 +1,113 @@
+"""partition.json: what a partition is, how good it is, and what making it took."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.partition.assign import Assignment
+from hopper.partition.partitioned_graph import (
+    DESCRIPTION_FILE,
+    PARTITION_SCHEMA_VERSION,
+    read_description,
+)
+from hopper.partition.relabel import Relabelling
+from hopper.partition.write import EdgeShares
+
+
+def describe(
+    schema: GraphSchema,
+    assignment: Assignment,
+    maps: Mapping[str, Relabelling],
+    shares: Mapping[Relation, EdgeShares],
+    roots: NDArray[np.int64],
+    feature_bytes: Sequence[int],
+) -> dict[str, Any]:
+    """The content of partition.json, without times and locality.
+
+    Parameters
+    ----------
+    roots: [nodes of the target type] int64, training roots per node by original id.
+    feature_bytes: bytes of feature rows on each server.
+    """
+    servers = len(feature_bytes)
+    offsets = {node_type: each.offsets for node_type, each in maps.items()}
+    nodes = sum((np.diff(each) for each in offsets.values()), np.zeros(servers, np.int64))
+    edges = sum((each.in_edges for each in shares.values()), np.zeros(servers, np.int64))
+    homes = assignment.homes[schema.target_type()]
+    # Weights make bincount return floats; counts below 2**53 are exact in them.
+    train = np.bincount(homes, weights=roots, minlength=servers).astype(np.int64)
+    return {
+        "schema": PARTITION_SCHEMA_VERSION,
+        "graph": schema.name,
+        "method": assignment.method,
+        "backend": assignment.backend,
+        "servers": servers,
+        "seed": assignment.seed,
+        "seed_used": assignment.seed_used,
+        "offsets": {node_type: each.tolist() for node_type, each in offsets.items()},
+        "edge_cut": _fraction(
+            sum(each.cut for each in shares.values()),
+            sum(each.count for each in schema.relations.values()),
+        ),
+        "edge_cut_by_relation": {
+            str(relation): _fraction(each.cut, schema.relations[relation].count)
+            for relation, each in shares.items()
+        },
+        "balance": {
+            "nodes": _imbalance(nodes),
+            "edges": _imbalance(edges),
+            "train": _imbalance(train),
+        },
+        "per_server": [
+            {
+                "nodes": int(nodes[server]),
+                "edges": int(edges[server]),
+                "train": int(train[server]),
+                "feature_bytes": feature_bytes[server],
+            }
+            for server in range(servers)
+        ],
+        "topology": "replicated",
+    }
+
+
+def write_description(folder: Path, description: Mapping[str, Any]) -> None:
+    """Write or replace partition.json in one step."""
+    file = folder / DESCRIPTION_FILE
+    temporary = file.with_name(f".{DESCRIPTION_FILE}.{os.getpid()}")
+    temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(file)
+
+
+def record_locality(path: Path | str, locality: Mapping[str, Any]) -> dict[str, Any]:
+    """Store measured locality in the partition.json of a partitioned directory.
+
+    Returns
+    -------
+    The new description.
+
+    Raises
+    ------
+    GraphError: not a partitioned directory.
+    """
+    root = Path(path)
+    description = {**read_description(root), "locality": dict(locality)}
+    write_description(root, description)
+    return description
+
+
+def _fraction(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0
+
+
+def _imbalance(shares: NDArray[np.int64]) -> float:
+    """Maximum over mean; 1 where there is nothing to balance."""
+    return round(float(shares.max() / shares.mean()), 6) if shares.any() else 1.0

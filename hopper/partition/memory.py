@@ -1,0 +1,181 @@
+"""How much memory a partitioning will need, told and checked before it starts.
+
+The coefficients of METIS bound its peak resident memory from above on graphs of 0.1 to 1 million
+nodes and mean degrees of 4 to 80, by up to a half (docs/partitions.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.partition.metis import MOST_CLASSES, Backend
+
+# Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
+_METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
+    "dgl": (128 << 20, 60, 16, 64),
+    "pymetis": (64 << 20, 60, 16, 124),
+}
+_LIBRARIES: Final = 256 << 20
+_BUFFERS: Final = 64 << 20
+_SAMPLE: Final = 2000
+_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes needed by each phase; the peak is what counts."""
+
+    phases: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the most demanding phase."""
+        return max(self.phases.values())
+
+    @property
+    def worst(self) -> str:
+        """The most demanding phase."""
+        return max(self.phases, key=lambda name: self.phases[name])
+
+
+def estimate_memory(graph: GraphDirectory, backend: Backend | None) -> MemoryEstimate:
+    """Estimate the peak memory of partitioning a graph.
+
+    Parameters
+    ----------
+    backend: which METIS, or None for the random method.
+
+    Notes
+    -----
+    Maps of files are not counted: the kernel drops their pages when memory is short.
+    """
+    schema = graph.schema
+    nodes = sum(kind.count for kind in schema.node_types.values())
+    edges = sum(kind.count for kind in schema.relations.values())
+    largest = max(kind.count for kind in schema.node_types.values())
+    # Server of every node (4), both maps (16), training roots (8).
+    write = nodes * 20 + largest * 24 + _BUFFERS
+    if backend is None:
+        return MemoryEstimate({"assign": nodes * 4 + largest * 40 + _BUFFERS, "write": write})
+    ends = int(edges * (2 - reciprocity(graph)))
+    constraints = 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
+    call, per_node, per_constraint, per_end = _METIS[backend]
+    metis = call + nodes * (per_node + per_constraint * constraints) + ends * per_end
+    return MemoryEstimate(
+        {
+            "make symmetric": _LIBRARIES + 16 * edges + 32 * nodes,
+            f"METIS ({backend})": _LIBRARIES + 8 * ends + 24 * nodes + metis,
+            "write": _LIBRARIES + write,
+        }
+    )
+
+
+def reciprocity(graph: GraphDirectory) -> float:
+    """The share of edges whose reverse is stored too, from evenly spaced samples.
+
+    Decides how many distinct ends the undirected graph has without building it.
+    """
+    total = found = 0.0
+    for relation, kind in graph.schema.relations.items():
+        if kind.count == 0:
+            continue
+        reverse = [
+            graph.topology(other)
+            for other in graph.schema.relations
+            if (other.src, other.dst) == (relation.dst, relation.src)
+        ]
+        total += kind.count
+        found += kind.count * _reversed_share(graph, relation, reverse)
+    return found / total if total else 0.0
+
+
+def available_memory() -> int:
+    """Bytes that can still be had: of the machine, or of this control group if that is less."""
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        used = int((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        return available
+    return available if limit == "max" else min(available, max(0, int(limit) - used))
+
+
+def require_memory(
+    estimate: MemoryEstimate, available: int, limit: int | None, method: str
+) -> None:
+    """Refuse work that would not fit.
+
+    Parameters
+    ----------
+    available: bytes free on the machine.
+    limit: bytes that the user allows, or None.
+
+    Raises
+    ------
+    RequestError: naming what is needed, what there is, and what to do instead.
+    """
+    allowed, reason = available, "available"
+    if limit is not None and limit < available:
+        allowed, reason = limit, "allowed by --memory-limit"
+    if estimate.peak <= allowed:
+        return
+    advice = (
+        "use --method random, which needs about 50 bytes a node, or a machine with more memory"
+        if method == "metis"
+        else "use a machine with more memory"
+    )
+    raise RequestError(
+        f"partitioning by {method} needs about {format_bytes(estimate.peak)} of memory "
+        f"({estimate.worst}), {format_bytes(allowed)} are {reason}; {advice}"
+    )
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as "800M", "16GiB" or "1.5G" (powers of 1024).
+
+    Raises
+    ------
+    RequestError: not such a size.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise RequestError(f"size: expected a number and a unit (K, M, G, T), given {text!r}")
+    return int(float(match[1]) * 2 ** _UNITS[match[2].upper()])
+
+
+def format_bytes(count: int) -> str:
+    """A size for people, in powers of 1024."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+def _reversed_share(graph: GraphDirectory, relation: Relation, reverse: list[Topology]) -> float:
+    edges = graph.topology(relation)
+    count = edges.indices.size
+    places = np.unique(np.linspace(0, count - 1, min(count, _SAMPLE)).astype(np.int64))
+    destinations = np.searchsorted(edges.indptr, places, side="right") - 1
+    hits = 0
+    for u, v in zip(edges.indices[places], destinations, strict=True):
+        for other in reverse:
+            row = other.indices[other.indptr[u] : other.indptr[u + 1]]
+            place = int(np.searchsorted(row, v))
+            if place < row.size and row[place] == v:
+                hits += 1
+                break
+    return hits / places.size

@@ -1,0 +1,225 @@
+"""Write a partitioned directory: topology in global ids, and what each server alone needs.
+
+Tables are streamed, and topology goes from map to map, so memory holds the two id maps of every
+node type and little else, however large the graph.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.shard import TableSpec, write_manifest
+from hopper.graph import layout
+from hopper.graph.array_file import create_array, save_array
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
+from hopper.partition.partitioned_graph import map_file, server_folder
+from hopper.partition.phases import Progress
+from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
+
+_ROWS_AT_ONCE: Final = 1 << 18
+_BYTES_AT_ONCE: Final = 16 << 20
+
+
+@dataclass(frozen=True)
+class EdgeShares:
+    """How one relation's edges fell on the servers."""
+
+    cut: int
+    """edges whose ends live on different servers"""
+    in_edges: NDArray[np.int64]
+    """[servers] int64, edges into the nodes of each server"""
+
+
+@contextmanager
+def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
+    """A temporary sibling of ``out``: renamed to it on success, removed on any exception.
+
+    Raises
+    ------
+    RequestError: ``out`` has content, or its disk has too little space.
+    """
+    refuse_occupied(out)
+    parent = out.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    require_space(parent, needed_bytes)
+    work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=parent))
+    try:
+        # mkdtemp makes the directory private; what is published obeys the umask like any other.
+        umask = os.umask(0)
+        os.umask(umask)
+        work.chmod(0o777 & ~umask)
+        yield work
+        publish(work, out)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def partitioned_bytes(schema: GraphSchema) -> int:
+    """Bytes on disk of a partitioned directory: the graph's own, and two maps a node type."""
+    return required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
+
+
+def write_maps(work: Path, maps: Mapping[str, Relabelling]) -> None:
+    """Write both maps of every node type."""
+    for node_type, each in maps.items():
+        save_array(map_file(work, node_type, "original_ids"), each.original_ids)
+        save_array(map_file(work, node_type, "global_ids"), each.global_ids)
+
+
+def write_topology(
+    graph: GraphDirectory,
+    work: Path,
+    relation: Relation,
+    maps: Mapping[str, Relabelling],
+    progress: Progress,
+) -> EdgeShares:
+    """Write one relation's CSC in global ids; neighbours stay in the order of original ids.
+
+    Returns
+    -------
+    How the edges fell on the servers, for the description.
+    """
+    old = graph.topology(relation)
+    src, dst = maps[relation.src], maps[relation.dst]
+
+    def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
+        array = create_array(layout.topology_file(work, relation, name), np.int64, (length,))
+        return np.asarray(array)
+
+    nodes, edges = dst.original_ids.size, old.indices.size
+    create("in_degrees", nodes)[:] = old.in_degrees[dst.original_ids]
+    create("out_degrees", src.original_ids.size)[:] = old.out_degrees[src.original_ids]
+    indptr = create("indptr", nodes + 1)
+    np.cumsum(np.diff(old.indptr)[dst.original_ids], out=indptr[1:])
+    indices, edge_ids = create("indices", edges), create("edge_ids", edges)
+    cut = 0
+    for server in range(dst.offsets.size - 1):
+        start, stop = int(dst.offsets[server]), int(dst.offsets[server + 1])
+        for first in range(start, stop, _ROWS_AT_ONCE):
+            last = min(first + _ROWS_AT_ONCE, stop)
+            relabel_rows(
+                first,
+                dst.original_ids[first:last],
+                src.global_ids,
+                np.asarray(old.indptr),
+                np.asarray(old.indices),
+                np.asarray(old.edge_ids),
+                indptr,
+                indices,
+                edge_ids,
+            )
+            owned = int(src.offsets[server]), int(src.offsets[server + 1])
+            cut += count_cut(first, last, indptr, indices, *owned)
+            progress.advance(int(indptr[last] - indptr[first]))
+    return EdgeShares(cut, np.diff(indptr[dst.offsets]))
+
+
+def write_server(
+    graph: GraphDirectory,
+    work: Path,
+    server: int,
+    maps: Mapping[str, Relabelling],
+    progress: Progress,
+) -> int:
+    """Write one server's feature, label and edge feature rows and its ``shard.json``.
+
+    Topology must have been written. Progress advances by bytes.
+
+    Returns
+    -------
+    Bytes of the server's feature rows (edge features included).
+    """
+    folder = server_folder(work, server)
+    folder.mkdir()
+    tables, feature_bytes = [], 0
+    for node_type, each in maps.items():
+        first, last = int(each.offsets[server]), int(each.offsets[server + 1])
+        rows = each.original_ids[first:last]
+        if graph.schema.node_types[node_type].feature_dim is not None:
+            file = layout.features_file(folder, node_type)
+            features = graph.features(node_type)
+            feature_bytes += _copy_rows(features, rows, file, progress)
+            tables.append(_spec("features", node_type, file, folder, first, rows.size, features))
+        if node_type in graph.schema.labels:
+            file = layout.labels_file(folder, node_type)
+            labels = graph.labels(node_type)
+            _copy_rows(labels, rows, file, progress)
+            tables.append(_spec("labels", node_type, file, folder, first, rows.size, labels))
+    for relation, kind in graph.schema.relations.items():
+        if kind.feature_dim is not None:
+            edges = _edges_of(work, relation, maps[relation.dst].offsets[server : server + 2])
+            file = layout.edge_features_file(folder, relation)
+            feature_bytes += _copy_rows(graph.edge_features(relation), edges, file, progress)
+    write_manifest(folder, server, next(iter(maps.values())).offsets.size - 1, tables)
+    return feature_bytes
+
+
+def table_bytes(graph: GraphDirectory) -> int:
+    """Bytes of all rows that :func:`write_server` copies, over all servers."""
+    schema = graph.schema
+    tables = [graph.labels(name) for name in schema.labels]
+    tables += [graph.features(name) for name, kind in schema.node_types.items() if kind.feature_dim]
+    tables += [graph.edge_features(r) for r, kind in schema.relations.items() if kind.feature_dim]
+    return sum(table.nbytes for table in tables)
+
+
+def copy_shared(graph: GraphDirectory, work: Path) -> None:
+    """Copy what is the same for every partition: ``graph.json`` and the splits."""
+    shutil.copyfile(graph.path / layout.SCHEMA_FILE, work / layout.SCHEMA_FILE)
+    for name in graph.schema.splits:
+        save_array(layout.split_file(work, name), graph.split(name))
+
+
+def _edges_of(work: Path, relation: Relation, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Edge ids, in local CSC order, of the in-edges of a range of global ids."""
+    folder = layout.topology_file(work, relation, "indptr")
+    start, stop = np.load(folder, mmap_mode="r", allow_pickle=False)[rows]
+    file = layout.topology_file(work, relation, "edge_ids")
+    if start == stop:
+        return np.empty(0, np.int64)
+    edge_ids: NDArray[np.int64] = np.load(file, mmap_mode="r", allow_pickle=False)[start:stop]
+    return edge_ids
+
+
+def _copy_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress) -> int:
+    """Write ``table[rows]`` in chunks; returns its bytes."""
+    out = create_array(file, table.dtype, (rows.size, *table.shape[1:]))
+    row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:]))
+    step = max(1, _BYTES_AT_ONCE // max(1, row_bytes))
+    for first in range(0, rows.size, step):
+        chosen = rows[first : first + step]
+        out[first : first + step] = table[chosen]
+        progress.advance(chosen.size * row_bytes)
+    return int(rows.size) * row_bytes
+
+
+def _spec(
+    kind: str,
+    node_type: str,
+    file: Path,
+    folder: Path,
+    first_id: int,
+    count: int,
+    table: NDArray[Any],
+) -> TableSpec:
+    return TableSpec(
+        kind=kind,
+        type=node_type,
+        file=str(file.relative_to(folder)),
+        first_id=first_id,
+        count=count,
+        dim=1 if table.ndim == 1 else int(table.shape[1]),
+        dtype=table.dtype.name,
+    )

@@ -1,0 +1,71 @@
+"""Spans and events of a run: one JSON line each, one file a rank.
+
+A span is ``{"span", "start", "seconds", ...}`` with ``start`` in seconds since the log was opened;
+its names are the stages of design.md's results schema or a function's own name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
+
+Stage = Literal["sample", "gather", "compute", "migrate", "sync", "wait"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+class RunLog:
+    """Writes the spans of one rank and sums its stage times."""
+
+    def __init__(self, path: Path | None) -> None:
+        """``path`` None keeps the sums and writes nothing."""
+        self._opened = time.perf_counter()
+        self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self._context: dict[str, Any] = {}
+        self._file: TextIO | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a")
+
+    def within(self, **context: Any) -> None:
+        """Set what every following line carries (epoch, iteration)."""
+        self._context = context
+
+    @contextmanager
+    def stage(self, name: Stage, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Time a stage; fields put into the yielded dictionary are logged with it."""
+        start = time.perf_counter()
+        try:
+            yield fields
+        finally:
+            seconds = time.perf_counter() - start
+            self._seconds[name] += seconds
+            self._write({"span": name, "start": start - self._opened, "seconds": seconds, **fields})
+
+    def event(self, name: str, **fields: Any) -> None:
+        """Log something that happened."""
+        self._write({"event": name, "start": time.perf_counter() - self._opened, **fields})
+
+    def take_stage_seconds(self) -> dict[Stage, float]:
+        """Seconds by stage since the last call; starts from zero again."""
+        taken = self._seconds
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+        return taken
+
+    def flush(self) -> None:
+        """Hand what was logged to the operating system."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file; further lines are dropped."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is not None:
+            self._file.write(json.dumps({**self._context, **line}) + "\n")

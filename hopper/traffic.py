@@ -1,0 +1,34 @@
+"""Bytes between servers, by cause (design.md, invariant 3).
+
+Bytes are counted where they are sent: a rank counts what its own collectives and messages put on
+the wire, and each reply of a feature server is counted by the client that asked for it, on the
+server's behalf. What stays within a server is not traffic.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Literal, get_args
+
+Cause = Literal["feature", "topology", "model", "gradient", "partial", "control"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+
+
+class Traffic:
+    """Counters of one rank; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
+        self._lock = threading.Lock()
+
+    def count(self, cause: Cause, sent: int) -> None:
+        """Add bytes put on the wire."""
+        with self._lock:
+            self._bytes[cause] += sent
+
+    def take(self) -> dict[Cause, int]:
+        """The bytes by cause since the last call; starts from zero again."""
+        with self._lock:
+            taken = self._bytes
+            self._bytes = dict.fromkeys(CAUSES, 0)
+        return taken

@@ -1,0 +1,158 @@
+"""Checkpoints: everything from which a run continues bit for bit (design.md, invariant 6).
+
+Draws, shuffling and dropout are counter-based, so the state is parameters, optimiser, the place in
+the run and what was scored so far. A checkpoint is one safetensors file, written under a temporary
+name and renamed; nothing in it is executable.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from hopper.config import Config
+from hopper.errors import RequestError
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+BEST_MODEL_FILE = "best.safetensors"
+
+
+@dataclass
+class Progress:
+    """The place in a run: the next iteration, and what came before it."""
+
+    epoch: int = 0
+    iteration: int = 0
+    step: int = 0
+    """iterations over the whole run"""
+    losses: list[float] = field(default_factory=list)
+    """of the epoch so far"""
+    best_score: float | None = None
+    best_epoch: int | None = None
+    epochs_without_gain: int = 0
+
+
+def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
+    """Write a module's parameters and buffers, with facts about it as JSON."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in _state(module).items()}
+    _write(path, tensors, facts)
+
+
+def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
+    """Copy saved parameters into a module, in place; returns the facts saved with them.
+
+    Raises
+    ------
+    RequestError: the file is missing, broken or of another model.
+    """
+    tensors, facts = _read(path)
+    _fill(module, tensors, path)
+    return facts
+
+
+def save_checkpoint(
+    path: Path,
+    config: Config,
+    world: int,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+) -> None:
+    """Write a checkpoint; an older one stays whole until this one is."""
+    tensors = {f"model.{name}": value.detach().cpu() for name, value in _state(module).items()}
+    for index, slots in optimizer.state_dict()["state"].items():
+        for slot, value in slots.items():
+            tensors[f"optimizer.{index}.{slot}"] = torch.as_tensor(value).detach().cpu()
+    tensors = {name: value.contiguous() for name, value in tensors.items()}
+    facts = {"identity": run_identity(config, world), "progress": asdict(progress)}
+    _write(path, tensors, facts)
+
+
+def load_checkpoint(
+    path: Path,
+    config: Config,
+    world: int,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> Progress:
+    """Restore module and optimiser in place; returns where the run goes on.
+
+    Raises
+    ------
+    RequestError: there is no whole checkpoint, or it is of a run with another configuration
+        (names the key).
+    """
+    tensors, facts = _read(path)
+    expected, found = run_identity(config, world), facts["identity"]
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise RequestError(
+                f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
+            )
+    prefix = "model."
+    model = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    _fill(module, model, path)
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, slot = name.split(".", 2)
+            state.setdefault(int(index), {})[slot] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return Progress(**facts["progress"])
+
+
+def run_identity(config: Config, world: int) -> dict[str, Any]:
+    """What must be equal for a run to continue another: all that decides its bits."""
+    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "device"}
+    values = config.model_dump()
+    identity = {f"model.{k}": v for k, v in values["model"].items()}
+    identity |= {f"sampler.{k}": v for k, v in values["sampler"].items()}
+    identity |= {f"train.{k}": v for k, v in values["train"].items() if k not in free}
+    identity |= {f"hop.{k}": v for k, v in values["hop"].items()}
+    return identity | {"the number of ranks": world}
+
+
+def _state(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.state_dict())
+
+
+def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    state = _state(module)
+    if state.keys() != tensors.keys():
+        raise RequestError(
+            f"{path}: of another model: has {sorted(tensors)}, expected {sorted(state)}"
+        )
+    with torch.no_grad():
+        for name, target in state.items():
+            if target.shape != tensors[name].shape:
+                raise RequestError(
+                    f"{path}: {name}: expected shape {tuple(target.shape)}, "
+                    f"found {tuple(tensors[name].shape)}"
+                )
+            target.copy_(tensors[name])
+
+
+def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    save_file(tensors, str(unfinished), metadata={"facts": json.dumps(facts)})
+    unfinished.replace(path)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.is_file():
+        raise RequestError(f"{path}: no such file")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error

@@ -1,0 +1,69 @@
+"""What a run prints: a live bar on a terminal, plain lines elsewhere; rank 0 only."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hopper.train.results import EpochRecord
+
+
+class RunConsole:
+    """Prints the progress of a run; silent on ranks other than 0."""
+
+    def __init__(self, shown: bool, metric: str) -> None:
+        self._console = Console() if shown else None
+        self._metric = metric
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> RunConsole:
+        if self._console is not None and self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("loss {task.fields[loss]:.4f}"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        if self._console is not None:
+            self._console.print(text, highlight=False, soft_wrap=True)
+
+    def start_epoch(self, epoch: int, done: int, total: int) -> None:
+        """A new epoch begins, with ``done`` of its iterations already trained."""
+        if self._bar is not None:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.add_task("", total=total, completed=done, epoch=epoch, loss=math.nan)
+
+    def step(self, loss: float) -> None:
+        """An iteration ended."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=1, loss=loss)
+
+    def end_epoch(self, record: EpochRecord) -> None:
+        """Print an epoch's line."""
+        sent = sum(record.bytes.values())
+        score = "" if record.val is None else f"  val {self._metric} {record.val:.4f}"
+        self.say(
+            f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}  {record.seconds:.2f} s  "
+            f"sent {sent / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
+        )

@@ -1,0 +1,253 @@
+"""Validation and test scores by layer-wise inference over full neighbourhoods.
+
+Each layer is computed once for every node that the scored nodes depend on, by the rank that owns
+it; between layers ranks exchange the hidden rows that cross servers. No sampling, no dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.cluster import Cluster, owned_range
+from hopper.features import PartitionedRows
+from hopper.graph.topology import Topology
+from hopper.micrograph.sample import NeighborSampler
+from hopper.models import GNN, Objective
+from hopper.partition import PartitionedGraph
+
+# Input rows of one pass, in bytes: bounds the memory of a chunk.
+_CHUNK_BYTES = 256 << 20
+# Roots of one pass where whole k-hop neighbourhoods are needed.
+_ROOTS_PER_PASS = 256
+
+
+class Evaluator:
+    """Scores a model on a split, on all ranks together.
+
+    For graphs of one node type and one relation.
+
+    Parameters
+    ----------
+    dtype: of the model's parameters.
+    layers: how many hops the model reads.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        objective: Objective,
+        dtype: torch.dtype,
+        layers: int,
+    ) -> None:
+        self._graph = graph
+        self._cluster = cluster
+        self._rows = rows
+        self.objective = objective
+        self._dtype = dtype
+        self._layers = layers
+        self._target = graph.schema.target_type()
+        (self._relation,) = graph.schema.relations
+        self._topology: Topology = graph.topology(self._relation)
+        offsets = graph.book.offsets[self._target]
+        self._ranges = [
+            owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
+        ]
+        self._first, self._stop = self._ranges[cluster.rank]
+        self._feature_dim = graph.schema.node_types[self._target].feature_dim or 1
+        self._classes = graph.schema.labels[self._target].classes
+        self._plans: dict[str, list[NDArray[np.int64]]] = {}
+        self._samplers: dict[int, NeighborSampler] = {}
+
+    def has_split(self, split: str) -> bool:
+        """Whether the graph has nodes in that split."""
+        return bool(self._graph.schema.splits.get(split))
+
+    @torch.no_grad()
+    def score(self, model: torch.nn.Module, split: str) -> float:
+        """The metric of a split, equal on every rank.
+
+        Raises
+        ------
+        ClusterError: a rank or server was lost, or a deadline passed.
+        """
+        was_training = model.training
+        model.eval()
+        try:
+            if isinstance(model, GNN):
+                ids, logits = self._layer_wise(model, split)
+            else:
+                ids, logits = self._whole_neighbourhoods(model, split)
+            sums = self._sums(ids, logits)
+        finally:
+            model.train(was_training)
+        self._cluster.all_reduce(sums, "control", f"adding up the {split} score")
+        return self.objective.metric_from_sums(sums)
+
+    def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
+        stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
+        return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
+
+    def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
+        plan = self._plan(split)
+        hidden: Tensor | None = None
+        known = np.empty(0, np.int64)
+        for layer, mine in enumerate(plan):
+            if hidden is not None:
+                known, hidden = self._with_remote(known, hidden, mine)
+            computed = self._layer(model, layer, mine, known, hidden)
+            known, hidden = mine, computed
+        assert hidden is not None
+        return known, hidden.reshape(known.size, -1 if known.size else self._classes)
+
+    def _layer(
+        self,
+        model: GNN,
+        layer: int,
+        mine: NDArray[np.int64],
+        known: NDArray[np.int64],
+        hidden: Tensor | None,
+    ) -> Tensor:
+        """[mine, width]: one layer of this rank's nodes, in chunks of bounded memory."""
+        width = hidden.shape[1] if hidden is not None else self._feature_dim
+        outputs = []
+        for chunk in self._chunks(mine, width):
+            # Draws do not matter where all neighbours are taken.
+            subgraph = self._sampler(1).sample(chunk, 0, 0)
+            ids = subgraph.nodes[self._target]
+            if hidden is None:
+                inputs = self._inputs(ids)
+            else:
+                places = torch.from_numpy(np.searchsorted(known, ids))
+                inputs = hidden.index_select(0, places.to(hidden.device))
+            (block,) = subgraph.blocks(self._cluster.device)
+            outputs.append(model.step(layer, block, inputs))
+        if outputs:
+            return torch.cat(outputs)
+        return torch.empty((0, 0), dtype=self._dtype, device=self._cluster.device)
+
+    def _with_remote(
+        self, known: NDArray[np.int64], hidden: Tensor, mine: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], Tensor]:
+        """Add the hidden rows of other ranks' nodes that ``mine`` read; ids ascending."""
+        if self._cluster.world == 1:
+            return known, hidden
+        needed = _in_neighbours(self._topology.indptr, self._topology.indices, mine)
+        wanted = [
+            needed[np.searchsorted(needed, first) : np.searchsorted(needed, stop)]
+            if rank != self._cluster.rank
+            else np.empty(0, np.int64)
+            for rank, (first, stop) in enumerate(self._ranges)
+        ]
+        requests = self._exchange_ids(wanted)
+        # A rank without nodes in a layer does not know the layer's width, so it is agreed on.
+        width = torch.tensor([hidden.shape[1]], dtype=torch.int64)
+        width = self._cluster.all_gather(width, "control", "agreeing on hidden width").max()
+        hidden = hidden.reshape(-1, int(width)).cpu()
+        answers = [
+            hidden.index_select(0, torch.from_numpy(np.searchsorted(known, ids)))
+            for ids in requests
+        ]
+        counts = [ids.size for ids in wanted]
+        received = self._cluster.exchange(
+            answers, counts, "partial", "exchanging hidden rows for evaluation"
+        )
+        parts = list(zip(wanted, received, strict=True))
+        parts[self._cluster.rank] = (known, hidden)
+        ids = np.concatenate([part for part, _ in parts])
+        return ids, torch.cat([rows for _, rows in parts]).to(self._cluster.device)
+
+    def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+        counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
+        table = self._cluster.all_gather(counts, "control", "planning evaluation")
+        asked = self._cluster.exchange(
+            [torch.from_numpy(ids) for ids in wanted],
+            table[:, self._cluster.rank].tolist(),
+            "control",
+            "planning evaluation",
+        )
+        return [ids.numpy() for ids in asked]
+
+    def _whole_neighbourhoods(
+        self, model: torch.nn.Module, split: str
+    ) -> tuple[NDArray[np.int64], Tensor]:
+        """For a module with only a ``forward``: every scored node's full k-hop neighbourhood."""
+        mine = self._plan(split)[-1]
+        outputs = []
+        for start in range(0, mine.size, _ROOTS_PER_PASS):
+            chunk = mine[start : start + _ROOTS_PER_PASS]
+            subgraph = self._sampler(self._layers).sample(chunk, 0, 0)
+            inputs = self._inputs(subgraph.nodes[self._target])
+            outputs.append(model(subgraph.blocks(self._cluster.device), inputs))
+        return mine, torch.cat(outputs) if outputs else torch.empty((0, self._classes))
+
+    def _inputs(self, ids: NDArray[np.int64]) -> Tensor:
+        rows = torch.from_numpy(self._rows.gather("features", self._target, ids))
+        return rows.to(self._cluster.device).to(self._dtype)
+
+    def _plan(self, split: str) -> list[NDArray[np.int64]]:
+        """Per layer, the ids that this rank computes, ascending: what the split depends on."""
+        if split not in self._plans:
+            needed = np.zeros(self._graph.schema.node_types[self._target].count, np.bool_)
+            scored = self._graph.global_ids(self._target)[self._graph.split(split)]
+            needed[scored] = True
+            plan: list[NDArray[np.int64]] = []
+            for _ in range(self._layers):
+                plan.insert(0, self._first + np.flatnonzero(needed[self._first : self._stop]))
+                reached = _in_neighbours(
+                    self._topology.indptr, self._topology.indices, np.flatnonzero(needed)
+                )
+                needed[reached] = True
+            self._plans[split] = plan
+        return self._plans[split]
+
+    def _sampler(self, hops: int) -> NeighborSampler:
+        if hops not in self._samplers:
+            self._samplers[hops] = NeighborSampler(
+                {self._relation: self._topology},
+                {self._target: self._graph.original_ids(self._target)},
+                self._target,
+                [-1] * hops,
+                seed=0,
+            )
+        return self._samplers[hops]
+
+    def _chunks(self, ids: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
+        """Split ids so that the input rows of a chunk stay within ``_CHUNK_BYTES``."""
+        if ids.size == 0:
+            return
+        rows = np.cumsum(self._topology.in_degrees[ids] + 1)
+        limit = max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+        inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1
+        bounds = np.unique(np.concatenate([[0], inner, [ids.size]]))
+        for start, stop in pairwise(bounds.tolist()):
+            yield ids[start:stop]
+
+
+def _in_neighbours(
+    indptr: NDArray[np.int64], indices: NDArray[np.int64], nodes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """[n] int64, ascending: the distinct in-neighbours of some nodes."""
+    reached = np.zeros(indptr.size - 1, np.bool_)
+    _mark_in_neighbours(indptr, indices, nodes, reached)
+    return np.flatnonzero(reached)
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark_in_neighbours(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    nodes: NDArray[np.int64],
+    reached: NDArray[np.bool_],
+) -> None:
+    for node in nodes:
+        for edge in range(indptr[node], indptr[node + 1]):
+            reached[indices[edge]] = True

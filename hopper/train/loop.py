@@ -1,0 +1,239 @@
+"""The training loop of one rank: epochs, scores, checkpoints, results."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from hopper.engines import Engine, TrainState
+from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.migrate.packed_model import PackedModel
+from hopper.train.checkpoint import (
+    BEST_MODEL_FILE,
+    CHECKPOINT_FILE,
+    Progress,
+    load_checkpoint,
+    load_model,
+    save_checkpoint,
+    save_model,
+)
+from hopper.train.console import RunConsole
+from hopper.train.evaluate import Evaluator
+from hopper.train.results import (
+    SUMMARY_FILE,
+    EpochRecord,
+    agree_on_epoch,
+    append_epoch,
+    keep_epochs_before,
+    peak_rss_mib,
+    write_text,
+)
+
+GRADIENTS_FOLDER = "gradients"
+
+
+class Trainer:
+    """Runs a configuration's epochs on one rank.
+
+    Files are written by rank 0, into ``run_dir``: a line per epoch, the best model, checkpoints,
+    recorded gradients and the summary. Every rank writes its own spans.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        engine: Engine,
+        schedule: RootSchedule,
+        evaluator: Evaluator,
+        run_dir: Path,
+    ) -> None:
+        self.state = state
+        self.engine = engine
+        self._schedule = schedule
+        self._evaluator = evaluator
+        self._run_dir = run_dir
+        self._is_first = state.cluster.rank == 0
+        self._progress = Progress()
+        self._epochs: list[dict[str, Any]] = []
+        engine.on_gradient = self._record_gradient
+
+    def run(self) -> None:
+        """Train to the end; see :func:`hopper.train.rank.run_rank` for errors."""
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        self._resume_or_start()
+        config = self.state.config.train
+        metric = self._evaluator.objective.metric
+        with RunConsole(self._is_first, metric) as console:
+            self._introduce(console)
+            while self._progress.epoch < config.epochs:
+                record = self._train_epoch(console)
+                if config.evaluate_every and (record.epoch + 1) % config.evaluate_every == 0:
+                    self._validate(record)
+                self._finish_epoch(record, console)
+                if config.patience and self._progress.epochs_without_gain >= config.patience:
+                    console.say(f"no better score in {config.patience} epochs: stopping")
+                    break
+            self._conclude(console)
+        self.state.log.close()
+
+    def _train_epoch(self, console: RunConsole) -> EpochRecord:
+        state, progress = self.state, self._progress
+        console.start_epoch(progress.epoch, progress.iteration, self._schedule.iterations)
+        state.cluster.arrive(f"starting epoch {progress.epoch}")
+        state.packed.module.train()
+        self._reset_counters()
+        start = time.perf_counter()
+        while progress.iteration < self._schedule.iterations:
+            state.log.within(epoch=progress.epoch, iteration=progress.iteration)
+            batch = self._schedule.batch(progress.epoch, progress.iteration)
+            report = self.engine.train_step(batch)
+            progress.losses.append(report.loss)
+            progress.iteration += 1
+            progress.step += 1
+            console.step(report.loss)
+            self._checkpoint_if_due()
+        record = agree_on_epoch(
+            state.cluster,
+            progress.epoch,
+            time.perf_counter() - start,
+            progress.losses,
+            state.rows.take_rows(),
+            state.log.take_stage_seconds(),
+        )
+        state.log.flush()
+        return record
+
+    def _validate(self, record: EpochRecord) -> None:
+        if not self._evaluator.has_split("val"):
+            return
+        start = time.perf_counter()
+        self._reset_counters()
+        progress = self._progress
+        record.val = self._evaluator.score(self.state.packed.module, "val")
+        record.evaluation_seconds = time.perf_counter() - start
+        record.evaluation_bytes = sum(self.state.cluster.traffic.take().values())
+        if self._is_better(record.val):
+            progress.best_score, progress.best_epoch = record.val, record.epoch
+            progress.epochs_without_gain = 0
+            if self._is_first:
+                path = self._run_dir / BEST_MODEL_FILE
+                save_model(path, self.state.packed.module, epoch=record.epoch, val=record.val)
+        else:
+            progress.epochs_without_gain += self.state.config.train.evaluate_every
+
+    def _is_better(self, score: float) -> bool:
+        best = self._progress.best_score
+        if best is None:
+            return True
+        return score > best if self._evaluator.objective.higher_is_better else score < best
+
+    def _finish_epoch(self, record: EpochRecord, console: RunConsole) -> None:
+        console.end_epoch(record)
+        self._epochs.append(asdict(record))
+        if self._is_first:
+            append_epoch(self._run_dir, record)
+        self._progress.epoch += 1
+        self._progress.iteration = 0
+        self._progress.losses = []
+        if self.state.config.train.checkpoint_every:
+            self._save_checkpoint()
+
+    def _conclude(self, console: RunConsole) -> None:
+        """Score the best model on the test split, and write the summary."""
+        accuracy = {"val": self._progress.best_score, "test": None}
+        module = self.state.packed.module
+        if self.state.config.train.evaluate_every and self._evaluator.has_split("test"):
+            if self._progress.best_epoch is not None:
+                # Rank 0 wrote it before the last collective; on other machines the file may not
+                # be visible, so rank 0's parameters are handed to everyone.
+                self._restore_best(module)
+            accuracy["test"] = self._evaluator.score(module, "test")
+            metric = self._evaluator.objective.metric
+            console.say(f"test {metric} {accuracy['test']:.4f} (best epoch "
+                        f"{self._progress.best_epoch})")  # fmt: skip
+        memory = peak_rss_mib(self.state.cluster)
+        if self._is_first:
+            summary = {
+                "engine": self.engine.name,
+                "exact": self.engine.exact,
+                "ranks": self.state.cluster.world,
+                "metric": self._evaluator.objective.metric,
+                "accuracy": accuracy,
+                "best_epoch": self._progress.best_epoch,
+                "peak_rss_mib": memory,
+                "epochs": self._epochs,
+            }
+            write_text(self._run_dir / SUMMARY_FILE, json.dumps(summary, indent=1))
+            console.say(f"results in {self._run_dir}")
+
+    def _restore_best(self, module: Any) -> None:
+        packed, cluster = self.state.packed, self.state.cluster
+        if self._is_first:
+            load_model(self._run_dir / BEST_MODEL_FILE, module)
+        else:
+            packed.parameters.zero_()
+        cluster.all_reduce(packed.parameters, "control", "handing out the best model")
+
+    def _resume_or_start(self) -> None:
+        state = self.state
+        if state.config.train.resume:
+            self._progress = load_checkpoint(
+                self._run_dir / CHECKPOINT_FILE,
+                state.config,
+                state.cluster.world,
+                state.packed.module,
+                state.optimizer,
+            )
+        if self._is_first:
+            self._epochs = keep_epochs_before(self._run_dir, self._progress.epoch)
+
+    def _checkpoint_if_due(self) -> None:
+        every = self.state.config.train.checkpoint_every
+        unfinished = self._progress.iteration < self._schedule.iterations
+        if every and unfinished and self._progress.step % every == 0:
+            self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
+        state = self.state
+        if self._is_first:
+            save_checkpoint(
+                self._run_dir / CHECKPOINT_FILE,
+                state.config,
+                state.cluster.world,
+                state.packed.module,
+                state.optimizer,
+                self._progress,
+            )
+
+    def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
+        """Write parameters and gradient of an iteration that was asked for."""
+        wanted = self.state.config.train.record_gradients
+        if not self._is_first or self._progress.step not in wanted:
+            return
+        folder = self._run_dir / GRADIENTS_FOLDER
+        folder.mkdir(exist_ok=True)
+        tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
+        tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
+        tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
+        facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
+        path = folder / f"step-{self._progress.step}.safetensors"
+        save_file(tensors, str(path), metadata={"facts": json.dumps(facts)})
+
+    def _reset_counters(self) -> None:
+        self.state.cluster.traffic.take()
+        self.state.rows.take_rows()
+        self.state.log.take_stage_seconds()
+
+    def _introduce(self, console: RunConsole) -> None:
+        state = self.state
+        console.say(
+            f"engine {self.engine.name}: {state.cluster.world} ranks on {state.cluster.servers} "
+            f"servers, {self._schedule.iterations} iterations an epoch, model "
+            f"{state.config.model.name} with {state.packed.parameters.numel()} parameters, "
+            f"{state.config.train.dtype} on {state.cluster.device}"
+        )

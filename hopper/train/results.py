@@ -1,0 +1,106 @@
+"""What a run reports, per epoch and at its end, agreed by all ranks."""
+
+from __future__ import annotations
+
+import json
+import resource
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hopper.cluster import Cluster
+from hopper.features import RowCounts
+from hopper.run_log import STAGES, Stage
+from hopper.traffic import CAUSES, Cause
+
+EPOCHS_FILE = "epochs.jsonl"
+SUMMARY_FILE = "summary.json"
+_ROW_KINDS = [field.name for field in fields(RowCounts)]
+
+
+@dataclass
+class EpochRecord:
+    """One epoch over all ranks.
+
+    seconds: the slowest rank's training time, evaluation left out. loss: mean over the epoch's
+    iterations. bytes, rows: summed over ranks. stage_seconds: mean over ranks.
+    """
+
+    epoch: int
+    seconds: float
+    loss: float
+    iterations: int
+    iteration_losses: list[float]
+    bytes: dict[Cause, int]
+    rows: dict[str, int]
+    stage_seconds: dict[Stage, float]
+    val: float | None = None
+    evaluation_seconds: float = 0.0
+    evaluation_bytes: int = 0
+
+
+def agree_on_epoch(
+    cluster: Cluster,
+    epoch: int,
+    seconds: float,
+    losses: list[float],
+    rows: RowCounts,
+    stage_seconds: dict[Stage, float],
+) -> EpochRecord:
+    """Combine every rank's counters into one record; takes the rank's traffic counters."""
+    sent = cluster.traffic.take()
+    mine = torch.tensor(
+        [
+            seconds,
+            *(float(sent[cause]) for cause in CAUSES),
+            *(float(getattr(rows, kind)) for kind in _ROW_KINDS),
+            *(stage_seconds[stage] for stage in STAGES),
+        ],
+        dtype=torch.float64,
+    )
+    everyone = cluster.all_gather(mine, "control", f"adding up epoch {epoch}")
+    slowest, sums, means = everyone[:, 0].max(), everyone.sum(0), everyone.mean(0)
+    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(_ROW_KINDS)
+    return EpochRecord(
+        epoch=epoch,
+        seconds=float(slowest),
+        loss=sum(losses) / len(losses),
+        iterations=len(losses),
+        iteration_losses=losses,
+        bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
+        rows={kind: int(sums[first_row + i]) for i, kind in enumerate(_ROW_KINDS)},
+        stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
+    )
+
+
+def peak_rss_mib(cluster: Cluster) -> list[float]:
+    """Every rank's peak resident memory, MiB."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    everyone = cluster.all_gather(
+        torch.tensor([own], dtype=torch.float64), "control", "adding up memory"
+    )
+    return [round(value, 1) for value in everyone[:, 0].tolist()]
+
+
+def append_epoch(run_dir: Path, record: EpochRecord) -> None:
+    """Add one line to the run's epochs."""
+    with (run_dir / EPOCHS_FILE).open("a") as file:
+        file.write(json.dumps(asdict(record)) + "\n")
+
+
+def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
+    """Drop the lines of ``epoch`` and later (a resumed run writes them anew); returns the rest."""
+    path = run_dir / EPOCHS_FILE
+    lines = path.read_text().splitlines() if path.is_file() else []
+    kept = [line for line in lines if json.loads(line)["epoch"] < epoch]
+    write_text(path, "".join(line + "\n" for line in kept))
+    return [json.loads(line) for line in kept]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)

@@ -1,0 +1,169 @@
+"""A partitioned directory of three servers, and real server processes over it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from numpy.typing import NDArray
+
+from cache_server.client import FeatureClient
+from cache_server.shard import TableSpec, write_manifest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OFFSETS = {"paper": [0, 40, 90, 150], "author": [0, 30, 30, 55]}
+DIMS = {"paper": (5, "float32"), "author": (3, "float16")}
+
+
+@dataclass
+class Partitioned:
+    """The directory, and per (kind, type) the rows of all servers by global id."""
+
+    path: Path
+    rows: dict[tuple[str, str], NDArray]
+
+    servers = 3
+
+    def split(self, type: str, ids: NDArray[np.int64]) -> tuple[dict, dict]:
+        """(ids per server, places per server) for :meth:`FeatureClient.fetch_rows`."""
+        home = np.searchsorted(OFFSETS[type], ids, side="right") - 1
+        places = {s: np.flatnonzero(home == s) for s in range(self.servers)}
+        return {s: ids[place] for s, place in places.items()}, places
+
+
+@pytest.fixture(scope="session")
+def partitioned(tmp_path_factory: pytest.TempPathFactory) -> Partitioned:
+    """Two node types with features (server 1 has no author), labels of papers."""
+    path = tmp_path_factory.mktemp("partitioned")
+    rng = np.random.default_rng(7)
+    rows: dict[tuple[str, str], NDArray] = {}
+    for type, (dim, dtype) in DIMS.items():
+        rows["features", type] = rng.standard_normal((OFFSETS[type][-1], dim)).astype(dtype)
+    rows["labels", "paper"] = rng.integers(-1, 9, OFFSETS["paper"][-1])
+    for server in range(3):
+        folder = path / f"server-{server}"
+        specs = []
+        for (kind, type), table in rows.items():
+            first, last = OFFSETS[type][server : server + 2]
+            (folder / kind).mkdir(parents=True, exist_ok=True)
+            np.save(folder / kind / f"{type}.npy", table[first:last])
+            specs.append(
+                TableSpec(
+                    kind=kind,
+                    type=type,
+                    file=f"{kind}/{type}.npy",
+                    first_id=first,
+                    count=last - first,
+                    dim=table.shape[1] if table.ndim == 2 else 1,
+                    dtype=table.dtype.name,
+                )
+            )
+        write_manifest(folder, server, 3, specs)
+    return Partitioned(path, rows)
+
+
+@dataclass
+class RunningServer:
+    """A server process and the address it reported."""
+
+    process: subprocess.Popen[str]
+    address: str
+    line: str = field(default="")
+
+    def stop(self, limit: float = 15.0) -> int:
+        """SIGTERM; returns the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(limit)
+
+
+Start = Callable[..., RunningServer]
+
+
+class Servers:
+    """Starts server processes; :meth:`stop` expects each that still runs to end with status 0."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: list[RunningServer] = []
+
+    def start(
+        self, directory: Path, server: int, *options: str, listen: str = "127.0.0.1:0"
+    ) -> RunningServer:
+        port_file = self._folder / f"port-{len(self._running)}.json"
+        command = [sys.executable, "-m", "cache_server", str(directory), "--server", str(server)]
+        command += ["--listen", listen, "--port-file", str(port_file), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+        assert process.stdout is not None
+        started = RunningServer(process, "", process.stdout.readline())
+        self._running.append(started)
+        content = json.loads(port_file.read_text())
+        assert content == {"server": server, "address": content["address"], "pid": process.pid}
+        started.address = content["address"]
+        return started
+
+    def stop(self) -> None:
+        statuses = []
+        for server in self._running:
+            if server.process.poll() is None:
+                server.process.send_signal(signal.SIGCONT)
+                try:
+                    statuses.append(server.stop())
+                except subprocess.TimeoutExpired:
+                    server.process.kill()
+                    statuses.append(server.process.wait(5))
+            assert server.process.stdout is not None
+            server.process.stdout.close()
+        assert not any(statuses), statuses
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts servers of one test's own, to be hurt at will."""
+    servers = Servers(tmp_path)
+    yield servers.start
+    servers.stop()
+
+
+@pytest.fixture(scope="session")
+def addresses(
+    partitioned: Partitioned, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[str]]:
+    """The addresses of all three servers, shared by the tests that leave them as they are."""
+    servers = Servers(tmp_path_factory.mktemp("ports"))
+    yield [servers.start(partitioned.path, server).address for server in range(3)]
+    servers.stop()
+
+
+@pytest.fixture
+def client(addresses: list[str]) -> Iterator[FeatureClient]:
+    """A client of all three servers."""
+    with FeatureClient(addresses, deadline=10.0) as client:
+        yield client
+
+
+@pytest.fixture
+def wait_for_end() -> Callable[[int, float], bool]:
+    """Whether a process (not a child of this one) ends within a limit."""
+
+    def wait(pid: int, limit: float) -> bool:
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            try:
+                # An orphan that nobody has reaped yet has ended too.
+                if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                    return True
+            except psutil.NoSuchProcess:
+                return True
+            time.sleep(0.02)
+        return False
+
+    return wait

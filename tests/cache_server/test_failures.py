@@ -1,0 +1,242 @@
+"""Servers that never start, die, come back, stall or answer nonsense: a named error or a retry."""
+
+import signal
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from cache_server.client import FeatureClient
+from cache_server.errors import (
+    BadReply,
+    BadRequest,
+    DeadlineExceeded,
+    InvalidRequest,
+    ServerFault,
+    ServerUnavailable,
+)
+from cache_server.generated import features_pb2
+from cache_server.wire import SERVICE, decode_ids
+
+ALL = slice(None)
+
+
+def fetch(client, ids, server=0):
+    """The rows of papers (5 float32 wide) that one server holds."""
+    out = np.zeros((len(ids), 5), np.float32)
+    client.fetch_rows("features", "paper", {server: np.array(ids)}, out, {server: ALL})
+    return out
+
+
+def unused_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_server_that_never_started():
+    address = f"127.0.0.1:{unused_port()}"
+    with FeatureClient([address], deadline=0.6) as client:
+        before = time.monotonic()
+        for call in (lambda: fetch(client, [1]), lambda: client.describe(0)):
+            with pytest.raises(ServerUnavailable) as caught:
+                call()
+            assert f"feature server 0 at {address}" in str(caught.value)
+            assert "(limit 0.6 s)" in str(caught.value)
+            assert "UNAVAILABLE" in str(caught.value)
+        assert 1.0 < time.monotonic() - before < 4.0
+        with pytest.raises(ServerUnavailable, match=r"wait until serving: .*\(limit 0.3 s\)"):
+            client.wait_until_serving(0.3)
+
+
+def test_one_server_missing_is_the_one_named(partitioned, start):
+    running = start(partitioned.path, 0).address
+    missing = f"127.0.0.1:{unused_port()}"
+    with FeatureClient([running, missing], deadline=0.5) as client:
+        out = np.zeros((2, 5), np.float32)
+        ids = {0: np.array([3]), 1: np.array([44])}
+        with pytest.raises(ServerUnavailable, match="feature server 1") as caught:
+            client.fetch_rows("features", "paper", ids, out, {0: slice(0, 1), 1: slice(1, 2)})
+        assert caught.value.address == missing
+
+
+def test_a_server_that_stalls_and_is_then_killed(partitioned, start):
+    server = start(partitioned.path, 0)
+    with FeatureClient([server.address], deadline=1.0) as client:
+        client.describe(0)
+        server.process.send_signal(signal.SIGSTOP)
+        stopped = psutil.Process(server.process.pid)
+        while stopped.status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        with pytest.raises(DeadlineExceeded) as caught:
+            fetch(client, [1])
+        assert f"feature server 0 at {server.address}: FetchRows features/paper" in str(
+            caught.value
+        )
+        assert "not finished within the limit (limit 1 s)" in str(caught.value)
+        killer = threading.Timer(0.3, server.process.kill)
+        killer.start()
+        with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
+            fetch(client, [1])
+        killer.join()
+    assert server.process.wait(5) == -signal.SIGKILL
+
+
+def test_a_retry_finds_the_server_that_came_back(partitioned, start):
+    server = start(partitioned.path, 0)
+    with FeatureClient([server.address], deadline=20.0) as client:
+        before = fetch(client, [5, 6])
+        server.process.kill()
+        server.process.wait(5)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(fetch, client, [5, 6])
+            time.sleep(0.3)
+            assert not answer.done()
+            again = start(partitioned.path, 0, listen=server.address)
+            assert again.address == server.address
+            np.testing.assert_array_equal(answer.result(20), before)
+
+
+class Scripted:
+    """A server in this process that answers FetchRows as a test tells it to."""
+
+    def __init__(self, *answers):
+        self.requests = []
+        self._answers = list(answers)
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        handler = grpc.unary_stream_rpc_method_handler(
+            self._answer, request_deserializer=features_pb2.FetchRowsRequest.FromString
+        )
+        generic = grpc.method_handlers_generic_handler(SERVICE, {"FetchRows": handler})
+        self._server.add_generic_rpc_handlers((generic,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def _answer(self, request, context):
+        ids = decode_ids(request.ids, 1000)
+        self.requests.append(ids.tolist())
+        yield from self._answers.pop(0)(ids, context)
+
+    def __enter__(self):
+        self._server.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._server.stop(0).wait(5)
+
+
+def rows_message(ids):
+    data = np.repeat(np.asarray(ids, np.float32), 5).tobytes()
+    return features_pb2.RowChunk(data=data).SerializeToString()
+
+
+def answer(ids, context):
+    yield rows_message(ids)
+
+
+def breaking_after(count, code):
+    def answer(ids, context):
+        yield rows_message(ids[:count])
+        context.abort(code, "lost on purpose")
+
+    return answer
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_a_retry_asks_only_for_what_is_missing(code):
+    counted = []
+    with (
+        Scripted(breaking_after(2, code), breaking_after(0, code), answer) as server,
+        FeatureClient([server.address], on_transfer=lambda *a: counted.append(a)) as client,
+    ):
+        out = fetch(client, [7, 8, 9, 10, 11])
+    np.testing.assert_array_equal(out[:, 0], [7, 8, 9, 10, 11])
+    assert server.requests == [[7, 8, 9, 10, 11], [9, 10, 11], [9, 10, 11]]
+    assert len(counted) == 3
+    assert all(server == 0 and sent > 24 for server, sent, _ in counted)
+
+
+def test_a_failure_of_the_server_is_not_retried():
+    with (
+        Scripted(breaking_after(1, grpc.StatusCode.INTERNAL)) as server,
+        FeatureClient([server.address]) as client,
+        pytest.raises(ServerFault, match="INTERNAL: lost on purpose"),
+    ):
+        fetch(client, [7, 8])
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        ([rows_message([1])], "1 of 2 rows came"),
+        ([rows_message([1, 2, 3])], "a chunk of 60 bytes where at most 2 rows of 20 bytes"),
+        ([rows_message([1])[:-1]], "a message of 21 bytes is not a RowChunk"),
+        ([features_pb2.RowChunk(data=b"123").SerializeToString()], "a chunk of 3 bytes where"),
+        ([b""], "0 of 2 rows came"),
+    ],
+)
+def test_a_reply_that_does_not_fit(reply, text):
+    with (
+        Scripted(lambda ids, context: iter(reply)) as server,
+        FeatureClient([server.address]) as client,
+        pytest.raises(BadReply) as caught,
+    ):
+        fetch(client, [1, 2])
+    assert text in str(caught.value)
+
+
+def test_the_first_failure_cancels_the_other_servers():
+    """A refusal ends the fetch at once, though another server would keep it waiting."""
+    entered, released = threading.Event(), threading.Event()
+
+    def hold(ids, context):
+        context.add_callback(released.set)
+        entered.set()
+        yield rows_message(ids[:1])
+        released.wait(10)
+
+    def refuse(ids, context):
+        entered.wait(10)
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not these")
+        yield b""
+
+    with (
+        Scripted(hold) as slow,
+        Scripted(refuse) as refusing,
+        FeatureClient([slow.address, refusing.address], deadline=30) as client,
+    ):
+        out = np.zeros((3, 5), np.float32)
+        before = time.monotonic()
+        with pytest.raises(InvalidRequest, match=r"feature server 1 .*not these"):
+            client.fetch_rows(
+                "features",
+                "paper",
+                {0: np.array([1, 2]), 1: np.array([1])},
+                out,
+                {0: slice(0, 2), 1: slice(2, 3)},
+            )
+        assert time.monotonic() - before < 5
+        assert released.wait(5)
+
+
+def test_closing_ends_a_fetch_that_waits():
+    def hold(ids, context):
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        entered.set()
+        ended.wait(10)
+        yield rows_message(ids)
+
+    entered = threading.Event()
+    with Scripted(hold) as server, ThreadPoolExecutor(1) as pool:
+        client = FeatureClient([server.address], deadline=30)
+        waiting = pool.submit(fetch, client, [1])
+        assert entered.wait(10)
+        client.close()
+        with pytest.raises((ServerFault, BadRequest)):
+            waiting.result(5)

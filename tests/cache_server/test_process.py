@@ -1,0 +1,132 @@
+"""The server as a process: how it starts, reports its port, drains, and ends."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from cache_server.generated import features_pb2, features_pb2_grpc
+from cache_server.wire import SERVICE, encode_ids
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "cache_server", *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+
+
+def test_one_line_and_health(partitioned, start):
+    server = start(partitioned.path, 2)
+    assert server.line == f"feature server 2 of 3 on {server.address}\n"
+    host, _, port = server.address.rpartition(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    with grpc.insecure_channel(server.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", SERVICE):
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+            assert reply.status == health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_ends_with_0(partitioned, start, signum):
+    """A stream that is longer than any buffer is read to its end after the signal."""
+    server = start(partitioned.path, 0)
+    ids = np.random.default_rng(3).integers(0, 40, 1_000_000)
+    request = features_pb2.FetchRowsRequest(
+        kind="features", type="paper", ids=encode_ids(ids), dtype="float32", dim=5
+    )
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.address, options) as channel:
+        stub = features_pb2_grpc.FeatureServiceStub(channel)
+        stream = stub.FetchRows(request, timeout=30)
+        received = [next(stream).data]
+        server.process.send_signal(signum)
+        time.sleep(0.5)
+        assert server.process.poll() is None
+        received += [chunk.data for chunk in stream]
+    expected = partitioned.rows["features", "paper"][ids]
+    assert b"".join(received) == expected.tobytes()
+    assert server.process.wait(15) == 0
+
+
+def test_the_drain_has_a_limit(partitioned, start):
+    server = start(partitioned.path, 0, "--drain", "0.3")
+    request = features_pb2.FetchRowsRequest(
+        kind="features", type="paper", ids=bytes(8_000_000), dtype="float32", dim=5
+    )
+    with grpc.insecure_channel(server.address, [("grpc.http2.bdp_probe", 0)]) as channel:
+        stream = features_pb2_grpc.FeatureServiceStub(channel).FetchRows(request, timeout=30)
+        next(stream)
+        before = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - before < 5
+        with pytest.raises(grpc.RpcError):
+            list(stream)
+
+
+def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
+    """The parent is killed outright; its server gets SIGTERM from the kernel."""
+    parent = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-m", "cache_server", partitioned.path, "--server", "0"]
+    command += ["--listen", "127.0.0.1:0", "--die-with-parent"]
+    with subprocess.Popen(
+        [sys.executable, "-c", parent, *map(str, command)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    ) as process:
+        pid = int(process.stdout.readline())
+        assert not wait_for_end(pid, 0.2)
+        process.kill()
+        assert process.wait(5) == -signal.SIGKILL
+    assert wait_for_end(pid, 10)
+
+
+@pytest.mark.parametrize(
+    ("listen", "text"),
+    [
+        ("nowhere", "error: listen: expected HOST:PORT, found 'nowhere'"),
+        ("127.0.0.1:70000", "error: listen: expected HOST:PORT"),
+        ("203.0.113.1:0", "error: listen: cannot bind 203.0.113.1:0"),
+    ],
+)
+def test_an_address_that_cannot_be_used(partitioned, listen, text):
+    done = run(partitioned.path, "--server", 0, "--listen", listen)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_port_is_never_shared(partitioned, start):
+    address = start(partitioned.path, 0).address
+    done = run(partitioned.path, "--server", 1, "--listen", address)
+    assert done.returncode == 2
+    assert f"cannot bind {address}" in done.stderr
+
+
+def test_no_such_server(partitioned):
+    done = run(partitioned.path, "--server", 9, "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert "server-9/shard.json: cannot be read: No such file" in done.stderr
+
+
+def test_hopper_is_never_imported():
+    script = (
+        "import sys, cache_server.__main__, cache_server.client\n"
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)

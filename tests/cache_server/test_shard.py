@@ -1,0 +1,132 @@
+"""A shard opens only if manifest and files say the same, and names the file and field if not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cache_server.errors import ManifestError
+from cache_server.shard import Shard, TableSpec, write_manifest
+
+
+def spec(**changes):
+    fields = {
+        "kind": "features",
+        "type": "paper",
+        "file": "paper.npy",
+        "first_id": 10,
+        "count": 4,
+        "dim": 3,
+        "dtype": "float32",
+    }
+    return TableSpec(**(fields | changes))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.save(tmp_path / "paper.npy", np.arange(12, dtype=np.float32).reshape(4, 3))
+    write_manifest(tmp_path, 1, 2, [spec()])
+    return tmp_path
+
+
+def test_what_was_written_opens(folder):
+    shard = Shard.open(folder)
+    assert (shard.server, shard.servers) == (1, 2)
+    table = shard.table("features", "paper")
+    assert isinstance(table.array.base, np.memmap)
+    np.testing.assert_array_equal(table.array[2], [6, 7, 8])
+    assert json.loads((folder / "shard.json").read_text()) == {
+        "schema": 1,
+        "server": 1,
+        "servers": 2,
+        "tables": [
+            {
+                "kind": "features",
+                "type": "paper",
+                "first_id": 10,
+                "count": 4,
+                "dim": 3,
+                "dtype": "float32",
+                "file": "paper.npy",
+            }
+        ],
+    }
+    assert sorted(path.name for path in folder.iterdir()) == ["paper.npy", "shard.json"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        (["schema"], 2, "schema: expected 1, found 2"),
+        (["server"], 2, "server: expected less than 2, found 2"),
+        (["servers"], True, "servers: expected an integer >= 1, found True"),
+        (["tables"], {}, "tables: expected a list, found dict"),
+        (["tables", 0], 3, "tables[0]: expected an object, found int"),
+        (["tables", 0, "type"], "a/b", "tables[0].type: expected a name"),
+        (["tables", 0, "file"], "../paper.npy", "tables[0].file: expected a path inside"),
+        (["tables", 0, "dtype"], "object", "tables[0].dtype: expected one of float16"),
+        (["tables", 0, "dim"], 0, "tables[0].dim: expected an integer >= 1, found 0"),
+        (["tables", 0, "first_id"], None, "tables[0].first_id: expected an integer >= 0"),
+    ],
+)
+def test_a_bad_manifest_is_named(folder, path, value, text):
+    content = json.loads((folder / "shard.json").read_text())
+    parent = content
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = value
+    (folder / "shard.json").write_text(json.dumps(content))
+    with pytest.raises(ManifestError) as caught:
+        Shard.open(folder)
+    assert f"{folder / 'shard.json'}: {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.zeros((4, 3)), "dtype: expected float32 (little-endian), found float64"),
+        (np.zeros((4, 3), ">f4"), "dtype: expected float32 (little-endian), found >f4"),
+        (np.zeros((5, 3), "f4"), "shape: expected (4, 3), found (5, 3)"),
+        (np.zeros(12, "f4"), "shape: expected (4, 3), found (12,)"),
+        (np.zeros((3, 4), "f4").T, "order: expected row-major"),
+    ],
+)
+def test_a_file_that_differs_is_named(folder, array, text):
+    np.save(folder / "paper.npy", array)
+    for open_or_write in (
+        lambda: Shard.open(folder),
+        lambda: write_manifest(folder, 1, 2, [spec()]),
+    ):
+        with pytest.raises(ManifestError) as caught:
+            open_or_write()
+        assert f"{folder / 'paper.npy'}: {text}" in str(caught.value)
+
+
+def test_a_file_cut_short_or_missing_is_named(folder):
+    file = folder / "paper.npy"
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ManifestError, match=r"paper.npy: is not a complete .npy file"):
+        Shard.open(folder)
+    file.write_bytes(b"")
+    with pytest.raises(ManifestError, match=r"paper.npy: is not a complete .npy file"):
+        Shard.open(folder)
+    file.unlink()
+    with pytest.raises(ManifestError, match=r"paper.npy: cannot be read: No such file"):
+        Shard.open(folder)
+
+
+def test_pickled_objects_are_refused(folder):
+    np.save(folder / "paper.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ManifestError, match=r"paper.npy: "):
+        Shard.open(folder)
+
+
+def test_a_table_given_twice(folder):
+    with pytest.raises(ManifestError, match="features/paper is given twice"):
+        write_manifest(folder, 1, 2, [spec(), spec()])
+
+
+def test_text_that_is_not_json(folder):
+    (folder / "shard.json").write_text("{")
+    with pytest.raises(ManifestError, match=r"shard.json: is not JSON"):
+        Shard.open(folder)

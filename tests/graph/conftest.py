@@ -1,0 +1,116 @@
+"""A small graph with everything the layout allows, and the real graphs where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopper.graph import EdgeType, GraphSchema, GraphWriter, Labels, NodeType, Relation
+
+CITES = Relation("paper", "linked", "paper")
+WRITES = Relation("author", "linked", "paper")
+WRITTEN_BY = Relation("paper", "linked", "author")
+REVIEWS = Relation("author", "reviews", "paper")
+APPEARS = Relation("paper", "appears", "venue")
+
+EDGES = {
+    # Two parallel edges 3 -> 0, a self loop on 2; paper 4 has no edge of this relation.
+    CITES: ([3, 1, 3, 2, 0], [0, 0, 0, 2, 1]),
+    WRITES: ([2, 0, 1], [1, 1, 0]),
+    WRITTEN_BY: ([1, 1, 0], [2, 0, 1]),
+    REVIEWS: ([], []),
+    APPEARS: ([], []),
+}
+
+
+def library_schema() -> GraphSchema:
+    """Three node types (one empty), five relations (three of one name, two empty)."""
+    return GraphSchema(
+        name="library",
+        source="made by hand",
+        node_types={
+            "paper": NodeType(5, 3, "float32"),
+            "author": NodeType(4, 2, "float16"),
+            "venue": NodeType(0, 7, "float32"),
+        },
+        relations={
+            CITES: EdgeType(5),
+            WRITES: EdgeType(3, 2, "float32"),
+            WRITTEN_BY: EdgeType(3),
+            REVIEWS: EdgeType(0),
+            APPEARS: EdgeType(0),
+        },
+        target="paper",
+        labels={
+            "paper": Labels("class", 3),
+            "author": Labels("multi_hot", 2),
+            "venue": Labels("float", 1),
+        },
+        splits={"train": 2, "val": 0, "test": 1},
+    )
+
+
+def fill(writer: GraphWriter) -> None:
+    """Write every part of the library."""
+    for relation, (src, dst) in EDGES.items():
+        writer.topology(relation, np.array(src, np.int32), np.array(dst, np.int32))
+    writer.features("paper")[:] = np.arange(15).reshape(5, 3)
+    writer.features("author")[:] = np.arange(8).reshape(4, 2)
+    writer.features("venue")
+    writer.edge_features(WRITES)[:] = [[20, 1], [0, 1], [10, 0]]
+    writer.labels("paper", np.array([0, 2, -1, 1, 2]))
+    writer.labels("author", np.array([[1, 0], [1, 1], [0, 0], [0, 1]], np.uint8))
+    writer.labels("venue", np.empty(0, np.float32))
+    writer.split("train", np.array([4, 0]))
+    writer.split("val", np.array([], np.int64))
+    writer.split("test", np.array([3], np.int32))
+
+
+@pytest.fixture
+def library_parts() -> tuple[GraphSchema, Callable[[GraphWriter], None]]:
+    """The library's schema, and what writes its parts."""
+    return library_schema(), fill
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """The library as a graph directory."""
+    out = tmp_path / "library"
+    with GraphWriter(out, library_schema()) as writer:
+        fill(writer)
+    return out
+
+
+@pytest.fixture
+def friends(tmp_path: Path) -> Path:
+    """A homogeneous graph whose target is its relation: splits hold edge ids."""
+    relation = Relation("person", "knows", "person")
+    schema = GraphSchema(
+        "friends",
+        {"person": NodeType(3)},
+        {relation: EdgeType(4)},
+        relation,
+        {"person": Labels("float", 2)},
+        {"train": 3, "test": 1},
+    )
+    out = tmp_path / "friends"
+    with GraphWriter(out, schema) as writer:
+        writer.topology(relation, np.array([0, 1, 2, 2]), np.array([1, 2, 0, 0]))
+        writer.labels("person", np.array([[0.5, 1], [2, 3], [np.nan, np.nan]], np.float32))
+        writer.split("train", np.array([0, 3, 1]))
+        writer.split("test", np.array([2]))
+    return out
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real graphs."""
+    beside = Path(__file__).parents[2].parent / "shared" / "data"
+    folder = Path(os.environ.get("HOPPER_TEST_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no real graphs at {folder}; set HOPPER_TEST_DATA")
+    return folder

@@ -1,0 +1,153 @@
+"""What is said of a graph, as values and as the command prints it."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hopper.cli import dataset
+from hopper.cli.dataset_tables import format_bytes, print_description
+from hopper.errors import GraphError, RequestError
+from hopper.graph import GraphDirectory, Labels
+from hopper.graph.describe import describe, summarize_degrees, summarize_labels
+
+
+def run(*words: str) -> int:
+    """Run ``hopper dataset`` with these words."""
+    parser = argparse.ArgumentParser()
+    dataset.add_parser(parser.add_subparsers())
+    arguments = parser.parse_args(["dataset", *words])
+    code: int = arguments.run(arguments)
+    return code
+
+
+def relation_of(description: dict[str, Any], src: str, rel: str, dst: str) -> dict[str, Any]:
+    """The entry of one relation."""
+    (found,) = (
+        entry
+        for entry in description["relations"]
+        if (entry["src"], entry["rel"], entry["dst"]) == (src, rel, dst)
+    )
+    return dict(found)
+
+
+def test_figures(library: Path) -> None:
+    description = describe(GraphDirectory.open(library))
+    assert description["bytes"] == sum(f.stat().st_size for f in library.rglob("*.*"))
+    # Author 3 has no edge of any relation; paper 4 none either.
+    assert description["node_types"]["author"]["without_edges"] == 0.25
+    assert description["node_types"]["paper"]["without_edges"] == 0.2
+    assert description["node_types"]["venue"]["without_edges"] is None
+    cites = relation_of(description, "paper", "linked", "paper")
+    assert cites["in_degree"] == {
+        "min": 0,
+        "median": 1.0,
+        "mean": 1.0,
+        "p99": pytest.approx(2.92),
+        "max": 3,
+        "zero": 0.4,
+    }
+    assert cites["out_degree"]["zero"] == 0.2
+    assert relation_of(description, "author", "reviews", "paper")["count"] == 0
+    assert relation_of(description, "paper", "appears", "venue")["in_degree"]["max"] is None
+    assert description["labels"]["paper"] == {
+        "kind": "class",
+        "classes": 3,
+        "nodes": 5,
+        "labelled": 4,
+        "per_class": {"min": 1, "median": 1.0, "max": 2},
+        "empty_classes": 0,
+        "counts": [1, 1, 2],
+    }
+    assert description["labels"]["author"]["counts"] == [2, 2]
+    assert description["labels"]["venue"]["mean"] is None
+    assert description["splits"]["train"] == {"count": 2, "share": 0.4, "unlabelled": 0}
+
+
+def test_float_labels_and_edge_splits(friends: Path) -> None:
+    description = describe(GraphDirectory.open(friends))
+    assert description["target"] == ["person", "knows", "person"]
+    labels = description["labels"]["person"]
+    assert (labels["labelled"], labels["min"], labels["mean"], labels["max"]) == (2, 0.5, 1.625, 3)
+    assert description["splits"]["train"] == {"count": 3, "share": 0.75}
+
+
+def test_empty_classes_and_many_classes() -> None:
+    summary = summarize_labels(Labels("class", 2000), np.array([3, 3, -1]))
+    assert (summary["empty_classes"], summary["per_class"]["max"]) == (1999, 2)
+    assert "counts" not in summary
+    assert set(summarize_degrees(np.array([], np.int64)).values()) == {None}
+
+
+def test_tables_show_every_type_relation_and_split(library: Path) -> None:
+    text = io.StringIO()
+    print_description(describe(GraphDirectory.open(library)), Console(file=text, width=120))
+    for words in (
+        "library (",
+        "source: made by hand",
+        "target: paper",
+        "paper 5 3 float32",
+        "author 4 2 float16",
+        "venue 0 7 float32",
+        "author/linked/paper 3 2 float32",
+        "paper/linked/paper in 0 1 1 2.92 3 40.0 %",
+        "paper class 3 4 (80.0 %) 1 1 2 0",
+        "train 2 40.0 % 0",
+    ):
+        assert words in " ".join(text.getvalue().split())
+
+
+def test_info_command(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("info", str(library), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == describe(GraphDirectory.open(library))
+    assert run("info", str(library), "--check", "shapes") == 0
+    assert "made by hand" in capsys.readouterr().out
+    np.save(library / "splits/test.npy", np.array([9]))
+    with pytest.raises(GraphError, match=r"splits/test\.npy"):
+        run("info", str(library))
+
+
+def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "pairs", tmp_path / "out"
+    source.mkdir()
+    (source / "nodes.csv").write_text("id,label,f\n0,0,2\n1,0,2\n2,1,0\n3,1,1\n", encoding="utf-8")
+    (source / "edges.csv").write_text("src,dst\n0,1\n2,3\n", encoding="utf-8")
+    words = ["import", "csv", str(source), "--out", str(out), "--name", "two", "--row-normalize"]
+    assert run(*words, "--symmetrize", "--split", "random:1:1", "--seed", "5") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "node/edge/node: 2 reverse edges added, 0 duplicates removed, 4 edges in all",
+        "split drawn with seed 5: 2 train, 2 val, 0 test",
+        f"{out}: two: 4 nodes, 4 edges",
+    ]
+    assert GraphDirectory.open(out).features("node")[:, 0].tolist() == [1, 1, 0, 1]
+    with pytest.raises(RequestError, match="out: already exists and is not empty"):
+        run(*words)
+    with pytest.raises(RequestError, match="--split: expected random:TRAIN:VAL"):
+        run(*words, "--split", "half")
+    with pytest.raises(SystemExit):
+        run("import", "xml", str(source), "--out", str(out))
+
+
+def test_make_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "arxiv"
+    assert run("make", "arxiv-like", "--out", str(out), "--scale", "0.02", "--seed", "3") == 0
+    graph = GraphDirectory.open(out)
+    nodes = sum(kind.count for kind in graph.schema.node_types.values())
+    assert capsys.readouterr().out.startswith(f"{out}: arxiv-like: {nodes} nodes, ")
+
+
+def test_bytes_in_words() -> None:
+    assert [format_bytes(n) for n in (0, 1023, 1536, 2**20, 2**50)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "1.0 MiB",
+        "1024.0 TiB",
+    ]

@@ -1,0 +1,113 @@
+"""Graphs saved by DGL, written and read by DGL itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.errors import GraphError, RequestError
+from hopper.graph import GraphDirectory, Labels, Relation
+from hopper.graph.importers import import_graph
+
+os.environ.setdefault("DGLBACKEND", "pytorch")
+
+
+@pytest.fixture(scope="module")
+def dgl() -> Any:
+    """The library, or a skip."""
+    return pytest.importorskip("dgl", reason="DGL is not installed")
+
+
+def imported(dgl: Any, graphs: Any, folder: Path) -> tuple[GraphDirectory, list[str]]:
+    """Save with DGL, import, open with all checks."""
+    file = folder / "saved.bin"
+    dgl.save_graphs(str(file), graphs)
+    notes = import_graph("dgl", str(file), folder / "out")
+    return GraphDirectory.open(folder / "out"), notes
+
+
+def homogeneous(dgl: Any) -> Any:
+    """Four nodes with features, labels and masks; two parallel edges."""
+    graph = dgl.graph((torch.tensor([3, 0, 3, 1]), torch.tensor([0, 1, 0, 0])), num_nodes=4)
+    graph.ndata["feat"] = torch.arange(8.0).reshape(4, 2)
+    graph.ndata["label"] = torch.tensor([2, -1, 0, 1])
+    graph.ndata["train_mask"] = torch.tensor([True, False, False, True])
+    graph.ndata["val_mask"] = torch.tensor([0, 0, 1, 0], dtype=torch.uint8)
+    graph.ndata["year"] = torch.zeros(4)
+    graph.edata["feat"] = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    return graph
+
+
+def test_homogeneous(dgl: Any, tmp_path: Path) -> None:
+    graph, notes = imported(dgl, [homogeneous(dgl)], tmp_path)
+    relation = Relation("_N", "_E", "_N")
+    assert graph.topology(relation).indices.tolist() == [1, 3, 3, 0]
+    assert graph.topology(relation).edge_ids.tolist() == [3, 0, 2, 1]
+    assert graph.edge_features(relation)[:, 0].tolist() == [0, 1, 2, 3]
+    assert graph.features("_N")[3].tolist() == [6, 7]
+    assert graph.labels("_N").tolist() == [2, -1, 0, 1]
+    assert graph.split("train").tolist() == [0, 3]
+    assert graph.split("val").tolist() == [2]
+    assert notes == ["data of _N left out: year"]
+
+
+def test_heterogeneous_with_repeated_names(dgl: Any, tmp_path: Path) -> None:
+    pair = (torch.tensor([0, 1]), torch.tensor([0, 0]))
+    graph = dgl.heterograph(
+        {
+            ("author", "linked", "paper"): pair,
+            ("paper", "linked", "author"): (pair[1], pair[0]),
+            ("paper", "is about", "topic"): ([], []),
+        },
+        num_nodes_dict={"author": 2, "paper": 1, "topic": 0},
+    )
+    graph.nodes["author"].data["feat"] = torch.ones(2, 3, dtype=torch.float64)
+    graph.nodes["author"].data["label"] = torch.tensor([[0, 1], [1, 1]])
+    graph.nodes["author"].data["test_mask"] = torch.tensor([[False, True], [True, False]])
+    result, notes = imported(dgl, [graph], tmp_path)
+    assert result.schema.target == "author"
+    assert result.schema.labels["author"] == Labels("multi_hot", 2)
+    assert result.features("author").dtype == np.float32
+    assert result.topology(Relation("author", "linked", "paper")).indices.tolist() == [0, 1]
+    assert result.topology(Relation("paper", "linked", "author")).indices.tolist() == [0, 0]
+    assert result.schema.relations[Relation("paper", "is_about", "topic")].count == 0
+    assert result.split("test").tolist() == [1]
+    assert notes == ["test_mask of author: the first of 2 splits was taken"]
+
+
+def test_edge_masks_make_the_relation_the_target(dgl: Any, tmp_path: Path) -> None:
+    graph = dgl.graph(([0, 1, 2], [1, 2, 0]))
+    graph.edata["train_mask"] = torch.tensor([True, False, True])
+    result, _ = imported(dgl, [graph], tmp_path)
+    assert result.schema.target == Relation("_N", "_E", "_N")
+    assert result.split("train").tolist() == [0, 2]
+
+
+def test_refused_files(dgl: Any, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"nowhere\.bin: missing file"):
+        import_graph("dgl", str(tmp_path / "nowhere.bin"), tmp_path / "out")
+    (tmp_path / "junk.bin").write_bytes(b"junk" * 100)
+    with pytest.raises(GraphError, match=r"junk\.bin: DGL cannot read it as saved graphs"):
+        import_graph("dgl", str(tmp_path / "junk.bin"), tmp_path / "out")
+    graph = homogeneous(dgl)
+    with pytest.raises(GraphError, match="expected one graph, given 2"):
+        imported(dgl, [graph, graph], tmp_path)
+    graph.ndata["test_mask"] = torch.tensor([0.5, 0, 0, 0])
+    with pytest.raises(GraphError, match="test_mask of _N: expected a mask of 0 and 1"):
+        imported(dgl, [graph], tmp_path)
+    two = dgl.heterograph({("a", "to", "b"): ([0], [0])})
+    with pytest.raises(GraphError, match=r"target: expected masks or labels on one .*, given a, b"):
+        imported(dgl, [two], tmp_path)
+
+
+def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saved.bin").touch()
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(RequestError, match=r"pip install 'hopper-gnn\[dgl\]'"):
+        import_graph("dgl", str(tmp_path / "saved.bin"), tmp_path / "out")

@@ -1,0 +1,109 @@
+"""graph.json: there and back, and every field that is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.errors import GraphError
+from hopper.graph import GraphSchema
+from hopper.graph.schema_json import read_schema, schema_from_json, schema_to_json
+
+
+def test_there_and_back(library: Path, friends: Path) -> None:
+    for directory in (library, friends):
+        schema = read_schema(directory)
+        text = json.dumps(schema_to_json(schema))
+        assert schema_from_json(json.loads(text), "here") == schema
+
+
+def test_optional_fields_have_defaults() -> None:
+    schema = schema_from_json(
+        {
+            "schema": 1,
+            "name": "g",
+            "node_types": {"a": {"count": 2}},
+            "relations": [],
+            "target": "a",
+        },
+        "here",
+    )
+    assert schema == GraphSchema("g", dict(schema.node_types), {}, "a")
+    assert schema.node_types["a"].feature_dim is None
+
+
+def put(*path: Any) -> Callable[[dict[str, Any]], None]:
+    """Set the value at a path of keys; the last item is the value."""
+
+    def change(data: Any) -> None:
+        *keys, last, value = path
+        for key in keys:
+            data = data[key]
+        data[last] = value
+
+    return change
+
+
+BAD_FIELDS = [
+    (put("schema", 2), "schema: this version of Hopper reads schema 1, given 2"),
+    (put("schema", None), "schema: this version of Hopper reads schema 1, given None"),
+    (lambda d: d.pop("target"), "target: missing field"),
+    (put("color", "red"), "color: unknown field"),
+    (put("name", 3), "name: expected text, given 3"),
+    (put("node_types", []), "node_types: expected an object, given []"),
+    (put("node_types", {}), "node_types: expected at least one node type, given none"),
+    (put("node_types", "paper", "count", -1), "node_types.paper.count: expected an integer of at"),
+    (put("node_types", "paper", "count", True), "node_types.paper.count: expected an integer"),
+    (put("node_types", "paper", "count", 5.0), "node_types.paper.count: expected an integer"),
+    (put("node_types", "paper", "width", 3), "node_types.paper.width: unknown field"),
+    (
+        put("node_types", "paper", "feature_dim", None),
+        "feature_dim and feature_dtype both or neith",
+    ),
+    (put("node_types", "paper", "feature_dim", 0), "paper.feature_dim: expected at least 1, given"),
+    (put("node_types", "paper", "feature_dtype", "int8"), "feature_dtype: expected one of"),
+    (put("node_types", "a/b", {"count": 1}), "node_types: expected a name of letters, digits"),
+    (put("node_types", "..", {"count": 1}), "node_types: expected a name of letters, digits"),
+    (put("node_types", "", {"count": 1}), "node_types: expected a name of letters, digits"),
+    (put("relations", {}), "relations: expected a list, given {}"),
+    (
+        put("relations", 0, "dst", "editor"),
+        "relations: dst of paper/linked/editor: expected one of",
+    ),
+    (put("relations", 0, "rel", "a#b"), "name of paper/a#b/paper: expected a name of letters"),
+    (put("relations", 0, "src", 7), "relations[0].src: expected text, given 7"),
+    (put("relations", 1, "src", "paper"), "relations[1]: paper/linked/paper stands there twice"),
+    (lambda d: d["relations"][2].pop("count"), "relations[2].count: missing field"),
+    (put("target", "editor"), "target: expected one of the node types"),
+    (put("target", ["paper", "likes", "paper"]), "target: expected one of the relations, given pa"),
+    (put("target", ["paper"]), "target: expected a node type or [src, rel, dst], given ['paper']"),
+    (
+        put("labels", "editor", {"kind": "class", "classes": 2}),
+        "labels: expected a node type, give",
+    ),
+    (put("labels", "paper", "kind", "rank"), "labels.paper.kind: expected one of"),
+    (put("labels", "paper", "classes", 0), "labels.paper.classes: expected at least 1, given 0"),
+    (put("labels", "paper", "classes", "3"), "labels.paper.classes: expected an integer"),
+    (put("splits", "train", -2), "splits.train: expected an integer of at least 0, given -2"),
+    (put("splits", "a b", 0), "splits: expected a name of letters, digits"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD_FIELDS)
+def test_refused_fields(library: Path, change: Callable[[Any], Any], text: str) -> None:
+    data = schema_to_json(read_schema(library))
+    change(data)
+    (library / "graph.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(GraphError, match=re.escape(text)) as caught:
+        read_schema(library)
+    assert str(library / "graph.json") in str(caught.value)
+
+
+def test_top_level_must_be_an_object() -> None:
+    with pytest.raises(GraphError, match="here: top level: expected an object"):
+        schema_from_json([], "here")

@@ -1,0 +1,85 @@
+"""Full-neighbourhood blocks of random symmetric graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+
+
+@dataclass
+class Graph:
+    """A symmetric graph without self loops; node ids are also original ids."""
+
+    neighbors: list[list[int]]
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.neighbors)
+
+    def block(
+        self,
+        roots: list[int] | None = None,
+        kept: dict[int, list[int]] | None = None,
+        sources: list[int] | None = None,
+        key: int = 11,
+    ) -> Block:
+        """The block of some roots (all nodes by default), with all or chosen neighbours.
+
+        ``kept`` maps a node to the neighbours that were sampled.
+        """
+        roots = list(range(self.num_nodes)) if roots is None else roots
+        chosen = {v: (kept or {}).get(v, self.neighbors[v]) for v in roots}
+        frontier = list(roots)
+        for v in roots:
+            frontier += [u for u in chosen[v] if u not in frontier]
+        frontier += [u for u in sources or [] if u not in frontier]
+        row = {u: i for i, u in enumerate(frontier)}
+        degree = torch.tensor([len(n) for n in self.neighbors], dtype=torch.int64)
+        flat = [(u, self.neighbors[v].index(u)) for v in roots for u in chosen[v]]
+        ids = torch.tensor(frontier, dtype=torch.int64)
+        dst = ids[: len(roots)]
+        return Block(
+            relation=Relation("paper", "cites", "paper"),
+            num_src=len(frontier),
+            num_dst=len(roots),
+            indptr=torch.tensor([0] + [len(chosen[v]) for v in roots]).cumsum(0),
+            indices=torch.tensor([row[u] for u, _ in flat], dtype=torch.int64),
+            positions=torch.tensor([place for _, place in flat], dtype=torch.int64),
+            src_original=ids,
+            dst_original=dst,
+            src_out_degree=degree[ids],
+            dst_in_degree=degree[dst],
+            iteration_key=key,
+        )
+
+    def blocks(self, roots: list[int], layers: int, key: int = 11) -> list[Block]:
+        """Blocks in order of computation, with all neighbours."""
+        found: list[Block] = []
+        for _ in range(layers):
+            block = self.block(roots, key=key)
+            found.insert(0, block)
+            roots = block.src_original.tolist()
+        return found
+
+    def edges(self, self_loops: bool) -> tuple[Tensor, Tensor]:
+        """Sources and destinations of all edges."""
+        pairs = [(u, v) for v, row in enumerate(self.neighbors) for u in row]
+        pairs += [(v, v) for v in range(self.num_nodes)] if self_loops else []
+        src, dst = torch.tensor(pairs, dtype=torch.int64).T
+        return src, dst
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """40 nodes, average degree about 6, node 39 isolated."""
+    generator = torch.Generator().manual_seed(4)
+    linked = (torch.rand(40, 40, generator=generator) < 0.08).triu(1)
+    linked[:, 39] = False
+    linked |= linked.T.clone()
+    return Graph([row.nonzero().flatten().tolist() for row in linked])

@@ -1,0 +1,126 @@
+"""Losses and metrics are sums: parts add up to the whole."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from hopper.errors import GraphError, RequestError
+from hopper.models import Objective, check_training_labels
+
+
+def cases():
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(12, 4, dtype=torch.float64, generator=generator)
+    classes = torch.randint(-1, 4, (12,), generator=generator)
+    hot = torch.randint(0, 2, (12, 4), generator=generator).to(torch.uint8)
+    values = torch.randn(12, 4, generator=generator)
+    return [
+        ("class", logits, classes),
+        ("multi_hot", logits, hot),
+        ("float", logits, values),
+        ("float", logits[:, :1], values[:, 0]),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "logits", "labels"), cases())
+def test_parts_add_up_to_the_whole(kind, logits, labels):
+    objective = Objective(kind)
+    pieces = [slice(0, 0), slice(0, 5), slice(5, 6), slice(6, 12)]
+    loss = sum(objective.loss_sum(logits[p], labels[p]) for p in pieces)
+    torch.testing.assert_close(loss, objective.loss_sum(logits, labels), atol=1e-12, rtol=1e-12)
+    sums = sum(objective.metric_sums(logits[p], labels[p]) for p in pieces)
+    torch.testing.assert_close(sums, objective.metric_sums(logits, labels), atol=1e-12, rtol=1e-12)
+    assert sums.dtype == torch.float64
+    single = objective.loss_sum(logits.float(), labels)
+    assert single.dtype == torch.float32
+    assert single.shape == ()
+
+
+def test_class_loss_and_accuracy():
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.0]], requires_grad=True)
+    labels = torch.tensor([0, 0, -1, 1])
+    objective = Objective("class")
+    expected = sum(
+        functional.cross_entropy(logits[i : i + 1], labels[i : i + 1]) for i in (0, 1, 3)
+    )
+    loss = objective.loss_sum(logits, labels)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert torch.equal(logits.grad[2], torch.zeros(2)), "an unlabelled root contributes nothing"
+    sums = objective.metric_sums(logits, labels)
+    assert sums.tolist() == [1.0, 3.0]
+    assert objective.metric_from_sums(sums) == pytest.approx(1 / 3)
+    assert (objective.metric, objective.higher_is_better) == ("accuracy", True)
+
+
+def test_multi_hot_loss_and_micro_f1():
+    logits = torch.tensor([[1.0, -1.0, 2.0], [-1.0, -2.0, 3.0]])
+    labels = torch.tensor([[1, 1, 0], [0, 0, 1]], dtype=torch.uint8)
+    objective = Objective("multi_hot")
+    bce = functional.binary_cross_entropy(logits.sigmoid(), labels.float(), reduction="none")
+    torch.testing.assert_close(objective.loss_sum(logits, labels), bce.sum())
+    sums = objective.metric_sums(logits, labels)
+    assert sums.tolist() == [2.0, 1.0, 1.0, 2.0]
+    assert objective.metric_from_sums(sums) == pytest.approx(2 / 3)
+    nothing = objective.metric_sums(-torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.uint8))
+    assert objective.metric_from_sums(nothing) == 1.0
+    assert (objective.metric, objective.higher_is_better) == ("micro_f1", True)
+
+
+def test_float_loss_and_rmse():
+    logits = torch.tensor([[1.0], [4.0]])
+    labels = torch.tensor([3.0, 4.0])
+    objective = Objective("float")
+    assert objective.loss_sum(logits, labels) == 4.0
+    assert objective.metric_from_sums(objective.metric_sums(logits, labels)) == math.sqrt(2)
+    assert (objective.metric, objective.higher_is_better) == ("rmse", False)
+
+
+@pytest.mark.parametrize(("kind", "logits", "labels"), cases())
+def test_nothing_labelled_is_nan(kind, logits, labels):
+    objective = Objective(kind)
+    assert math.isnan(objective.metric_from_sums(objective.metric_sums(logits[:0], labels[:0])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [
+        ("class", torch.zeros(3, dtype=torch.int64)),
+        ("class", torch.zeros(2, 4, dtype=torch.int64)),
+        ("multi_hot", torch.zeros(2, 3, dtype=torch.uint8)),
+        ("float", torch.zeros(2)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(kind, labels):
+    for part in (Objective(kind).loss_sum, Objective(kind).metric_sums):
+        with pytest.raises(RequestError, match=f"{kind} labels: expected shape"):
+            part(torch.zeros(2, 4), labels)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "message"),
+    [
+        ("class", torch.tensor([0, -1, 2]), r"class in \[0, 3\).*-1.*original ids \[20\]"),
+        ("class", torch.tensor([3, 1, 2]), r"given \[3\] at original ids \[10\]"),
+        ("multi_hot", torch.tensor([[0, 1], [1, 1], [2, 0]]), r"0 or 1.*original ids \[30\]"),
+        ("float", torch.tensor([0.0, torch.nan, torch.inf]), r"finite.*\[20, 30\] \(2 in all\)"),
+    ],
+)
+def test_unusable_training_labels_are_refused(kind, labels, message):
+    ids = torch.tensor([10, 20, 30])
+    with pytest.raises(GraphError, match=message):
+        check_training_labels(kind, labels, ids, classes=3)
+
+
+def test_usable_training_labels_pass():
+    ids = torch.arange(2)
+    check_training_labels("class", torch.tensor([0, 2]), ids, classes=3)
+    check_training_labels("multi_hot", torch.tensor([[0, 1], [1, 1]]), ids, classes=2)
+    check_training_labels("float", torch.tensor([[0.5], [1.0]]), ids, classes=1)
+    check_training_labels("class", torch.tensor([], dtype=torch.int64), ids[:0], classes=3)
+    check_training_labels("float", torch.zeros(0), ids[:0], classes=1)
+    check_training_labels("float", torch.zeros(0, 2), ids[:0], classes=2)

@@ -1,0 +1,114 @@
+"""Models by name: seeded initialisation, own classes, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hopper.errors import ConfigError
+from hopper.models import build_model
+from hopper.models.gat import GAT
+from hopper.models.gcn import GCN
+from hopper.models.sage import GraphSAGE
+
+OPTIONS = {"in_dim": 5, "out_dim": 3, "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.1}
+
+
+def same(one, other):
+    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(a == b and torch.equal(p, q) for (a, p), (b, q) in pairs)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", GraphSAGE), ("gat", GAT)])
+def test_initialisation_depends_on_the_seed_only(name, kind):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = build_model(name, **OPTIONS, seed=7)
+    assert torch.equal(torch.get_rng_state(), before), "the global state is left alone"
+    torch.manual_seed(2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = build_model(name, **OPTIONS, seed=7)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert type(one) is kind
+    assert same(one, other)
+    assert not same(one, build_model(name, **OPTIONS, seed=8))
+
+
+def test_dtype():
+    single = build_model("gat", **OPTIONS, seed=7)
+    double = build_model("gat", **OPTIONS, seed=7, dtype=torch.float64)
+    assert {p.dtype for p in single.parameters()} == {torch.float32}
+    assert {p.dtype for p in double.parameters()} == {torch.float64}
+    assert same(single, double.float())
+
+
+OWN = """
+import torch
+
+class Own(torch.nn.Module):
+    def __init__(self, *, in_dim, out_dim, layers, hidden, heads, dropout):
+        super().__init__()
+        self.options = (in_dim, out_dim, layers, hidden, heads, dropout)
+        self.linear = torch.nn.Linear(in_dim, out_dim)
+
+class Narrow(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+
+def function(**options):
+    return None
+"""
+
+
+@pytest.fixture
+def own_package(tmp_path, monkeypatch):
+    (tmp_path / "own_models_for_test.py").write_text(OWN)
+    (tmp_path / "broken_models_for_test.py").write_text("raise OSError('no such library')")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_models_for_test"
+
+
+def test_a_class_of_one_s_own(own_package):
+    torch.manual_seed(1)
+    one = build_model(f"{own_package}:Own", **OPTIONS, seed=7)
+    torch.manual_seed(2)
+    assert same(one, build_model(f"{own_package}:Own", **OPTIONS, seed=7))
+    assert one.options == (5, 3, 2, 4, 2, 0.1)
+    assert isinstance(one, nn.Module)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_models_for_test:Missing", "has no 'Missing'"),
+        ("own_models_for_test:function", r"expected a subclass of torch\.nn\.Module"),
+        ("own_models_for_test:Narrow", "cannot be called with the keywords in_dim, out_dim"),
+        ("nowhere_at_all:Own", "module 'nowhere_at_all' cannot be imported .ModuleNotFoundError"),
+        ("broken_models_for_test:Own", "cannot be imported .OSError: no such library"),
+        (":Own", "module '' cannot be imported"),
+        ("gin", r"expected gcn, sage, gat or package\.module:Class; given 'gin'"),
+        ("deepgcn", "deepgcn is not built yet"),
+        ("film", "film is not built yet"),
+        ("rgcn", "rgcn is not built yet"),
+        ("rgat", "rgat is not built yet"),
+        ("hgt", "hgt is not built yet"),
+    ],
+)
+def test_refused_names(own_package, name, message):
+    with pytest.raises(ConfigError, match=f"^model.name: .*{message}"):
+        build_model(name, **OPTIONS)
+
+
+@pytest.mark.parametrize("key", ["in_dim", "out_dim", "layers", "hidden", "heads"])
+def test_sizes_below_one_are_refused(key):
+    with pytest.raises(ConfigError, match=rf"model\.{key}: expected at least 1; given 0"):
+        build_model("gcn", **OPTIONS | {key: 0})
+
+
+def test_bad_dropout_is_refused():
+    with pytest.raises(ConfigError, match=r"dropout: .*given 1\.5"):
+        build_model("gcn", **OPTIONS | {"dropout": 1.5})

@@ -1,0 +1,66 @@
+"""Blocks to compute on, and every set of kernels that must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.ops import selection
+from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
+
+MakeBlock = Callable[..., Block]
+
+
+@pytest.fixture
+def make_block() -> MakeBlock:
+    """A function (in-neighbour rows per destination, num_src) -> Block."""
+
+    def make(rows: list[list[int]], num_src: int, key: int = 0) -> Block:
+        counts = [len(row) for row in rows]
+        flat = [source for row in rows for source in row]
+        return Block(
+            relation=Relation("paper", "cites", "paper"),
+            num_src=num_src,
+            num_dst=len(rows),
+            indptr=torch.tensor([0, *counts], dtype=torch.int64).cumsum(0),
+            indices=torch.tensor(flat, dtype=torch.int64),
+            positions=torch.tensor([i for row in rows for i in range(len(row))], dtype=torch.int64),
+            src_original=torch.arange(num_src) * 7 + 3,
+            dst_original=torch.arange(len(rows)) * 7 + 3,
+            src_out_degree=torch.arange(num_src) + 1,
+            dst_in_degree=torch.tensor([2 * count for count in counts], dtype=torch.int64),
+            iteration_key=key,
+        )
+
+    return make
+
+
+@pytest.fixture(params=["torch", "segments", "dgl"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run the test once with each set of kernels; "segments" are torch's for CUDA."""
+    if request.param == "segments":
+        monkeypatch.setattr(selection, "kernels_for", lambda device: SegmentKernels())
+        yield "segments"
+        return
+    if request.param == "dgl" and isinstance(absence := selection.load_dgl(), str):
+        pytest.skip(absence)
+    with selection.use_backend(request.param):
+        yield request.param
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The gathering sums that ran: "weighted" or "plain", in order."""
+    seen: list[str] = []
+
+    class Counting(CsrKernels):
+        def gather_sum(self, csr, x, weights):  # type: ignore[no-untyped-def]
+            seen.append("plain" if weights is None else "weighted")
+            return super().gather_sum(csr, x, weights)
+
+    monkeypatch.setattr(selection, "kernels_for", lambda device: Counting())
+    return seen

@@ -1,0 +1,245 @@
+"""Every set of kernels against a dense float64 reference, and against the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hopper.errors import RequestError
+from hopper.ops import (
+    copy_mean,
+    copy_sum,
+    edge_add,
+    edge_softmax,
+    edge_softmax_with_self,
+    message_passing,
+    weighted_sum,
+)
+
+# Parallel edges, an empty destination in the middle and at the end, an unused source.
+ROWS = [[0, 2, 2, 5], [], [1], [5, 4, 1, 0, 2], []]
+NUM_SRC = 7
+SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
+
+
+def dense(block, weights=None):
+    """[num_dst, num_src] float64: the block as a matrix."""
+    matrix = torch.zeros(block.num_dst, block.num_src, dtype=torch.float64)
+    for row in range(block.num_dst):
+        for edge in range(int(block.indptr[row]), int(block.indptr[row + 1])):
+            matrix[row, block.indices[edge]] += 1.0 if weights is None else weights[edge]
+    return matrix
+
+
+def leaf(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed + 17 * len(shape))
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+@pytest.mark.parametrize("tail", [(3,), (1,), (2, 4), ()])
+def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail):
+    block = make_block(rows, num_src)
+    x = leaf(num_src, *tail)
+    matrix = dense(block)
+    flat = x.detach().reshape(num_src, -1) if x.numel() else x.detach().new_zeros(num_src, 0)
+    expected = (matrix @ flat).view(block.num_dst, *tail)
+    torch.testing.assert_close(copy_sum(block, x), expected)
+    counts = matrix.sum(1).clamp(min=1).view(-1, *[1] * len(tail))
+    torch.testing.assert_close(copy_mean(block, x), expected / counts)
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+def test_weighted_sum_equals_dense(make_block, kernels, rows, num_src):
+    block = make_block(rows, num_src)
+    x, w = leaf(num_src, 3, 4), leaf(block.num_edges, 3)
+    heads = [dense(block, w[:, h]) @ x[:, h] for h in range(3)]
+    torch.testing.assert_close(weighted_sum(block, x, w), torch.stack(heads, 1))
+    single = weighted_sum(block, x[:, 0], w[:, 0])
+    torch.testing.assert_close(single, heads[0])
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+def test_edge_operations_equal_loops(make_block, kernels, rows, num_src):
+    block = make_block(rows, num_src)
+    a_src, a_dst = leaf(num_src, 2), leaf(block.num_dst, 2, seed=1)
+    logits, alone = leaf(block.num_edges, 2, seed=2), leaf(block.num_dst, 2, seed=3)
+    sums = edge_add(block, a_src, a_dst)
+    plain = edge_softmax(block, logits)
+    edges, own = edge_softmax_with_self(block, logits, alone)
+    assert sums.shape == plain.shape == edges.shape == (block.num_edges, 2)
+    for row in range(block.num_dst):
+        piece = slice(int(block.indptr[row]), int(block.indptr[row + 1]))
+        torch.testing.assert_close(sums[piece], a_src[block.indices[piece]] + a_dst[row])
+        torch.testing.assert_close(plain[piece], logits[piece].softmax(0))
+        together = torch.cat([logits[piece], alone[row : row + 1]]).softmax(0)
+        torch.testing.assert_close(edges[piece], together[:-1])
+        torch.testing.assert_close(own[row], together[-1])
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
+    block = make_block(rows, num_src)
+    edges, dst = block.num_edges, block.num_dst
+    check = torch.autograd.gradcheck
+    assert check(lambda x: copy_sum(block, x), leaf(num_src, 3))
+    assert check(lambda x: copy_mean(block, x), leaf(num_src, 2, 2))
+    assert check(lambda x, w: weighted_sum(block, x, w), (leaf(num_src, 3), leaf(edges)))
+    assert check(lambda x, w: weighted_sum(block, x, w), (leaf(num_src, 2, 3), leaf(edges, 2)))
+    assert check(lambda a, b: edge_add(block, a, b), (leaf(num_src, 2), leaf(dst, 2)))
+    assert check(lambda x: edge_softmax(block, x), leaf(edges, 2))
+    pair = (leaf(edges, 2), leaf(dst, 2, seed=1))
+    assert check(lambda x, y: edge_softmax_with_self(block, x, y), pair)
+
+
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_random_blocks_equal_dense(make_block, kernels, data):
+    num_src = data.draw(st.integers(1, 12))
+    row = st.lists(st.integers(0, num_src - 1), max_size=9)
+    block = make_block(data.draw(st.lists(row, max_size=num_src)), num_src)
+    x, w = leaf(num_src, 5), leaf(block.num_edges)
+    out = weighted_sum(block, x, w)
+    upstream = torch.randn_like(out)
+    grad_x, grad_w = torch.autograd.grad(out, (x, w), upstream)
+    matrix = dense(block, w.detach())
+    torch.testing.assert_close(out, matrix @ x)
+    torch.testing.assert_close(grad_x, matrix.T @ upstream)
+    rows = block.destinations()
+    torch.testing.assert_close(grad_w, (x[block.indices] * upstream[rows]).sum(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 5, 16, 70])
+def test_rows_are_added_in_edge_order(make_block, kernels, dtype, width):
+    # (big + 1) - big is 0 where 1 is lost in rounding; any other order gives 1.
+    big = 2.0**80
+    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1]):
+        block = make_block([order], 3)
+        x = torch.zeros(3, width, dtype=dtype)
+        for place, value in enumerate((big, 1.0, -big)):
+            x[order[place]] = value
+        assert torch.equal(copy_sum(block, x), torch.zeros(1, width, dtype=dtype))
+        ones = torch.ones(3, dtype=dtype)
+        assert torch.equal(weighted_sum(block, x, ones), torch.zeros(1, width, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype):
+    generator = torch.Generator().manual_seed(5)
+    num_src, degree, num_dst = 900, 12, 400
+    rows = torch.randint(num_src // 9, (num_dst, degree), generator=generator).tolist()
+    x = leaf(num_src, 4, 6, dtype=dtype)
+    a = leaf(num_src, 4, dtype=dtype)
+    b = leaf(num_dst, 4, dtype=dtype)
+
+    def once():
+        block = make_block(rows, num_src)
+        attention, own = edge_softmax_with_self(block, edge_add(block, a, b), b)
+        out = weighted_sum(block, x, attention) + own.unsqueeze(-1) * copy_mean(block, x)
+        return [out, *torch.autograd.grad(out.sin().sum(), (x, a, b))]
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first = once()
+        for _ in range(5):
+            assert all(torch.equal(p, q) for p, q in zip(first, once(), strict=True))
+        torch.set_num_threads(1)
+        alone = once()
+        # The last sum of the loss aside, nothing depends on the number of threads.
+        assert torch.equal(first[0], alone[0])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_works_under_deterministic_algorithms(make_block, kernels):
+    block = make_block(ROWS, NUM_SRC)
+    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    torch.use_deterministic_algorithms(True)
+    try:
+        total = weighted_sum(block, x, edge_softmax(block, w)).sum() + copy_sum(block, x).sum()
+        total.backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert x.grad is not None
+    assert w.grad is not None
+
+
+def test_softmax_survives_large_logits(make_block, kernels):
+    block = make_block(ROWS, NUM_SRC)
+    logits = torch.full((block.num_edges, 1), -3000.0)
+    alone = torch.full((block.num_dst, 1), -3000.0)
+    edges, own = edge_softmax_with_self(block, logits, alone)
+    torch.testing.assert_close(own.flatten(), 1 / (block.sampled_degree() + 1.0))
+    assert torch.isfinite(edges).all()
+    assert torch.isfinite(edge_softmax(block, -logits)).all()
+
+
+def test_edge_dot_in_pieces(make_block, monkeypatch):
+    block = make_block(ROWS, NUM_SRC)
+    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    whole = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
+    monkeypatch.setattr(message_passing, "_EDGES_AT_A_TIME", 3)
+    pieces = torch.autograd.grad(weighted_sum(block, x, w).sin().sum(), w)[0]
+    assert torch.equal(whole, pieces)
+
+
+def test_gradients_nobody_asked_for_are_not_computed(make_block, calls):
+    block = make_block(ROWS, NUM_SRC)
+    x, w = leaf(NUM_SRC, 3), leaf(block.num_edges)
+    for frozen_x, frozen_w, forward, backward in (
+        (x, w.detach(), ["weighted"], ["weighted"]),
+        # The gradient to weights is a dot product per edge: no gathering sum at all.
+        (x.detach(), w, ["weighted"], []),
+        (x, w, ["weighted"], ["weighted"]),
+    ):
+        calls.clear()
+        out = weighted_sum(block, frozen_x, frozen_w)
+        assert calls == forward
+        calls.clear()
+        out.sum().backward()
+        assert calls == backward
+    assert not weighted_sum(block, x.detach(), w.detach()).requires_grad
+    assert not copy_sum(block, x.detach()).requires_grad
+    calls.clear()
+    edge_add(block, leaf(NUM_SRC, 1).detach(), leaf(block.num_dst, 1)).sum().backward()
+    assert calls == []
+    edge_add(block, leaf(NUM_SRC, 1), leaf(block.num_dst, 1).detach()).sum().backward()
+    assert calls == ["plain"]
+
+
+def test_edge_dot_is_skipped_for_frozen_weights(make_block, monkeypatch):
+    block = make_block(ROWS, NUM_SRC)
+    monkeypatch.setattr(message_passing, "_edge_dot", None)
+    weighted_sum(block, leaf(NUM_SRC, 3), leaf(block.num_edges).detach()).sum().backward()
+
+
+def test_block_keeps_what_was_prepared(make_block, kernels):
+    block = make_block(ROWS, NUM_SRC)
+    copy_sum(block, leaf(NUM_SRC, 3)).sum().backward()
+    kept = {key: id(value) for key, value in block.prepared.items()}
+    assert kept
+    copy_sum(block, leaf(NUM_SRC, 8)).sum().backward()
+    assert {key: id(value) for key, value in block.prepared.items()} == kept
+
+
+def test_wrong_shapes_are_named(make_block):
+    block = make_block(ROWS, NUM_SRC)
+    x, w = leaf(NUM_SRC, 2, 3), leaf(block.num_edges, 2)
+    with pytest.raises(RequestError, match=r"x: .*7 rows.*\[6, 3\]"):
+        copy_sum(block, leaf(6, 3))
+    with pytest.raises(RequestError, match="floating-point"):
+        copy_sum(block, torch.zeros(NUM_SRC, 2, dtype=torch.int64))
+    with pytest.raises(RequestError, match=r"w \[edges, H\]"):
+        weighted_sum(block, x, w[:, :1])
+    with pytest.raises(RequestError, match="one dtype"):
+        weighted_sum(block, x, w.float())
+    with pytest.raises(RequestError, match="edge_add"):
+        edge_add(block, leaf(NUM_SRC, 2), leaf(block.num_dst, 3))
+    with pytest.raises(RequestError, match=r"logits: .*10 rows"):
+        edge_softmax(block, leaf(3, 2))

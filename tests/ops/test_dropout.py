@@ -1,0 +1,185 @@
+"""Counter-based dropout: the specification's vectors, both implementations, statistics."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopper.errors import ConfigError, RequestError
+from hopper.graph.schema import Relation
+from hopper.ops import counter_mask, drop_edges, drop_rows, drop_self
+from hopper.ops.counter_mask import (
+    Site,
+    drop,
+    drop_threshold,
+    edge_keys,
+    keep_mask,
+    row_keys,
+    site_key,
+)
+from hopper.ops.dropout import node_type_key
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "dropout.md"
+MASK64 = (1 << 64) - 1
+
+
+def vectors():
+    [text] = re.findall(r"```json\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    return json.loads(text)
+
+
+def unsigned(keys):
+    return [key & MASK64 for key in keys.tolist()]
+
+
+@pytest.mark.parametrize("vector", vectors())
+def test_vectors_of_the_specification(vector):
+    named = vector["type"]
+    own_key = node_type_key(named) if isinstance(named, str) else Relation(*named).draw_key()
+    assert own_key == int(vector["type_key"], 16)
+    site = Site(vector["site"])
+    key = site_key(int(vector["iteration_key"], 16), vector["layer"], site, own_key)
+    assert key == int(vector["site_key"], 16)
+    words = torch.tensor([row["words"] for row in vector["rows"]])
+    make = edge_keys if site is Site.EDGES else row_keys
+    keys = make(key, *words.T)
+    assert unsigned(keys) == [int(row["row_key"], 16) for row in vector["rows"]]
+    assert drop_threshold(vector["p"]) == vector["threshold"]
+    width = len(vector["rows"][0]["kept"])
+    expected = torch.tensor([[c == "1" for c in row["kept"]] for row in vector["rows"]])
+    assert torch.equal(keep_mask(keys, width, vector["threshold"]), expected)
+    dropped = drop(torch.ones(len(keys), width, dtype=torch.float64), keys, vector["threshold"])
+    scale = 1 / (1 - vector["threshold"] / 65536)
+    assert torch.equal(dropped, expected.double() * scale)
+    for row, row_key in zip(vector["rows"], keys, strict=True):
+        # A lane is kept for exactly the thresholds up to its value.
+        for j, lane in enumerate(row["lanes"]):
+            assert keep_mask(row_key.view(1), width, lane)[0, j]
+            assert not keep_mask(row_key.view(1), width, lane + 1)[0, j]
+
+
+def test_vectors_cover_every_site():
+    assert {vector["site"] for vector in vectors()} == set(Site)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    key=st.integers(0, MASK64),
+    words=st.lists(st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**40)), max_size=9),
+    width=st.integers(1, 21),
+    threshold=st.integers(1, 65535),
+    double=st.booleans(),
+)
+def test_numba_and_torch_agree_bit_for_bit(key, words, width, threshold, double):
+    first = torch.tensor([a for a, _ in words], dtype=torch.int64)
+    second = torch.tensor([b for _, b in words], dtype=torch.int64)
+    signed = counter_mask._signed
+    start = torch.full_like(first, signed(key))
+    once = counter_mask._absorb(start, first)
+    assert torch.equal(row_keys(key, first), once)
+    keys = edge_keys(key, first, second)
+    assert torch.equal(keys, counter_mask._absorb(once, second))
+    x = torch.randn(len(words), width, dtype=torch.float64 if double else torch.float32)
+    kept = keep_mask(keys, width, threshold)
+    scaled = torch.where(kept, x * (1 / (1 - threshold / 65536)), torch.zeros((), dtype=x.dtype))
+    assert torch.equal(drop(x, keys, threshold), scaled)
+
+
+def test_half_precision_takes_the_torch_path():
+    keys = row_keys(3, torch.arange(50))
+    x = torch.randn(50, 7)
+    expected = torch.where(keep_mask(keys, 7, 32768), x.bfloat16() * 2, 0.0)
+    assert torch.equal(drop(x.bfloat16(), keys, 32768), expected)
+
+
+def test_backward_is_the_same_mask(make_block):
+    block = make_block([[0, 1], [2]], 4, key=99)
+    x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: drop_rows(block, x, 0.4, 1), x)
+    transposed = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: drop_rows(block, x.T, 0.4, 1), transposed)
+    edges = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: drop_edges(block, x, 0.4, 1), edges)
+    own = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: drop_self(block, x, 0.4, 1), own)
+
+
+def test_rows_keep_their_mask_in_any_company(make_block):
+    x = torch.ones(6, 10)
+    whole = drop_rows(make_block([[0]], 6, key=7), x, 0.5, 0)
+    part = make_block([[0]], 3, key=7)
+    part.src_original = torch.tensor([31, 3, 17])
+    assert torch.equal(drop_rows(part, x[:3], 0.5, 0), whole[[4, 0, 2]])
+
+
+def test_edges_keep_their_mask_in_any_company(make_block):
+    block = make_block([[0, 1, 2], [1, 2]], 3, key=7)
+    whole = drop_edges(block, torch.ones(5, 4), 0.5, 0)
+    alone = make_block([[2, 0]], 3, key=7)
+    alone.dst_original = block.dst_original[1:]
+    assert torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
+    alone.positions = alone.positions + 1
+    assert not torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
+
+
+def test_sites_layers_iterations_and_types_draw_apart(make_block):
+    # One element: a block whose rows, edges and destinations have the same words.
+    x = torch.ones(2, 64)
+
+    def mask(key=1, layer=0, site=drop_rows, node_type="paper"):
+        block = make_block([[0], [0]], 2, key=key)
+        block.relation = Relation(node_type, "cites", node_type)
+        return site(block, x, 0.5, layer)
+
+    variants = [
+        mask(),
+        mask(key=2),
+        mask(layer=1),
+        mask(site=drop_edges),
+        mask(site=drop_self),
+        mask(node_type="author"),
+    ]
+    for i, one in enumerate(variants):
+        for other in variants[i + 1 :]:
+            assert not torch.equal(one, other)
+    assert torch.equal(mask(), variants[0])
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_kept_share_and_independence(p):
+    keys = row_keys(site_key(5, 0, Site.ROWS, 1), torch.arange(20_000))
+    kept = keep_mask(keys, 32, drop_threshold(p)).double()
+    # Six standard deviations.
+    assert abs(kept.mean() - (1 - p)) < 6 * (p * (1 - p) / kept.numel()) ** 0.5
+    columns = torch.corrcoef(kept.T) - torch.eye(32)
+    assert columns.abs().max() < 6 / 20_000**0.5
+    assert abs(torch.corrcoef(torch.stack([kept[:-1].flatten(), kept[1:].flatten()]))[0, 1]) < 0.01
+
+
+def test_zero_is_free_and_bad_probabilities_are_refused(make_block):
+    block = make_block([[0]], 1)
+    x = torch.randn(1, 3)
+    for site in (drop_rows, drop_edges, drop_self):
+        assert site(block, x, 0.0, 0) is x
+        for p in (-0.1, 1.0, 1.5, float("nan"), 0.9999999):
+            with pytest.raises(ConfigError, match="dropout: expected a probability"):
+                site(block, x, p, 0)
+
+
+def test_no_rows_and_wrong_rows(make_block):
+    block = make_block([], 0)
+    assert drop_rows(block, torch.zeros(0, 4), 0.5, 0).shape == (0, 4)
+    assert drop_edges(block, torch.zeros(0, 4), 0.5, 0).shape == (0, 4)
+    with pytest.raises(RequestError, match=r"one key per row of x \[2, 4\]; given \[0\]"):
+        drop_rows(block, torch.zeros(2, 4), 0.5, 0)
+
+
+def test_dropped_infinities_are_zero(make_block):
+    out = drop_rows(make_block([[0]], 1, key=3), torch.full((1, 200), torch.inf), 0.5, 0)
+    assert set(out.flatten().tolist()) == {0.0, torch.inf}

@@ -1,0 +1,116 @@
+"""Which kernels are chosen, and what is said where DGL is absent."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hopper.errors import ConfigError, RequestError
+from hopper.ops import backend, copy_sum, selection, use_backend
+
+ABSENT = "DGL cannot be imported (No module named 'dgl'); to install it: pip install ..."
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch):
+    monkeypatch.setattr(selection, "_chosen", None)
+    monkeypatch.delenv("HOPPER_OPS", raising=False)
+
+
+@pytest.fixture
+def without_dgl(monkeypatch):
+    monkeypatch.setattr(selection, "load_dgl", lambda: ABSENT)
+    selection._say_once.cache_clear()
+
+
+def test_environment_chooses(monkeypatch):
+    monkeypatch.setenv("HOPPER_OPS", "torch")
+    assert backend() == "torch"
+    monkeypatch.setenv("HOPPER_OPS", "cuda")
+    with pytest.raises(
+        ConfigError, match="HOPPER_OPS: expected one of auto, dgl, torch; given 'cu"
+    ):
+        backend()
+
+
+def test_use_backend_holds_at_once_and_restores(monkeypatch):
+    monkeypatch.setenv("HOPPER_OPS", "auto")
+    with use_backend("torch"):
+        assert backend("cpu") == "torch"
+    assert selection._chosen is None
+    use_backend("torch")
+    assert backend() == "torch"
+    with pytest.raises(ConfigError, match="use_backend"):
+        use_backend("numpy")
+    assert backend() == "torch"
+
+
+def test_auto_is_dgl_where_installed():
+    installed = not isinstance(selection.load_dgl(), str)
+    assert backend("cpu") == ("dgl" if installed else "torch")
+    assert backend("cuda") == "torch"
+
+
+def test_dgl_is_refused_off_the_cpu():
+    with (
+        use_backend("dgl"),
+        pytest.raises(RequestError, match="CPU only, but a block is on cuda:1"),
+    ):
+        backend("cuda:1")
+
+
+def test_absence_is_said_once(without_dgl, caplog, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with caplog.at_level(logging.WARNING, "hopper.ops"):
+        assert backend() == backend() == "torch"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"message passing uses torch kernels on the CPU: {ABSENT}"
+    ]
+
+
+def test_absence_is_said_by_rank_0_only(without_dgl, caplog, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert backend() == "torch"
+    assert not caplog.records
+
+
+def test_asking_for_absent_dgl_is_refused(without_dgl, make_block):
+    with use_backend("dgl"), pytest.raises(RequestError, match="'dgl' was asked for, but DGL cann"):
+        copy_sum(make_block([[0]], 1), torch.ones(1, 1))
+
+
+SILENT = """
+import sys, warnings
+warnings.simplefilter("error")
+import torch
+import hopper.ops
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+assert "dgl" not in sys.modules and "cupy" not in sys.modules
+n, e = torch.arange(1), torch.arange(1)
+block = Block(Relation("a", "r", "a"), 1, 1, torch.arange(2), e, e, n, n, n, n)
+x = torch.ones(1, 4, requires_grad=True)
+w = torch.ones(1, requires_grad=True)
+(hopper.ops.copy_sum(block, x) + hopper.ops.weighted_sum(block, x, w)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize("choice", ["auto", "torch"])
+def test_import_is_lazy_and_the_kernels_are_silent(choice):
+    import os
+
+    if choice == "auto" and isinstance(selection.load_dgl(), str):
+        pytest.skip("without DGL its absence is said")
+    run = subprocess.run(
+        [sys.executable, "-c", SILENT],
+        env={**os.environ, "HOPPER_OPS": choice},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -1,0 +1,107 @@
+"""Small graph directories to divide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import ArrayLike
+
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.write import GraphWriter
+
+MakeGraph = Callable[..., GraphDirectory]
+
+
+def library_schema() -> GraphSchema:
+    """Repeated relation names, an empty type, a type too small for every server to have a node."""
+    return GraphSchema(
+        name="library",
+        node_types={
+            "author": NodeType(17, 3, "float16"),
+            "paper": NodeType(40, 5, "float32"),
+            "venue": NodeType(1),
+            "keyword": NodeType(0, 4, "float32"),
+        },
+        relations={
+            Relation("author", "links", "paper"): EdgeType(90, 2, "float32"),
+            Relation("paper", "links", "author"): EdgeType(60),
+            Relation("paper", "links", "paper"): EdgeType(150),
+            Relation("keyword", "links", "paper"): EdgeType(0),
+            Relation("paper", "appears", "venue"): EdgeType(40, 1, "float16"),
+        },
+        target="paper",
+        labels={
+            "paper": Labels("class", 4),
+            "author": Labels("multi_hot", 6),
+            "venue": Labels("float", 1),
+        },
+        splits={"train": 15, "val": 10},
+    )
+
+
+def fill(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generator) -> None:
+    """Write random edges (parallel ones and self-loops included), features, labels and splits."""
+    for relation, edges in schema.relations.items():
+        sources = schema.node_types[relation.src].count
+        destinations = schema.node_types[relation.dst].count
+        src = generator.integers(0, max(sources, 1), edges.count)
+        dst = generator.integers(0, max(destinations, 1), edges.count)
+        writer.topology(relation, src, dst)
+        if edges.feature_dim is not None:
+            table = writer.edge_features(relation)
+            table[...] = generator.random(table.shape)
+    for name, kind in schema.node_types.items():
+        if kind.feature_dim is not None:
+            table = writer.features(name)
+            table[...] = generator.random(table.shape)
+    for name, labels in schema.labels.items():
+        count = schema.node_types[name].count
+        if labels.kind == "class":
+            writer.labels(name, generator.integers(-1, labels.classes, count))
+        elif labels.kind == "multi_hot":
+            writer.labels(name, generator.integers(0, 2, (count, labels.classes), np.uint8))
+        else:
+            writer.labels(name, generator.random(count, np.float32))
+    ends = schema.target
+    population = (
+        schema.node_types[ends].count if isinstance(ends, str) else schema.relations[ends].count
+    )
+    for name, size in schema.splits.items():
+        writer.split(name, generator.permutation(population)[:size])
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> GraphDirectory:
+    """A heterogeneous graph with every kind of table."""
+    out, schema = tmp_path / "library", library_schema()
+    with GraphWriter(out, schema) as writer:
+        fill(writer, schema, np.random.default_rng(7))
+    return GraphDirectory.open(out)
+
+
+@pytest.fixture
+def make_graph(tmp_path: Path) -> MakeGraph:
+    """A function of (name, nodes, src, dst, train ids) that writes a homogeneous graph."""
+
+    def make(
+        name: str, nodes: int, src: ArrayLike, dst: ArrayLike, train: Sequence[int]
+    ) -> GraphDirectory:
+        relation = Relation("node", "edge", "node")
+        schema = GraphSchema(
+            name=name,
+            node_types={"node": NodeType(nodes)},
+            relations={relation: EdgeType(np.size(src))},
+            target="node",
+            splits={"train": len(train)} if train else {},
+        )
+        with GraphWriter(tmp_path / name, schema) as writer:
+            writer.topology(relation, np.asarray(src, np.int64), np.asarray(dst, np.int64))
+            if train:
+                writer.split("train", np.array(train, np.int64))
+        return GraphDirectory.open(tmp_path / name)
+
+    return make

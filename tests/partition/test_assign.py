@@ -1,0 +1,140 @@
+"""Random is balanced and reproducible, METIS finds communities, with and without DGL."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema, NodeType, Relation
+from hopper.partition import partition_graph
+from hopper.partition.metis import MOST_CLASSES, balance_classes, choose_backend
+from hopper.partition.random import assign_random
+from hopper.partition.symmetrise import symmetrise
+
+MakeGraph = Callable[..., GraphDirectory]
+
+
+@pytest.fixture
+def planted(make_graph: MakeGraph) -> GraphDirectory:
+    """Four communities of 500, interleaved by id; nine edges in ten stay inside."""
+    generator = np.random.default_rng(3)
+    nodes, edges = 2000, 10_000
+    src = generator.integers(0, nodes, edges)
+    near = 4 * generator.integers(0, nodes // 4, edges) + src % 4
+    dst = np.where(generator.random(edges) < 0.9, near, generator.integers(0, nodes, edges))
+    return make_graph("planted", nodes, src, dst, range(0, nodes, 3))
+
+
+@pytest.mark.parametrize("backend", ["dgl", "pymetis"])
+def test_metis_finds_planted_communities(planted: GraphDirectory, backend: str) -> None:
+    if backend == "dgl":
+        pytest.importorskip("dgl")
+    folder = planted.path.parent
+    random = partition_graph(planted, folder / "random", 4, "random").description
+    metis = partition_graph(planted, folder / "metis", 4, backend=backend).description
+    # Planted: 7.5 % of the edges; random: three in four.
+    assert metis["edge_cut"] < 0.1 < 0.7 < random["edge_cut"]
+    assert max(metis["balance"].values()) < 1.1
+    assert (metis["method"], metis["backend"]) == ("metis", backend)
+    assert metis["seed_used"] is (backend == "pymetis")
+
+
+def test_pymetis_takes_over_where_dgl_is_missing(
+    planted: GraphDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    assert choose_backend() == "pymetis"
+    with pytest.raises(RequestError, match="METIS needs DGL .*hopper-gnn"):
+        choose_backend("dgl")
+    first = partition_graph(planted, planted.path.parent / "first", 4, seed=9)
+    again = partition_graph(planted, planted.path.parent / "again", 4, seed=9)
+    assert first.description["backend"] == "pymetis"
+    np.testing.assert_array_equal(first.original_ids("node"), again.original_ids("node"))
+
+
+def test_without_any_metis_random_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    monkeypatch.setitem(sys.modules, "pymetis", None)
+    with pytest.raises(RequestError, match="--method random needs neither"):
+        choose_backend()
+    with pytest.raises(RequestError, match="expected auto, dgl or pymetis, given 'parmetis'"):
+        choose_backend("parmetis")
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 7])
+def test_random_is_balanced_by_type(servers: int) -> None:
+    schema = _nodes(author=100, paper=31, venue=2, keyword=0)
+    homes = assign_random(schema, servers, seed=4)
+    for node_type, kind in schema.node_types.items():
+        shares = np.bincount(homes[node_type], minlength=servers)
+        assert shares.sum() == kind.count
+        assert shares.max() - shares.min() <= 1
+
+
+def test_random_depends_on_seed_and_type_alone() -> None:
+    alone = assign_random(_nodes(paper=50), 3, seed=1)["paper"]
+    among = assign_random(_nodes(author=8, paper=50), 3, seed=1)
+    np.testing.assert_array_equal(alone, among["paper"])
+    assert (alone != assign_random(_nodes(paper=50), 3, seed=2)["paper"]).any()
+    assert (alone != assign_random(_nodes(author=50), 3, seed=1)["author"]).any()
+
+
+def test_random_ignores_the_order_of_edges(make_graph: MakeGraph) -> None:
+    generator = np.random.default_rng(0)
+    src, dst = generator.integers(0, 30, (2, 100))
+    order = generator.permutation(100)
+    one = make_graph("one", 30, src, dst, [1])
+    two = make_graph("two", 30, src[order], dst[order], [1])
+    parts = [
+        partition_graph(g, g.path.parent / f"{g.path.name}-p", 3, "random") for g in (one, two)
+    ]
+    np.testing.assert_array_equal(parts[0].original_ids("node"), parts[1].original_ids("node"))
+    relation = Relation("node", "edge", "node")
+    np.testing.assert_array_equal(*(part.topology(relation).indices for part in parts))
+
+
+def test_random_vector_of_the_documentation() -> None:
+    homes = assign_random(_nodes(paper=8), 3, seed=1)["paper"]
+    assert homes.tolist() == [2, 0, 1, 1, 1, 0, 0, 2]
+
+
+def test_symmetric_graph_is_what_sets_give(library: GraphDirectory) -> None:
+    schema = library.schema
+    topologies = {relation: library.topology(relation) for relation in schema.relations}
+    adjacency = symmetrise(schema, topologies)
+    starts = {"author": 0, "paper": 17, "venue": 57, "keyword": 58}
+    pairs = set()
+    for relation, edges in topologies.items():
+        for v in range(edges.indptr.size - 1):
+            for u in edges.indices[edges.indptr[v] : edges.indptr[v + 1]]:
+                ends = (starts[relation.src] + int(u), starts[relation.dst] + v)
+                pairs |= {ends, ends[::-1]} if ends[0] != ends[1] else set()
+    found = [
+        (row, int(end))
+        for row in range(adjacency.nodes)
+        for end in adjacency.indices[adjacency.indptr[row] : adjacency.indptr[row + 1]]
+    ]
+    assert found == sorted(pairs)
+
+
+def test_balance_classes_separate_types_and_training_nodes() -> None:
+    schema = _nodes(author=2, paper=4, venue=1)
+    classes = balance_classes(schema, np.array([0, 1]))
+    assert classes.tolist() == [2, 0, 1, 1, 1, 1, 3]
+    many = _nodes(**{f"type{i}": 20 - i for i in range(12)})
+    roots = np.zeros(20, np.int64)
+    assert balance_classes(many, roots).max() == MOST_CLASSES - 1
+
+
+def _nodes(**counts: int) -> GraphSchema:
+    return GraphSchema(
+        name="nodes",
+        node_types={name: NodeType(count) for name, count in counts.items()},
+        relations={},
+        target=next(iter(counts)),
+    )

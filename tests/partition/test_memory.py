@@ -1,0 +1,92 @@
+"""The memory estimate: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import build, partition_graph
+from hopper.partition.memory import (
+    MemoryEstimate,
+    available_memory,
+    estimate_memory,
+    format_bytes,
+    parse_size,
+    reciprocity,
+)
+
+MakeGraph = Callable[..., GraphDirectory]
+
+
+def test_too_little_memory_is_refused_with_advice(
+    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = library.path.parent / "out"
+    told: list[tuple[MemoryEstimate, int]] = []
+    with pytest.raises(
+        RequestError,
+        match=r"by metis needs about .* of memory \(.*\), 1.0 MiB are allowed by --memory-limit; "
+        "use --method random",
+    ):
+        partition_graph(
+            library, out, 2, memory_limit=1 << 20, on_estimate=lambda *each: told.append(each)
+        )
+    assert told[0][0].peak > 1 << 20
+    assert told[0][1] > 0
+    monkeypatch.setattr(build, "available_memory", lambda: 1000)
+    with pytest.raises(RequestError, match="by random needs about .* 1000 B are available"):
+        partition_graph(library, out, 2, "random", memory_limit=1 << 40)
+    assert not out.exists()
+
+
+def test_estimate_grows_with_edges_and_random_needs_less(make_graph: MakeGraph) -> None:
+    generator = np.random.default_rng(0)
+    peaks = []
+    for edges in (1000, 100_000):
+        src, dst = generator.integers(0, 5000, (2, edges))
+        graph = make_graph(f"g{edges}", 5000, src, dst, [])
+        random = estimate_memory(graph, None).peak
+        metis = estimate_memory(graph, "dgl")
+        assert random < metis.peak == metis.phases[metis.worst]
+        peaks.append(metis.peak)
+    # Every edge adds two ends of 72 bytes, adjacency included.
+    assert peaks[1] - peaks[0] > 99_000 * 2 * 64
+
+
+def test_reciprocity_counts_reversed_edges(make_graph: MakeGraph, library: GraphDirectory) -> None:
+    there, back = list(range(9)), list(range(1, 10))
+    assert reciprocity(make_graph("oneway", 10, there, back, [])) == 0
+    assert reciprocity(make_graph("both", 10, there + back, back + there, [])) == 1
+    assert reciprocity(make_graph("some", 10, [*there, 1], [*back, 0], [])) == pytest.approx(0.2)
+    assert 0 < reciprocity(library) < 1
+
+
+def test_available_memory_is_that_of_the_control_group_if_less() -> None:
+    assert 0 < available_memory() < 1 << 60
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("5", 5), ("2K", 2048), ("1.5M", 1572864), ("16GiB", 16 << 30), (" 1 tb ", 1 << 40)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "many", "-1G", "5X", "1.2.3G"])
+def test_sizes_that_are_not(text: str) -> None:
+    with pytest.raises(RequestError, match="size: expected a number and a unit"):
+        parse_size(text)
+
+
+def test_sizes_for_people() -> None:
+    assert [format_bytes(n) for n in (12, 2048, 3 << 20, 5 << 40)] == [
+        "12 B",
+        "2.0 KiB",
+        "3.0 MiB",
+        "5120.00 GiB",
+    ]

@@ -1,0 +1,156 @@
+"""A partition is the same graph under other names: everything maps back to the original ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.write import GraphWriter
+from hopper.partition import PartitionedGraph, partition_graph
+
+METHODS = ["random", "metis"]
+
+
+@pytest.fixture(params=METHODS)
+def divided(request: pytest.FixtureRequest, library: GraphDirectory) -> PartitionedGraph:
+    """The library over three servers."""
+    out = library.path.parent / "divided"
+    return partition_graph(library, out, 3, request.param, seed=5)
+
+
+def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
+    """[count] the server of each ORIGINAL id."""
+    return graph.book.home(node_type, graph.global_ids(node_type))
+
+
+def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGraph) -> None:
+    for node_type, kind in divided.schema.node_types.items():
+        original = divided.original_ids(node_type)
+        np.testing.assert_array_equal(np.sort(original), np.arange(kind.count))
+        np.testing.assert_array_equal(
+            divided.global_ids(node_type)[original], np.arange(kind.count)
+        )
+        offsets = divided.book.offsets[node_type]
+        for server in range(3):
+            assert (np.diff(original[offsets[server] : offsets[server + 1]]) > 0).all()
+    assert 0 in [divided.book.count("venue", server) for server in range(3)]
+
+
+def test_rows_belong_to_their_original_nodes(
+    library: GraphDirectory, divided: PartitionedGraph
+) -> None:
+    for node_type in divided.schema.node_types:
+        original = divided.original_ids(node_type)
+        offsets = divided.book.offsets[node_type]
+        for server in range(3):
+            mine = original[offsets[server] : offsets[server + 1]]
+            features, labels = (
+                divided.features(node_type, server),
+                divided.labels(node_type, server),
+            )
+            if library.schema.node_types[node_type].feature_dim is None:
+                assert features is None
+            else:
+                expected = library.features(node_type)[mine]
+                assert features is not None
+                assert features.dtype == expected.dtype
+                np.testing.assert_array_equal(features, expected)
+            if node_type in library.schema.labels:
+                np.testing.assert_array_equal(labels, library.labels(node_type)[mine])
+            else:
+                assert labels is None
+
+
+def test_topology_is_the_original_one_in_the_original_order(
+    library: GraphDirectory, divided: PartitionedGraph
+) -> None:
+    for relation in library.schema.relations:
+        old, new = library.topology(relation), divided.topology(relation)
+        src, dst = divided.original_ids(relation.src), divided.original_ids(relation.dst)
+        for row, original in enumerate(dst):
+            here = slice(new.indptr[row], new.indptr[row + 1])
+            there = slice(old.indptr[original], old.indptr[original + 1])
+            # Equal as sequences: neighbours stand in the order of their original ids.
+            np.testing.assert_array_equal(src[new.indices[here]], old.indices[there])
+            np.testing.assert_array_equal(new.edge_ids[here], old.edge_ids[there])
+        assert new.indptr[0] == 0
+        np.testing.assert_array_equal(new.in_degrees, old.in_degrees[dst])
+        np.testing.assert_array_equal(new.out_degrees, old.out_degrees[src])
+
+
+def test_edge_features_stand_in_local_order(
+    library: GraphDirectory, divided: PartitionedGraph
+) -> None:
+    relation = Relation("author", "links", "paper")
+    edges, total = divided.topology(relation), 0
+    for server in range(3):
+        rows = divided.edge_features(relation, server)
+        assert rows is not None
+        start = edges.indptr[divided.book.offsets["paper"][server]]
+        ids = edges.edge_ids[start : start + len(rows)]
+        np.testing.assert_array_equal(rows, library.edge_features(relation)[ids])
+        total += len(rows)
+    assert total == library.schema.relations[relation].count
+    assert divided.edge_features(Relation("paper", "links", "paper"), 0) is None
+
+
+def test_splits_keep_original_ids(library: GraphDirectory, divided: PartitionedGraph) -> None:
+    for name in ("train", "val"):
+        np.testing.assert_array_equal(divided.split(name), library.split(name))
+    assert divided.schema == library.schema
+
+
+def test_edge_cut_and_balance_are_what_counting_gives(
+    library: GraphDirectory, divided: PartitionedGraph
+) -> None:
+    description = divided.description
+    cut_edges, edges = 0, 0
+    in_edges = np.zeros(3)
+    for relation, kind in library.schema.relations.items():
+        old = library.topology(relation)
+        src_home, dst_home = _homes(divided, relation.src), _homes(divided, relation.dst)
+        cut = 0
+        for v in range(old.indptr.size - 1):
+            for u in old.indices[old.indptr[v] : old.indptr[v + 1]]:
+                cut += src_home[u] != dst_home[v]
+                in_edges[dst_home[v]] += 1
+        share = cut / kind.count if kind.count else 0.0
+        assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
+        cut_edges, edges = cut_edges + cut, edges + kind.count
+    assert description["edge_cut"] == pytest.approx(cut_edges / edges, abs=1e-6)
+    nodes = sum(np.bincount(_homes(divided, t), minlength=3) for t in library.schema.node_types)
+    train = np.bincount(_homes(divided, "paper")[library.split("train")], minlength=3)
+    for name, counts in (("nodes", nodes), ("edges", in_edges), ("train", train)):
+        expected = counts.max() / counts.mean()
+        assert description["balance"][name] == pytest.approx(expected, abs=1e-6)
+    assert [share["train"] for share in description["per_server"]] == train.tolist()
+
+
+def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
+    relation = Relation("author", "writes", "paper")
+    schema = GraphSchema(
+        name="links",
+        node_types={"author": NodeType(3), "paper": NodeType(4)},
+        relations={relation: EdgeType(4)},
+        target=relation,
+        splits={"train": 2},
+    )
+    out = library.path.parent / "links"
+    with GraphWriter(out, schema) as writer:
+        writer.topology(relation, np.array([0, 1, 2, 0]), np.array([3, 0, 3, 1]))
+        writer.split("train", np.array([0, 2]))
+    divided = partition_graph(GraphDirectory.open(out), out.parent / "two", 2, "random")
+    home = _homes(divided, "paper")[3]
+    assert [share["train"] for share in divided.description["per_server"]] == [
+        2 if server == home else 0 for server in range(2)
+    ]
+    np.testing.assert_array_equal(divided.split("train"), [0, 2])
+
+
+def test_one_server_cuts_nothing(library: GraphDirectory) -> None:
+    for method in METHODS:
+        whole = partition_graph(library, library.path.parent / f"one-{method}", 1, method)
+        assert whole.description["edge_cut"] == 0
+        np.testing.assert_array_equal(whole.original_ids("paper"), np.arange(40))
