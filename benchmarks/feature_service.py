@@ -18,22 +18,30 @@ import math
 import os
 import platform
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import psutil
+from feature_service_peers import (
+    DIM,
+    RATE,
+    ROOT,
+    ROW_BYTES,
+    grpc_caller,
+    serve_grpc,
+    serve_tcp,
+    started,
+    tcp_caller,
+    two_hosts,
+)
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -41,111 +49,19 @@ from rich.table import Table
 from cache_server.client import FeatureClient
 from cache_server.shard import TableSpec, write_manifest
 
-ROOT = Path(__file__).resolve().parent.parent
-DIM = 600
-ROW_BYTES = 4 * DIM
-CHUNK = 1 << 20
-# ids in a call -> pairs of calls
-PAIRS = {1: 400, 64: 400, 10_000: 40, 100_000: 20}
+# link -> ids in a call -> pairs of calls
+PAIRS = {
+    "loopback": {1: 400, 64: 400, 10_000: 60, 100_000: 30},
+    "veth": {1: 400, 64: 400, 10_000: 20, 100_000: 10},
+}
+PEERS = {"loopback": "grpc", "veth": "tcp"}
 GOALS = {"loopback": 0.70, "veth": 0.90}
-METHOD = "/bare.Stream/Send"
-STREAM_OPTIONS = [("grpc.max_receive_message_length", -1)]
-RATE = "1gbit"
-BURST = "128kb"
 
 
-def serve_grpc(listen: str) -> None:
-    """A server stream that sends as many bytes as 8 bytes of request stand for, in 1 MB chunks."""
-    chunk = os.urandom(CHUNK)
-
-    def send(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        left = len(request) // 8 * ROW_BYTES
-        while left > 0:
-            yield chunk if left >= CHUNK else chunk[:left]
-            left -= CHUNK
-
-    server = grpc.server(futures.ThreadPoolExecutor(4), options=STREAM_OPTIONS)
-    service, name = METHOD[1:].split("/")
-    handler = grpc.unary_stream_rpc_method_handler(send)
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(service, {name: handler}),)
-    )
-    host = listen.rpartition(":")[0]
-    port = server.add_insecure_port(listen)
-    server.start()
-    print(f"{host}:{port}", flush=True)
-    server.wait_for_termination()
-
-
-def serve_tcp(listen: str) -> None:
-    """A socket that answers an 8-byte count and that many ids with that many rows' bytes."""
-    host, _, port = listen.rpartition(":")
-    chunk = memoryview(os.urandom(CHUNK))
-    with socket.create_server((host, int(port))) as server:
-        print(f"{host}:{server.getsockname()[1]}", flush=True)
-        connection, _ = server.accept()
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while head := connection.recv(8, socket.MSG_WAITALL):
-                count = int.from_bytes(head, "little")
-                connection.recv(8 * count, socket.MSG_WAITALL)
-                left = count * ROW_BYTES
-                while left > 0:
-                    connection.sendall(chunk[:left])
-                    left -= CHUNK
-
-
-def grpc_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
-    """A function that asks :func:`serve_grpc` for rows."""
-    call = grpc.insecure_channel(address, STREAM_OPTIONS).unary_stream(METHOD)
-
-    def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        target, place = out.reshape(-1).view(np.uint8), 0
-        for message in call(ids.tobytes(), timeout=60):
-            target[place : place + len(message)] = np.frombuffer(message, np.uint8)
-            place += len(message)
-        if place != target.size:
-            raise RuntimeError(f"{place} of {target.size} bytes came")
-
-    return ask
-
-
-def tcp_caller(address: str) -> Callable[[NDArray[np.int64], NDArray[np.float32]], None]:
-    """A function that asks :func:`serve_tcp` for rows."""
-    host, _, port = address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=60)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-        connection.sendall(ids.size.to_bytes(8, "little") + ids.tobytes())
-        target = memoryview(out.reshape(-1).view(np.uint8))
-        while target:
-            received = connection.recv_into(target)
-            if not received:
-                raise RuntimeError("the peer closed the connection")
-            target = target[received:]
-
-    return ask
-
-
-class CpuMeter:
-    """CPU seconds of this process and one other, since the meter was last read."""
-
-    def __init__(self, pid: int) -> None:
-        self._processes = [psutil.Process(), psutil.Process(pid)]
-        self._before = self._total()
-
-    def _total(self) -> float:
-        times = [process.cpu_times() for process in self._processes]
-        return sum(t.user + t.system for t in times)
-
-    def restart(self) -> None:
-        """Forget what was used so far."""
-        self._before = self._total()
-
-    def used(self) -> float:
-        """Seconds since :meth:`restart`."""
-        return self._total() - self._before
+def cpu_seconds(pid: int) -> float:
+    """CPU time that this process and another one have used together."""
+    times = [process.cpu_times() for process in (psutil.Process(), psutil.Process(pid))]
+    return sum(t.user + t.system for t in times)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -153,7 +69,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     client = FeatureClient([options.service])
     client.wait_until_serving(30)
     rows = client.describe(0).tables[0].count
-    peer = {"grpc": grpc_caller, "tcp": tcp_caller}[options.peer_kind](options.peer)
+    peer = {"grpc": grpc_caller, "tcp": tcp_caller}[PEERS[options.link]](options.peer)
 
     def service(ids: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
@@ -161,7 +77,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sides = {"service": service, "peer": peer}
     rng = np.random.default_rng(options.seed)
     results = {}
-    for count, pairs in PAIRS.items():
+    for count, pairs in PAIRS[options.link].items():
         out = np.zeros((count, DIM), np.float32)
         seconds: dict[str, list[float]] = {side: [] for side in sides}
         for pair in range(-2, pairs):
@@ -173,10 +89,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                     seconds[side].append(time.perf_counter() - start)
         cpu = {}
         for side, pid in (("service", options.service_pid), ("peer", options.peer_pid)):
-            meter = CpuMeter(pid)
-            for _ in range(max(2, pairs // 4)):
+            before, calls = cpu_seconds(pid), max(2, pairs // 4)
+            for _ in range(calls):
                 sides[side](ids, out)
-            cpu[side] = meter.used() / max(2, pairs // 4)
+            cpu[side] = (cpu_seconds(pid) - before) / calls
         results[str(count)] = {"seconds": seconds, "cpu_seconds_per_call": cpu}
     client.close()
     return results
@@ -205,69 +121,14 @@ def make_table(directory: Path, megabytes: int, seed: int) -> None:
     write_manifest(folder, 0, 1, [spec])
 
 
-@contextmanager
-def started(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process and the last word of its first line, its address; ended afterwards."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline().split()
-        if not line:
-            raise RuntimeError(f"{' '.join(command)} ended with {process.wait()}")
-        yield process, line[-1]
-    finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        finally:
-            process.kill()
-
-
-@contextmanager
-def two_hosts() -> Iterator[tuple[list[str], list[str], str]]:
-    """Two network namespaces joined by a rate-limited veth pair, torn down afterwards.
-
-    Yields the command prefixes that run in the first and in the second, and the first's address.
-    """
-    names = [f"hopper{os.getpid()}{side}" for side in "ab"]
-
-    def ip(*arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip(
-            "link",
-            "add",
-            "eth0",
-            "netns",
-            names[0],
-            "type",
-            "veth",
-            "peer",
-            "eth0",
-            "netns",
-            names[1],
-        )
-        for place, name in enumerate(names, start=1):
-            inside = ["ip", "netns", "exec", name]
-            ip("-n", name, "address", "add", f"10.77.0.{place}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "lo", "up")
-            ip("-n", name, "link", "set", "eth0", "up")
-            shaping = f"tc qdisc add dev eth0 root tbf rate {RATE} burst {BURST} latency 50ms"
-            subprocess.run([*inside, *shaping.split()], check=True, capture_output=True)
-        first, second = (["ip", "netns", "exec", name] for name in names)
-        yield first, second, "10.77.0.1"
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-
-
 def run_link(
-    directory: Path, host: str, peer: str, seed: int, server_prefix: list[str], prefix: list[str]
+    link: str, directory: Path, seed: int, host: str, server_prefix: list[str], prefix: list[str]
 ) -> dict[str, Any]:
-    """Start service and peer, measure them from a process of its own, end all three."""
+    """Start service and peer, measure them from a process of its own, end all three.
+
+    The prefixes are what runs a command on the servers' host and on the client's.
+    """
+    peer = PEERS[link]
     script = [sys.executable, str(Path(__file__).resolve())]
     service = [sys.executable, "-m", "cache_server", str(directory), "--server", "0"]
     with ExitStack() as stack:
@@ -279,7 +140,7 @@ def run_link(
         )
         measuring = ["--role", "measure", "--service", address, "--service-pid", str(served.pid)]
         measuring += ["--peer", peer_address, "--peer-pid", str(peer_process.pid)]
-        measuring += ["--peer-kind", peer, "--seed", str(seed)]
+        measuring += ["--link", link, "--seed", str(seed)]
         done = subprocess.run(
             [*prefix, *script, *measuring], check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
@@ -322,7 +183,15 @@ def machine() -> dict[str, Any]:
 
 def commit() -> str | None:
     """The repository's commit, with "+" if the working tree differs; None outside one."""
-    describe = ["git", "describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+    describe = [
+        "git",
+        "--no-optional-locks",
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--dirty=+",
+        "--exclude=*",
+    ]
     done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
 
@@ -333,16 +202,14 @@ def show(console: Console, links: dict[str, Any]) -> None:
         if "skipped" in link:
             console.print(f"{name}: skipped: {link['skipped']}")
             continue
-        table = Table(title=f"{name}: service against {link['peer']}")
-        for heading in ("ids", "rows/s", "p50 ms", "p99 ms", "CPU ms", "peer p50", "peer p99"):
-            table.add_column(heading, justify="right")
-        table.add_column("peer CPU", justify="right")
-        table.add_column("rate / peer's (95 %)", justify="right")
+        table = Table(title=f"{name}: service | {link['peer']}")
+        for heading in ("ids", "rows/s", "p50 ms", "p99 ms", "CPU ms", "rate, service / peer"):
+            table.add_column(heading, justify="right", no_wrap=True)
         for row in link["sizes"]:
-            ours, peer = row["service"], row["peer"]
-            cells = [f"{row['ids']:,}", f"{ours['rows_per_second']:,.0f}"]
-            cells += [f"{ours[key]:.2f}" for key in ("p50_ms", "p99_ms", "cpu_ms")]
-            cells += [f"{peer[key]:.2f}" for key in ("p50_ms", "p99_ms", "cpu_ms")]
+            sides = [row["service"], row["peer"]]
+            cells = [f"{row['ids']:,}", " | ".join(f"{s['rows_per_second']:,.0f}" for s in sides)]
+            for key in ("p50_ms", "p99_ms", "cpu_ms"):
+                cells.append(" | ".join(f"{side[key]:.2f}" for side in sides))
             low, high = row["ratio_95"]
             table.add_row(*cells, f"{row['ratio']:.2f} ({low:.2f}-{high:.2f})")
         console.print(table)
@@ -357,14 +224,14 @@ def run(out: Path, megabytes: int, seed: int) -> None:
     with tempfile.TemporaryDirectory(prefix="hopper-feature-service-") as folder:
         directory = Path(folder)
         make_table(directory, megabytes, seed)
-        raw = run_link(directory, "127.0.0.1", "grpc", seed, [], [])
+        raw = run_link("loopback", directory, seed, "127.0.0.1", [], [])
         links["loopback"] = {"peer": "a bare grpcio stream", "sizes": summarise(raw)}
         if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")):
             why = "a veth pair needs root and the programs ip and tc"
             links["veth"] = {"skipped": why}
         else:
             with two_hosts() as (server_prefix, prefix, host):
-                raw = run_link(directory, host, "tcp", seed, server_prefix, prefix)
+                raw = run_link("veth", directory, seed, host, server_prefix, prefix)
             links["veth"] = {"peer": "a plain TCP socket", "rate": RATE, "sizes": summarise(raw)}
     result = {
         "schema": 1,
@@ -382,7 +249,8 @@ def run(out: Path, megabytes: int, seed: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / "feature_service.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
-    console = Console()
+    # The table must not be folded where the output is a file.
+    console = Console(width=None if sys.stdout.isatty() else 130)
     show(console, links)
     console.print(f"written: {path}")
 
@@ -394,7 +262,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--megabytes", type=int, default=600, help="size of the table")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--role", choices=("run", "grpc", "tcp", "measure"), default="run")
-    for name in ("listen", "service", "peer", "peer-kind"):
+    for name in ("listen", "service", "peer", "link"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     for name in ("service-pid", "peer-pid"):
         parser.add_argument(f"--{name}", type=int, help=argparse.SUPPRESS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
 from cache_server.wire import IDS_PER_REQUEST
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command's options; also what ``hopper serve`` accepts."""
+def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
+    """The command's options; without ``-h``, to be the parent of a parser that has its own."""
     parser = argparse.ArgumentParser(
-        prog="cache_server", description="Serve one server's rows of a partitioned graph."
+        prog="cache_server",
+        description="Serve one server's rows of a partitioned graph.",
+        add_help=add_help,
     )
     parser.add_argument("partitioned", type=Path, help="directory that holds server-<I>/")
     parser.add_argument("--server", type=int, required=True, metavar="I", help="index, from 0")
@@ -28,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--drain",
-        type=float,
+        type=_seconds,
         default=DEFAULT_DRAIN_SECONDS,
         metavar="SECONDS",
         help="how long running requests may take after SIGTERM",
@@ -46,7 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     -------
     0 after a graceful end; 2 if nothing could be served, with the reason on stderr.
     """
-    options = build_parser().parse_args(argv)
+    return serve_with(build_parser().parse_args(argv))
+
+
+def serve_with(options: argparse.Namespace) -> int:
+    """Run a server with parsed options; returns what :func:`main` does."""
     try:
         serve(
             options.partitioned,
@@ -65,9 +72,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer >= 1, found {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected seconds >= 0, found {text!r}")
     return value
 
 

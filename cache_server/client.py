@@ -66,6 +66,10 @@ class FeatureClient:
         request, failed ones included, with the sizes of the serialised messages; never from two
         threads at once.
     ids_per_request: larger fetches are split into requests of at most this many ids.
+
+    Raises
+    ------
+    BadRequest: ``deadline`` or ``ids_per_request`` is not positive.
     """
 
     def __init__(
@@ -76,6 +80,11 @@ class FeatureClient:
         on_transfer: Callable[[int, int, int], None] | None = None,
         ids_per_request: int = IDS_PER_REQUEST,
     ) -> None:
+        if not deadline > 0 or ids_per_request < 1:
+            raise BadRequest(
+                "expected deadline > 0 and ids_per_request >= 1, "
+                f"found {deadline!r} and {ids_per_request!r}"
+            )
         self.addresses = tuple(addresses)
         self.deadline = deadline
         self._ids_per_request = ids_per_request
@@ -175,7 +184,8 @@ class FeatureClient:
                 fetch.deadline,
                 fetch.stop,
             )
-            fetch.fill(part, self._fetch[part.server], patience, self._count)
+            stub = partial(self._invoke, self._fetch[part.server])
+            fetch.fill(part, stub, patience, self._count)
 
         run_all(self._pool, [partial(fill, part) for part in parts if part.ids.size], fetch.abandon)
 
@@ -217,9 +227,17 @@ class FeatureClient:
         """The reply of a call with one answer, after as many attempts as ``patience`` allows."""
         while True:
             try:
-                return call(request, timeout=patience.attempt_seconds())
+                return self._invoke(call, request, timeout=patience.attempt_seconds())
             except grpc.RpcError as error:
                 patience.failed(error)
+
+    def _invoke(self, call: Callable[..., Any], request: Any, timeout: float) -> Any:
+        try:
+            return call(request, timeout=timeout)
+        except ValueError:
+            # What grpc raises on a channel that was closed while this call was on its way.
+            self._check_open()
+            raise
 
     def _count(self, server: int, sent: int, received: int) -> None:
         if self._on_transfer is not None:

@@ -112,7 +112,7 @@ def draw_positions(
 
 
 @kernel
-def _contains(values: NDArray[np.int64], size: np.int64, wanted: np.int64) -> bool:
+def _contains(values: NDArray[np.int64], size: int, wanted: np.int64) -> bool:
     found = False
     for j in range(size):
         found |= values[j] == wanted

@@ -83,8 +83,7 @@ class Patience:
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise self._expired() from error
-        if self._stop.is_set():
-            raise ServerFault(*self._named, "given up because another server failed") from error
+        self._check_wanted()
         if code not in _TRANSIENT:
             kind = InvalidRequest if code is grpc.StatusCode.INVALID_ARGUMENT else ServerFault
             prefix = "" if kind is InvalidRequest else f"{code.name}: "
@@ -100,11 +99,16 @@ class Patience:
             raise self._expired()
         # Half of what is left, so that one more attempt always fits in.
         self._stop.wait(min(random.uniform(0.0, self._wait), left / 2))
+        self._check_wanted()
         self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
 
     def bad_reply(self, detail: str) -> BadReply:
         """The error for a reply that does not fit the question."""
         return BadReply(*self._named, detail)
+
+    def _check_wanted(self) -> None:
+        if self._stop.is_set():
+            raise ServerFault(*self._named, "given up because another server failed")
 
     def _expired(self) -> CallError:
         if self._failures:

@@ -17,13 +17,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cache_server.errors import ListenError
+from cache_server.parent import end_with_parent
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
 from cache_server.wire import ID_BYTES, IDS_PER_REQUEST, SERVICE
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
-_PR_SET_PDEATHSIG: Final = 1
 # glibc's mallopt parameters, and the sizes below which freed memory stays with the process.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BLOCK_BYTES: Final = 32 << 20
@@ -114,7 +114,7 @@ def serve(
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, end)
     if die_with_parent:
-        _end_with_parent()
+        end_with_parent()
     _keep_freed_memory()
     shard = Shard.open(Path(directory) / f"server-{server}")
     running = FeatureServer(shard, listen, threads=threads, ids_per_request=ids_per_request)
@@ -153,13 +153,3 @@ def _keep_freed_memory() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
     mallopt(_M_TRIM_THRESHOLD, _KEPT_TOTAL_BYTES)
-
-
-def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the thread that started this process ends (Linux)."""
-    parent = os.getppid()
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        # The parent ended before the request was made: no signal will come.
-        signal.raise_signal(signal.SIGTERM)

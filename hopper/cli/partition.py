@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,20 +15,21 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.progress import Progress as Bars
 from rich.table import Table
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
 from hopper.micrograph.locality import measure_locality
-from hopper.partition import partition_graph, record_locality
+from hopper.partition import PartitionedGraph, partition_graph, record_locality
 from hopper.partition.assign import check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
+from hopper.partition.phases import Phases, Progress
 
 
 def add_parser(subparsers: Any) -> None:
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     limit = parse_size(arguments.memory_limit) if arguments.memory_limit else None
     with _progress_console() as console:
-        progress = _Bars(console) if console.is_terminal else _Lines(console)
+        progress: Progress = _Bars(console) if console.is_terminal else _Lines(console)
         result = partition_graph(
             GraphDirectory.open(arguments.graph),
             arguments.out,
@@ -95,18 +95,30 @@ def run(arguments: argparse.Namespace) -> int:
         )
         description = result.description
         if arguments.locality_roots > 0:
-            start = time.perf_counter()
-            progress.begin("measure locality", None)
-            measured = measure_locality(
-                result, fanouts, arguments.locality_roots, seed=arguments.seed
-            )
-            progress.end(time.perf_counter() - start)
-            description = record_locality(arguments.out, measured.as_json())
+            description = _measure_locality(result, fanouts, arguments, console, progress)
     if arguments.json:
         print(json.dumps(description, indent=2))
     else:
         _show(description, arguments.out)
     return 0
+
+
+def _measure_locality(
+    graph: PartitionedGraph,
+    fanouts: list[int],
+    arguments: argparse.Namespace,
+    console: Console,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Measure R_micro and R_sub and record them; returns the description."""
+    target = graph.schema.target_type()
+    if graph.book.total(target) == 0:
+        console.print(f"locality not measured: node type {target!r} has no nodes")
+        return graph.description
+    phases = Phases(progress)
+    with phases.phase("measure locality"):
+        measured = measure_locality(graph, fanouts, arguments.locality_roots, seed=arguments.seed)
+    return record_locality(graph.path, measured.as_json())
 
 
 def _fanouts(text: str) -> list[int]:
@@ -168,33 +180,33 @@ def _show(description: dict[str, Any], out: Path) -> None:
 
 
 class _Bars:
-    """Progress on a terminal: one line a phase."""
+    """Progress on a terminal: one bar a phase, which stays when the phase is over."""
 
     def __init__(self, console: Console) -> None:
-        self._progress = Progress(
+        self._console = console
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Show a new bar."""
+        self._bars = Bars(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=console,
+            console=self._console,
         )
-
-    def begin(self, phase: str, total: int | None) -> None:
-        """Show a new line."""
-        self._progress.start()
-        self._task = self._progress.add_task(phase, total=total)
+        self._task = self._bars.add_task(phase, total=total)
+        self._bars.start()
 
     def advance(self, units: int) -> None:
         """Move the bar."""
-        self._progress.advance(self._task, units)
+        self._bars.advance(self._task, units)
 
     def end(self, seconds: float) -> None:
-        """Fill the bar and leave it."""
-        task = self._progress.tasks[-1]
-        done = task.total if task.total is not None else 1
-        self._progress.update(self._task, total=done, completed=done)
-        self._progress.stop()
+        """Leave the bar as it stands; a phase without known units counts as one."""
+        if self._bars.tasks[0].total is None:
+            self._bars.update(self._task, total=1, completed=1)
+        self._bars.stop()
 
 
 class _Lines:

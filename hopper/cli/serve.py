@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cache_server.__main__ import main as serve_main
+from cache_server.__main__ import build_parser, serve_with
 
 
 def add_parser(commands: Any) -> None:
-    """Add the subcommand."""
+    """Add the subcommand, with the options of ``python -m cache_server``."""
     parser = commands.add_parser(
         "serve",
         help="serve one server's rows (the same as python -m cache_server)",
-        add_help=False,
+        description="Serve one server's rows of a partitioned graph until SIGTERM or SIGINT.",
+        parents=[build_parser(add_help=False)],
     )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    return serve_main(options.arguments)
+    return serve_with(options)

@@ -27,7 +27,7 @@ def draw_hop(
     indices: NDArray[np.int64],
     original_ids: NDArray[np.int64],
     frontier: NDArray[np.int64],
-    fanout: np.int64,
+    fanout: int,
     key: np.uint64,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Draw the neighbours of a frontier (design.md, invariant 1; docs/draws.md).
@@ -74,7 +74,7 @@ def draw_hop(
 
 @numba.njit(cache=True, nogil=True)
 def discover(
-    sources: NDArray[np.int64], table: NDArray[np.int32], known: np.int64
+    sources: NDArray[np.int64], table: NDArray[np.int32], known: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give every source its frontier row; new nodes get rows in order of first appearance.
 
@@ -105,7 +105,7 @@ def discover(
 
 @numba.njit(cache=True, nogil=True, parallel=True)
 def discover_parallel(
-    sources: NDArray[np.int64], table: NDArray[np.int32], known: np.int64, slots: np.int64
+    sources: NDArray[np.int64], table: NDArray[np.int32], known: int, slots: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """:func:`discover` on ``slots`` threads (a power of two): the same result.
 
@@ -120,7 +120,7 @@ def discover_parallel(
             if (node >> _SLOT_BITS) & (slots - 1) == slot:
                 row = np.int64(table[node])
                 if row == UNSEEN:
-                    row = -2 - i
+                    row = np.int64(-2 - i)
                     table[node] = np.int32(row)
                 rows[i] = row
     new_rows = np.empty(size, np.int32)

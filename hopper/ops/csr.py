@@ -84,17 +84,20 @@ def destinations(block: Block) -> Tensor:
 def _transpose(block: Block) -> tuple[Tensor, Tensor]:
     """Row pointers by source, and the edges in that order (a stable sort, so repeatable)."""
     if "ops.transpose" not in block.prepared:
-        indices = block.indices
-        if indices.device.type == "cpu":
-            indptr, order = _counting_sort(indices.contiguous().numpy(), block.num_src)
-            pair = torch.from_numpy(indptr), torch.from_numpy(order)
+        if block.indices.device.type == "cpu":
+            arrays = _counting_sort(block.indices.contiguous().numpy(), block.num_src)
+            pair = torch.from_numpy(arrays[0]), torch.from_numpy(arrays[1])
         else:
-            ordered, by_source = torch.sort(indices, stable=True)
-            rows = torch.arange(block.num_src + 1, device=indices.device)
-            pair = torch.searchsorted(ordered, rows), by_source
+            pair = _stable_sort(block.indices, block.num_src)
         block.prepared["ops.transpose"] = pair
     indptr_t, order_t = block.prepared["ops.transpose"]
     return indptr_t, order_t
+
+
+def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
+    """As :func:`_counting_sort`, on any device."""
+    ordered, order = torch.sort(keys, stable=True)
+    return torch.searchsorted(ordered, torch.arange(num_keys + 1, device=keys.device)), order
 
 
 @numba.njit(cache=True, nogil=True)

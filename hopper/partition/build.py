@@ -15,7 +15,7 @@ from hopper.partition.memory import (
     estimate_memory,
     require_memory,
 )
-from hopper.partition.metis import choose_backend
+from hopper.partition.metis import Backend, choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.relabel import relabel
@@ -63,10 +63,7 @@ def partition_graph(
     check_request(schema, servers, method)
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
-    estimate, available = estimate_memory(graph, chosen), available_memory()
-    if on_estimate is not None:
-        on_estimate(estimate, available)
-    require_memory(estimate, available, memory_limit, method)
+    estimate = _require_memory(graph, chosen, method, memory_limit, on_estimate)
 
     phases = Phases(progress)
     edges = sum(kind.count for kind in schema.relations.values())
@@ -89,3 +86,17 @@ def partition_graph(
         description["memory_estimate_bytes"] = estimate.peak
         write_description(work, description)
     return PartitionedGraph.open(out)
+
+
+def _require_memory(
+    graph: GraphDirectory,
+    backend: Backend | None,
+    method: str,
+    limit: int | None,
+    on_estimate: Callable[[MemoryEstimate, int], None] | None,
+) -> MemoryEstimate:
+    estimate, available = estimate_memory(graph, backend), available_memory()
+    if on_estimate is not None:
+        on_estimate(estimate, available)
+    require_memory(estimate, available, limit, method)
+    return estimate

@@ -41,6 +41,7 @@ def describe(
     offsets = {node_type: each.offsets for node_type, each in maps.items()}
     nodes = sum((np.diff(each) for each in offsets.values()), np.zeros(servers, np.int64))
     edges = sum((each.in_edges for each in shares.values()), np.zeros(servers, np.int64))
+    cut = sum(each.cut for each in shares.values())
     homes = assignment.homes[schema.target_type()]
     # Weights make bincount return floats; counts below 2**53 are exact in them.
     train = np.bincount(homes, weights=roots, minlength=servers).astype(np.int64)
@@ -53,10 +54,7 @@ def describe(
         "seed": assignment.seed,
         "seed_used": assignment.seed_used,
         "offsets": {node_type: each.tolist() for node_type, each in offsets.items()},
-        "edge_cut": _fraction(
-            sum(each.cut for each in shares.values()),
-            sum(each.count for each in schema.relations.values()),
-        ),
+        "edge_cut": _fraction(cut, int(edges.sum())),
         "edge_cut_by_relation": {
             str(relation): _fraction(each.cut, schema.relations[relation].count)
             for relation, each in shares.items()
@@ -67,13 +65,10 @@ def describe(
             "train": _imbalance(train),
         },
         "per_server": [
-            {
-                "nodes": int(nodes[server]),
-                "edges": int(edges[server]),
-                "train": int(train[server]),
-                "feature_bytes": feature_bytes[server],
-            }
-            for server in range(servers)
+            {"nodes": n, "edges": e, "train": t, "feature_bytes": f}
+            for n, e, t, f in zip(
+                nodes.tolist(), edges.tolist(), train.tolist(), feature_bytes, strict=True
+            )
         ],
         "topology": "replicated",
     }

@@ -29,6 +29,7 @@ _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
 _LIBRARIES: Final = 256 << 20
 _BUFFERS: Final = 64 << 20
 _SAMPLE: Final = 2000
+_CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -100,10 +101,9 @@ def reciprocity(graph: GraphDirectory) -> float:
     return found / total if total else 0.0
 
 
-def available_memory() -> int:
+def available_memory(group: Path = _CONTROL_GROUP) -> int:
     """Bytes that can still be had: of the machine, or of this control group if that is less."""
     available = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")
     try:
         limit = (group / "memory.max").read_text().strip()
         used = int((group / "memory.current").read_text())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from cache_server.server import _end_with_parent as end_with_parent
+from cache_server.parent import end_with_parent
 from hopper.config import load_config
 from hopper.errors import HopperError
 from hopper.train.launch import DIE_WITH_PARENT

@@ -54,7 +54,7 @@ class Trainer:
     ) -> None:
         self.state = state
         self.engine = engine
-        self._schedule = schedule
+        self.schedule = schedule
         self._evaluator = evaluator
         self._run_dir = run_dir
         self._is_first = state.cluster.rank == 0
@@ -83,14 +83,14 @@ class Trainer:
 
     def _train_epoch(self, console: RunConsole) -> EpochRecord:
         state, progress = self.state, self._progress
-        console.start_epoch(progress.epoch, progress.iteration, self._schedule.iterations)
+        console.start_epoch(progress.epoch, progress.iteration, self.schedule.iterations)
         state.cluster.arrive(f"starting epoch {progress.epoch}")
         state.packed.module.train()
         self._reset_counters()
         start = time.perf_counter()
-        while progress.iteration < self._schedule.iterations:
+        while progress.iteration < self.schedule.iterations:
             state.log.within(epoch=progress.epoch, iteration=progress.iteration)
-            batch = self._schedule.batch(progress.epoch, progress.iteration)
+            batch = self.schedule.batch(progress.epoch, progress.iteration)
             report = self.engine.train_step(batch)
             progress.losses.append(report.loss)
             progress.iteration += 1
@@ -194,7 +194,7 @@ class Trainer:
 
     def _checkpoint_if_due(self) -> None:
         every = self.state.config.train.checkpoint_every
-        unfinished = self._progress.iteration < self._schedule.iterations
+        unfinished = self._progress.iteration < self.schedule.iterations
         if every and unfinished and self._progress.step % every == 0:
             self._save_checkpoint()
 
@@ -233,7 +233,7 @@ class Trainer:
         state = self.state
         console.say(
             f"engine {self.engine.name}: {state.cluster.world} ranks on {state.cluster.servers} "
-            f"servers, {self._schedule.iterations} iterations an epoch, model "
+            f"servers, {self.schedule.iterations} iterations an epoch, model "
             f"{state.config.model.name} with {state.packed.parameters.numel()} parameters, "
             f"{state.config.train.dtype} on {state.cluster.device}"
         )

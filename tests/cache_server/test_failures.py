@@ -224,6 +224,17 @@ def test_the_first_failure_cancels_the_other_servers():
         assert released.wait(5)
 
 
+def test_closing_ends_a_fetch_between_attempts():
+    client = FeatureClient([f"127.0.0.1:{unused_port()}"], deadline=30)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(fetch, client, [1])
+        time.sleep(0.3)
+        assert not waiting.done()
+        client.close()
+        with pytest.raises((ServerFault, BadRequest), match=r"[Cc]losed"):
+            waiting.result(5)
+
+
 def test_closing_ends_a_fetch_that_waits():
     def hold(ids, context):
         ended = threading.Event()

@@ -118,6 +118,19 @@ def test_a_port_is_never_shared(partitioned, start):
     assert f"cannot bind {address}" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (("--threads", "0"), "--threads: expected an integer >= 1, found '0'"),
+        (("--drain", "nan"), "--drain: expected seconds >= 0, found 'nan'"),
+    ],
+)
+def test_an_option_out_of_range(partitioned, option, text):
+    done = run(partitioned.path, "--server", 0, "--listen", "127.0.0.1:0", *option)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
 def test_no_such_server(partitioned):
     done = run(partitioned.path, "--server", 9, "--listen", "127.0.0.1:0")
     assert done.returncode == 2

@@ -125,6 +125,12 @@ def test_arguments_that_do_not_fit_are_refused_before_sending(ids, out, places, 
     assert counted == []
 
 
+@pytest.mark.parametrize("options", [{"deadline": 0.0}, {"ids_per_request": 0}])
+def test_limits_that_could_never_end_are_refused(options):
+    with pytest.raises(BadRequest, match="expected deadline > 0 and ids_per_request >= 1"):
+        FeatureClient(["127.0.0.1:1"], **options)
+
+
 def test_a_closed_client_says_so():
     client = FeatureClient(["127.0.0.1:1"])
     client.close()

@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
 
     class Counting(CsrKernels):
-        def gather_sum(self, csr, x, weights):  # type: ignore[no-untyped-def]
+        def gather_sum(self, csr, x, weights):
             seen.append("plain" if weights is None else "weighted")
             return super().gather_sum(csr, x, weights)
 

@@ -11,6 +11,7 @@ from hopper.errors import RequestError
 from hopper.ops import (
     copy_mean,
     copy_sum,
+    csr,
     edge_add,
     edge_softmax,
     edge_softmax_with_self,
@@ -226,6 +227,18 @@ def test_block_keeps_what_was_prepared(make_block, kernels):
     assert kept
     copy_sum(block, leaf(NUM_SRC, 8)).sum().backward()
     assert {key: id(value) for key, value in block.prepared.items()} == kept
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 6), max_size=30))
+def test_both_transposes_agree(sources):
+    keys = torch.tensor(sources, dtype=torch.int64)
+    indptr, order = csr._counting_sort(keys.numpy(), 7)
+    other_indptr, other_order = csr._stable_sort(keys, 7)
+    assert indptr.tolist() == other_indptr.tolist()
+    assert order.tolist() == other_order.tolist()
+    by_key = sorted(range(len(sources)), key=sources.__getitem__)
+    assert order.tolist() == by_key
 
 
 def test_wrong_shapes_are_named(make_block):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 
@@ -101,8 +102,6 @@ w = torch.ones(1, requires_grad=True)
 
 @pytest.mark.parametrize("choice", ["auto", "torch"])
 def test_import_is_lazy_and_the_kernels_are_silent(choice):
-    import os
-
     if choice == "auto" and isinstance(selection.load_dgl(), str):
         pytest.skip("without DGL its absence is said")
     run = subprocess.run(

@@ -49,7 +49,7 @@ def test_pymetis_takes_over_where_dgl_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "dgl", None)
     assert choose_backend() == "pymetis"
-    with pytest.raises(RequestError, match="METIS needs DGL .*hopper-gnn"):
+    with pytest.raises(RequestError, match=r"METIS needs DGL .*hopper-gnn"):
         choose_backend("dgl")
     first = partition_graph(planted, planted.path.parent / "first", 4, seed=9)
     again = partition_graph(planted, planted.path.parent / "again", 4, seed=9)

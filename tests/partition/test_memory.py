@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def test_too_little_memory_is_refused_with_advice(
     assert told[0][0].peak > 1 << 20
     assert told[0][1] > 0
     monkeypatch.setattr(build, "available_memory", lambda: 1000)
-    with pytest.raises(RequestError, match="by random needs about .* 1000 B are available"):
+    with pytest.raises(RequestError, match=r"by random needs about .* 1000 B are available"):
         partition_graph(library, out, 2, "random", memory_limit=1 << 40)
     assert not out.exists()
 
@@ -65,8 +66,14 @@ def test_reciprocity_counts_reversed_edges(make_graph: MakeGraph, library: Graph
     assert 0 < reciprocity(library) < 1
 
 
-def test_available_memory_is_that_of_the_control_group_if_less() -> None:
-    assert 0 < available_memory() < 1 << 60
+def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -> None:
+    machine = available_memory(tmp_path)
+    assert machine > 5000
+    (tmp_path / "memory.current").write_text("7000\n")
+    (tmp_path / "memory.max").write_text("12000\n")
+    assert available_memory(tmp_path) == 5000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path) > 5000
 
 
 @pytest.mark.parametrize(

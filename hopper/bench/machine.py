@@ -1,0 +1,72 @@
+"""What a result was measured on: machine, versions, commit."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+import hopper
+
+PACKAGES: Final = ("torch", "numpy", "dgl", "grpcio", "numba")
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, logical cores, memory in GiB, and the kernel."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count() or 1,
+        "usable_cores": len(psutil.Process().cpu_affinity() or []) or None,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "kernel": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of Python, Hopper and of what it computes with; None for what is not installed."""
+    found: dict[str, str | None] = {
+        "python": platform.python_version(),
+        "hopper": hopper.__version__,
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def commit() -> str:
+    """The checkout's commit, with "+" where files differ from it; else the package's version."""
+    root = Path(hopper.__file__).resolve().parent.parent
+    if (root / ".git").exists():
+        describe = ["describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*"]
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(root), *describe],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=30,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            done = None
+        if done is not None and done.returncode == 0:
+            return done.stdout.strip()
+    return hopper.__version__
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

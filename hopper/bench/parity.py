@@ -1,0 +1,218 @@
+"""Do engines compute the same gradient? Recorded gradients against the single-process one.
+
+Measures of design.md, invariant 2, and the losses of engines against each other. A value that is
+not a number counts as a difference without bound: it is shown, and nothing passes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+
+GRADIENT_LIMITS: Final = {"float32": 1e-5, "float64": 1e-10}
+LOSS_LIMITS: Final = {"float32": 1e-5, "float64": 1e-9}
+"""float64 over a whole run; updates let rounding grow from iteration to iteration"""
+COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
+"""iterations of a run whose losses are compared; None = all"""
+SMALLEST_NORM: Final = 1e-6
+"""of the largest gradient norm: smaller tensors are judged by the overall measure only"""
+
+
+@dataclass(frozen=True)
+class RecordedGradient:
+    """What rank 0 wrote about an iteration: parameters before the update, gradient, loss."""
+
+    path: Path
+    step: int
+    epoch: int
+    iteration: int
+    loss: float
+    parameters: dict[str, Tensor]
+    gradients: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class GradientDifference:
+    """How far a gradient is from the reference's, at one moment.
+
+    overall: max |difference| / max |gradient| over all parameters.
+    by_tensor: ||difference|| / ||gradient|| per tensor, where that norm is not negligible.
+    loss: |difference| / |loss|.
+    """
+
+    step: int
+    overall: float
+    by_tensor: dict[str, float]
+    loss: float
+
+    @property
+    def largest(self) -> float:
+        """The larger of both gradient measures; NaN if any is."""
+        return worst([self.overall, *self.by_tensor.values()])
+
+
+@dataclass(frozen=True)
+class EngineParity:
+    """One engine's differences, and the limits of the run's dtype."""
+
+    engine: str
+    dtype: str
+    gradients: tuple[GradientDifference, ...]
+    loss_curve: float
+    """largest relative difference of iteration losses to the engine compared with"""
+
+    @property
+    def gradient_difference(self) -> float:
+        """The largest over all recorded moments; NaN if any is."""
+        return worst([moment.largest for moment in self.gradients])
+
+    @property
+    def loss_difference(self) -> float:
+        """The largest to the reference's losses and to the other engine's curve; NaN if any is."""
+        return worst([self.loss_curve, *(moment.loss for moment in self.gradients)])
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this engine fails; empty where it passes."""
+        found = []
+        for what, value, limits in (
+            ("gradients", self.gradient_difference, GRADIENT_LIMITS),
+            ("losses", self.loss_difference, LOSS_LIMITS),
+        ):
+            # Not "value > limit", which a NaN would pass.
+            if not value <= limits[self.dtype]:
+                found.append(
+                    f"{self.engine}: {what} differ by {value:.2g}, limit {limits[self.dtype]:g} "
+                    f"in {self.dtype}"
+                )
+        return found
+
+
+def check_engine(
+    engine: str, dtype: str, reference: Reference, recorded: Iterable[RecordedGradient]
+) -> EngineParity:
+    """Compare an engine's recorded gradients with the reference at the same parameters."""
+    differences = []
+    for moment in recorded:
+        loss, gradients = reference.gradient(moment.epoch, moment.iteration, moment.parameters)
+        differences.append(
+            compare_gradients(moment.step, moment.gradients, gradients, moment.loss, loss)
+        )
+    if not differences:
+        raise RequestError(f"{engine}: no gradient was recorded")
+    return EngineParity(engine, dtype, tuple(differences), 0.0)
+
+
+def compare_gradients(
+    step: int,
+    gradients: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor],
+    loss: float,
+    reference_loss: float,
+) -> GradientDifference:
+    """Both measures of invariant 2, computed in float64.
+
+    Raises
+    ------
+    RequestError: the gradients are of different parameters.
+    """
+    shapes = {name: tuple(value.shape) for name, value in reference.items()}
+    if shapes != {name: tuple(value.shape) for name, value in gradients.items()}:
+        raise RequestError(
+            f"gradients of different parameters: {sorted(gradients)} and {sorted(reference)}"
+        )
+    expected = {name: value.double() for name, value in reference.items()}
+    difference = {name: gradients[name].double() - value for name, value in expected.items()}
+    overall = _relative(_largest_entry(difference), _largest_entry(expected))
+    norms = {name: float(value.norm()) for name, value in expected.items()}
+    significant = SMALLEST_NORM * worst(norms.values())
+    by_tensor = {
+        name: _relative(float(difference[name].norm()), norm)
+        for name, norm in norms.items()
+        if not norm <= significant
+    }
+    return GradientDifference(
+        step, overall, by_tensor, _relative(abs(loss - reference_loss), abs(reference_loss))
+    )
+
+
+def compare_losses(losses: Sequence[float], others: Sequence[float], dtype: str) -> float:
+    """The largest relative difference of two loss curves, as far as they are compared.
+
+    Curves of different length differ without bound.
+    """
+    if len(losses) != len(others):
+        return math.inf
+    compared = COMPARED_LOSSES[dtype]
+    return worst(
+        _relative(abs(a - b), abs(b))
+        for a, b in zip(losses[:compared], others[:compared], strict=True)
+    )
+
+
+def read_recorded(folder: Path) -> list[RecordedGradient]:
+    """All recorded gradients of a run, in order of iteration.
+
+    Raises
+    ------
+    RequestError: there is none, or a file is not one that Hopper wrote.
+    """
+    found = sorted((_read(path) for path in folder.glob("*.safetensors")), key=lambda r: r.step)
+    if not found:
+        raise RequestError(f"{folder}: expected recorded gradients, found none")
+    return found
+
+
+def worst(values: Iterable[float]) -> float:
+    """The largest value, 0 without any; NaN if any is NaN."""
+    largest = 0.0
+    for value in values:
+        if math.isnan(value):
+            return math.nan
+        largest = max(largest, value)
+    return largest
+
+
+def _read(path: Path) -> RecordedGradient:
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return RecordedGradient(
+                path=path,
+                step=int(path.stem.removeprefix("step-")),
+                epoch=int(facts["epoch"]),
+                iteration=int(facts["iteration"]),
+                loss=float(facts["loss"]),
+                parameters=_named(tensors, "model."),
+                gradients=_named(tensors, "gradient."),
+            )
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise RequestError(f"{path}: not a recorded gradient: {error}") from error
+
+
+def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _largest_entry(tensors: Mapping[str, Tensor]) -> float:
+    # torch's max hands NaN on.
+    return worst(float(value.abs().max()) for value in tensors.values() if value.numel())
+
+
+def _relative(difference: float, size: float) -> float:
+    if difference == 0.0 and math.isfinite(size):
+        return 0.0
+    if size == 0.0:
+        return math.nan if math.isnan(difference) else math.inf
+    return difference / size

@@ -1,0 +1,132 @@
+"""results.json: what an A/B run measured, in the schema of design.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.parity import EngineParity
+from hopper.config import Config
+from hopper.partition import PartitionedGraph
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+from hopper.train.results import write_text
+
+RESULTS_SCHEMA: Final = 1
+RESULTS_FILE: Final = "results.json"
+ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
+
+
+def run_entry(
+    config: Config, engine: str, round_index: int, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One entry of ``runs``, from a run's summary."""
+    return {
+        "engine": engine,
+        "options": engine_options(config, engine),
+        "model": config.model.model_dump(),
+        "round": round_index,
+        "epochs": [_epoch_entry(epoch) for epoch in summary["epochs"]],
+        "nic_bytes": None,
+        "peak_rss_mib": summary["peak_rss_mib"],
+        "accuracy": {key: summary["accuracy"].get(key) for key in ("val", "test")},
+    }
+
+
+def engine_options(config: Config, engine: str) -> dict[str, Any]:
+    """The options that an engine alone reads: the section of its name, if it has one."""
+    section = getattr(config, engine, None)
+    return section.model_dump() if section is not None else {}
+
+
+def assemble(
+    config: Config,
+    graph: PartitionedGraph,
+    runs: Sequence[Mapping[str, Any]],
+    parity: Sequence[EngineParity],
+    reference: str,
+) -> dict[str, Any]:
+    """The content of results.json.
+
+    Parameters
+    ----------
+    reference: in words, what gradients and losses were compared with.
+    """
+    return {
+        "schema": RESULTS_SCHEMA,
+        "commit": commit(),
+        "versions": versions(),
+        "machine": machine(),
+        "config": config.model_dump(),
+        "dataset": describe_dataset(graph),
+        "partition": describe_partition(graph),
+        "runs": [dict(run) for run in runs],
+        "parity": {
+            "reference": reference,
+            "max_relative_gradient_difference": {
+                each.engine: each.gradient_difference for each in parity
+            },
+            "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
+        },
+    }
+
+
+def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
+    """The graph in numbers."""
+    schema = graph.schema
+    return {
+        "name": schema.name,
+        "source": schema.source,
+        "node_types": {
+            name: {"count": kind.count, "feature_dim": kind.feature_dim,
+                   "feature_dtype": kind.feature_dtype}
+            for name, kind in schema.node_types.items()
+        },
+        "relations": {str(relation): kind.count for relation, kind in schema.relations.items()},
+        "classes": {name: labels.classes for name, labels in schema.labels.items()},
+        "splits": dict(schema.splits),
+    }  # fmt: skip
+
+
+def describe_partition(graph: PartitionedGraph) -> dict[str, Any]:
+    """How the graph is divided; what partition.json does not tell is None."""
+    told = graph.description
+    locality = told.get("locality") or {}
+    return {
+        "method": told["method"],
+        "servers": graph.book.servers,
+        "edge_cut": told.get("edge_cut"),
+        "locality": {key: locality.get(key) for key in ("micrograph", "subgraph")},
+    }
+
+
+def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
+    """Write results.json; a number that JSON cannot hold becomes "nan", "inf" or "-inf"."""
+    path = folder / RESULTS_FILE
+    write_text(path, json.dumps(_speakable(results), indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "seconds": epoch["seconds"],
+        "loss": epoch["loss"],
+        "iterations": epoch["iterations"],
+        "bytes": {cause: epoch["bytes"][cause] for cause in CAUSES},
+        "rows": {kind: epoch["rows"][kind] for kind in ROW_KINDS},
+        "stage_seconds": {stage: epoch["stage_seconds"][stage] for stage in STAGES},
+    }
+
+
+def _speakable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {key: _speakable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_speakable(each) for each in value]
+    return value

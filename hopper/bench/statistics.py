@@ -1,0 +1,127 @@
+"""Figures of an A/B: what is measured of a run, and ratios over paired rounds.
+
+Works on the ``runs`` of results.json, so a table can be made again from the file alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from scipy import stats
+
+CONFIDENCE = 0.95
+BASELINES = ("model_centric", "locality")
+"""engines that speed-ups are taken against, where they ran"""
+
+Run = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of times over paired rounds.
+
+    mean: geometric mean over the rounds. low, high: 95 % interval; None with fewer than two rounds.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the runs of one engine measured, per epoch."""
+
+    seconds: float
+    """median over rounds of a run's mean epoch"""
+    bytes: dict[str, float]
+    rows: dict[str, float]
+    stage_seconds: dict[str, float]
+
+
+def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
+    """A run's epochs without the first, which warms caches and compilers, where it has several."""
+    epochs: list[Mapping[str, Any]] = list(run["epochs"])
+    return epochs[1:] if len(epochs) > 1 else epochs
+
+
+def epoch_seconds(run: Run) -> float:
+    """Seconds of all measured epochs together."""
+    return sum(float(epoch["seconds"]) for epoch in measured_epochs(run))
+
+
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """The ratio of two sides measured in the same rounds.
+
+    The interval is Student's t interval of the mean of the log ratios.
+
+    Raises
+    ------
+    ValueError: sides of different length, no round, or a time that is not positive and finite.
+    """
+    if len(numerators) != len(denominators) or not numerators:
+        raise ValueError(f"{len(numerators)} and {len(denominators)} rounds cannot be paired")
+    for seconds in (*numerators, *denominators):
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ValueError(f"expected positive, finite times, given {seconds}")
+    logs = [math.log(a / b) for a, b in zip(numerators, denominators, strict=True)]
+    mean = fmean(logs)
+    if len(logs) < 2:
+        return Ratio(math.exp(mean), None, None, len(logs))
+    variance = sum((log - mean) ** 2 for log in logs) / (len(logs) - 1)
+    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(logs) - 1))
+    half = quantile * math.sqrt(variance / len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
+    """How many times faster an engine's measured epochs are than the baseline's, round by round.
+
+    Raises
+    ------
+    ValueError: an engine is missing in a round.
+    """
+    by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
+    for run in runs:
+        if run["engine"] in by_round:
+            by_round[run["engine"]][run["round"]] = epoch_seconds(run)
+    if by_round[engine].keys() != by_round[baseline].keys():
+        raise ValueError(f"{engine} and {baseline} did not run in the same rounds")
+    rounds = sorted(by_round[engine])
+    return paired_ratio(
+        [by_round[baseline][index] for index in rounds],
+        [by_round[engine][index] for index in rounds],
+    )
+
+
+def figures(runs: Iterable[Run], engine: str) -> Figures:
+    """What an engine's runs measured, per epoch.
+
+    Raises
+    ------
+    ValueError: the engine did not run.
+    """
+    own = [measured_epochs(run) for run in runs if run["engine"] == engine]
+    epochs = [epoch for run in own for epoch in run]
+    if not epochs:
+        raise ValueError(f"no epoch of {engine} was measured")
+    return Figures(
+        seconds=median(fmean(float(epoch["seconds"]) for epoch in run) for run in own),
+        bytes=_means(epochs, "bytes"),
+        rows=_means(epochs, "rows"),
+        stage_seconds=_means(epochs, "stage_seconds"),
+    )
+
+
+def engines_of(runs: Iterable[Run]) -> list[str]:
+    """The engines that ran, in order of their first run."""
+    return list(dict.fromkeys(run["engine"] for run in runs))
+
+
+def _means(epochs: Sequence[Mapping[str, Any]], group: str) -> dict[str, float]:
+    return {key: fmean(float(epoch[group][key]) for epoch in epochs) for key in epochs[0][group]}

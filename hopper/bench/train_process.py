@@ -1,0 +1,115 @@
+"""One training run in a process of its own: started, awaited under a deadline, always ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hopper.errors import ClusterError, DeadlineExceeded
+from hopper.train.results import SUMMARY_FILE
+
+OUTPUT_FILE = "output.log"
+ERRORS_FILE = "errors.log"
+_STOP_SECONDS = 15.0
+_QUOTED_LINES = 20
+
+
+def train_in_process(
+    what: str, config_file: Path, run_dir: Path, overrides: Sequence[str], limit: float
+) -> dict[str, Any]:
+    """Run ``hopper train`` in a fresh process, from its start to its summary.
+
+    What it prints goes to files in ``run_dir``. Whatever ends the wait, the process, its ranks and
+    its servers have ended when this returns.
+
+    Parameters
+    ----------
+    what: names the run in errors, such as "hop, round 2".
+    overrides: words ``--section.key value`` after those of the run directory.
+    limit: seconds that the whole run may take.
+
+    Returns
+    -------
+    The run's summary.json.
+
+    Raises
+    ------
+    ClusterError: the run failed; its last words are quoted.
+    DeadlineExceeded: it did not end in time.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]
+    # Quoted, so that no path reads as a number.
+    folder = json.dumps(str(run_dir.absolute()), ensure_ascii=False)
+    command += [f"--train.run_dir={folder}", *overrides]
+    with (
+        (run_dir / OUTPUT_FILE).open("wb") as output,
+        (run_dir / ERRORS_FILE).open("wb") as errors,
+        _started(command, output.fileno(), errors.fileno()) as process,
+    ):
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise DeadlineExceeded(what, "training", limit) from None
+    if code != 0:
+        raise ClusterError(
+            f"{what}: `hopper train` ended with exit code {code}: "
+            f"{_last_words(run_dir)} (all of it: {run_dir})"
+        )
+    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
+    return summary
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Make SIGTERM end what runs as Ctrl-C does: by an exception that takes processes down."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _started(command: list[str], output: int, errors: int) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        # A group of its own: Ctrl-C reaches this process alone, which then ends the run in order.
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a run to end; kill it where it does not. Its ranks and servers die with it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _last_words(run_dir: Path) -> str:
+    text = (run_dir / ERRORS_FILE).read_text(errors="replace").strip()
+    lines = (text or (run_dir / OUTPUT_FILE).read_text(errors="replace").strip()).splitlines()
+    return "\n".join(lines[-_QUOTED_LINES:]) or "it said nothing"

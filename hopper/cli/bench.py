@@ -1,0 +1,122 @@
+"""``hopper bench ab CONFIG.toml --engines A,B,... --out DIR [--section.key VALUE ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from hopper.errors import RequestError
+
+_OVERRIDE = re.compile(r"--\w+\.\w+(=.*)?", re.DOTALL)
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    bench = commands.add_parser("bench", help="measure engines against each other")
+    kinds = bench.add_subparsers(
+        dest="kind", required=True, metavar="KIND", parser_class=_OverridableParser
+    )
+    parser = kinds.add_parser(
+        "ab",
+        help="engines in turns on identical seeds and roots; parity is checked first",
+        description="Compare engines: parity of gradients and losses, then timed rounds. Any key "
+        "of the configuration can be overridden as --section.key VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument("--engines", required=True, metavar="A,B,...", help="engines to compare")
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
+    parser.add_argument("--rounds", type=int, default=3, metavar="R", help="default 3")
+    parser.add_argument(
+        "--run-timeout", type=float, metavar="SECONDS",
+        help="deadline of each run (default: what the deadlines in the configuration add up to)",
+    )  # fmt: skip
+    for name in ("--emulate", "--link-rate"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.set_defaults(run=_run)
+
+
+class _OverridableParser(argparse.ArgumentParser):
+    """Leaves ``--section.key VALUE`` out of its arguments and keeps it as ``overrides``."""
+
+    def parse_known_args(  # type: ignore[override]  # argparse's overloads of the same call
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        own: list[str] = []
+        overrides: list[str] = []
+        words = iter(sys.argv[1:] if args is None else args)
+        for word in words:
+            match = _OVERRIDE.fullmatch(word)
+            if match is None:
+                own.append(word)
+                continue
+            overrides.append(word)
+            if not match[1]:
+                overrides += [value for value in [next(words, None)] if value is not None]
+        found, unknown = super().parse_known_args(own, namespace)
+        found.overrides = overrides
+        return found, unknown
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name in ("emulate", "link_rate"):
+        if getattr(options, name) is not None:
+            raise RequestError(
+                f"--{name.replace('_', '-')} is not built yet: servers and ranks run on this "
+                "machine and talk over loopback"
+            )
+    from hopper.bench.ab import make_plan, run_ab
+    from hopper.bench.picture import PICTURE_FILE, draw
+    from hopper.bench.results import write_results
+    from hopper.bench.table import print_results
+    from hopper.bench.train_process import ended_by_signals
+    from hopper.config import load_config
+
+    config = load_config(options.config, options.overrides)
+    engines = [name.strip() for name in options.engines.split(",")]
+    plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
+    console = Console()
+    with _progress(console, plan.total_runs) as bar, ended_by_signals():
+        outcome = run_ab(plan, bar.say, bar.begin)
+    write_results(plan.out, outcome.results)
+    draw(outcome.results, plan.out / PICTURE_FILE)
+    print_results(console, outcome.results, outcome.problems)
+    console.print(f"results, picture and runs in {plan.out}", soft_wrap=True, highlight=False)
+    return 1 if outcome.problems else 0
+
+
+class _Bar:
+    """A bar over all runs on a terminal; a line per run elsewhere."""
+
+    def __init__(self, console: Console, progress: Progress, runs: int) -> None:
+        self._console = console
+        self._progress = progress
+        self._task = progress.add_task("", total=runs)
+        self._begun = 0
+
+    def begin(self, name: str) -> None:
+        """A run begins, and the one before it has ended."""
+        self._progress.update(self._task, completed=self._begun, description=name)
+        self._begun += 1
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _progress(console: Console, runs: int) -> Iterator[_Bar]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True,
+        disable=not console.is_terminal,
+    ) as progress:  # fmt: skip
+        yield _Bar(console, progress, runs)

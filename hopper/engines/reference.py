@@ -1,0 +1,166 @@
+"""The single-process gradient: what every exact engine must compute (design.md, invariant 2).
+
+One process samples all roots of a global batch at once, reads the rows of all servers from their
+files and makes one forward and one backward pass: no groups, no other rank, no network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.config import Config
+from hopper.engines.accumulate import GroupTrainer
+from hopper.errors import RequestError
+from hopper.features import LocalRows, RowKind
+from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.sample import NeighborSampler
+from hopper.migrate.packed_model import PackedModel
+from hopper.models import Objective, build_model
+from hopper.partition import PartitionedGraph
+from hopper.run_log import RunLog
+
+
+class EveryServersRows:
+    """A feature source over the files of all servers, for a process that sees them all."""
+
+    def __init__(self, graph: PartitionedGraph) -> None:
+        self._book = graph.book
+        self._servers = [LocalRows(graph, server) for server in range(graph.book.servers)]
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """See :class:`hopper.features.FeatureSource`."""
+        homes = self._book.home(node_type, ids)
+        table = self._servers[0].table(kind, node_type)
+        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        for server, rows in enumerate(self._servers):
+            here = homes == server
+            out[here] = rows.gather(kind, node_type, ids[here])
+        return out
+
+
+class Reference:
+    """Computes the gradient of any iteration of a run, at any parameters.
+
+    Parameters
+    ----------
+    config: the run's configuration.
+    graph: what it trained on, all servers' folders readable.
+    world: number of ranks N of the run: with the batch size it decides the global batches.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        graph: PartitionedGraph,
+        world: int,
+        device: torch.device | None = None,
+    ) -> None:
+        self._device = device or torch.device("cpu")
+        self._dtype: torch.dtype = getattr(torch, config.train.dtype)
+        self._rows = EveryServersRows(graph)
+        self._packed = PackedModel(_model(config, graph, self._dtype).to(self._device).train())
+        self.schedule = _schedule(config, graph, world)
+        schema, target = graph.schema, graph.schema.target_type()
+        sampler = NeighborSampler(
+            {relation: graph.topology(relation) for relation in schema.relations},
+            {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
+            target,
+            config.sampler.fanouts,
+            config.train.seed,
+        )
+        objective = Objective(schema.labels[target].kind)
+        # A pass as large as the global batch: the result does not depend on any grouping.
+        one_pass = config.train.batch_size * world
+        self._trainer = GroupTrainer(
+            sampler, RunLog(None), objective, one_pass, self._dtype, self._device
+        )
+
+    def gradient(
+        self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]
+    ) -> tuple[float, dict[str, Tensor]]:
+        """The loss of a global batch, and the gradient of every trainable parameter.
+
+        Parameters
+        ----------
+        epoch, iteration: the moment of the run; they key draws and dropout.
+        parameters: the value of every parameter of the model, by name.
+
+        Returns
+        -------
+        The sum of root losses divided by the size of the global batch, and copies of the gradients
+        by parameter name, on the CPU.
+
+        Raises
+        ------
+        RequestError: the parameters are not those of the configuration's model.
+        """
+        self._set(parameters)
+        packed, batch = self._packed, self.schedule.batch(epoch, iteration)
+        packed.clear()
+        subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
+        self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
+        gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
+        return float(packed.loss), gradients
+
+    @torch.no_grad()
+    def _set(self, parameters: Mapping[str, Tensor]) -> None:
+        own = dict(self._packed.module.named_parameters())
+        if {n: p.shape for n, p in own.items()} != {n: p.shape for n, p in parameters.items()}:
+            raise RequestError(
+                f"parameters of another model: expected {_shapes(own)}, given {_shapes(parameters)}"
+            )
+        for name, value in parameters.items():
+            own[name].copy_(value)
+
+
+def reference_gradient(
+    config: Config,
+    graph: PartitionedGraph,
+    world: int,
+    epoch: int,
+    iteration: int,
+    parameters: Mapping[str, Tensor],
+) -> tuple[float, dict[str, Tensor]]:
+    """:meth:`Reference.gradient` for a single moment."""
+    return Reference(config, graph, world).gradient(epoch, iteration, parameters)
+
+
+def _model(config: Config, graph: PartitionedGraph, dtype: torch.dtype) -> torch.nn.Module:
+    schema, target = graph.schema, graph.schema.target_type()
+    return build_model(
+        config.model.name,
+        in_dim=schema.node_types[target].feature_dim or 0,
+        out_dim=schema.labels[target].classes,
+        layers=config.model.layers,
+        hidden=config.model.hidden,
+        heads=config.model.heads,
+        dropout=config.model.dropout,
+        seed=config.train.seed,
+        dtype=dtype,
+    )
+
+
+def _schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSchedule:
+    target = graph.schema.target_type()
+    return RootSchedule(
+        graph.book,
+        target,
+        graph.split("train"),
+        graph.global_ids(target),
+        seed=config.train.seed,
+        batch_size=config.train.batch_size,
+        models=world,
+        ranks_per_server=config.cluster.ranks_per_server,
+        drop_last=config.train.last_batch == "drop",
+        most_iterations=config.train.iterations_per_epoch,
+    )
+
+
+def _shapes(parameters: Mapping[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(value.shape) for name, value in parameters.items()}

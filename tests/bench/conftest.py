@@ -1,0 +1,135 @@
+"""Results made by hand, and a tiny partitioned graph to run engines on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.config import Config, make_config
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+
+NODES, CLASSES, DIM = 240, 3, 64
+
+MakeRun = Callable[..., dict[str, Any]]
+
+
+def make_run(
+    engine: str,
+    round_index: int,
+    seconds: list[float],
+    feature_bytes: int = 4_000_000,
+    model_bytes: int = 0,
+) -> dict[str, Any]:
+    """An entry of ``runs`` with one epoch per number of seconds."""
+    epochs = [
+        {
+            "seconds": each,
+            "loss": 1.0,
+            "iterations": 4,
+            "bytes": dict.fromkeys(CAUSES, 0)
+            | {"feature": feature_bytes, "model": model_bytes, "gradient": 200_000},
+            "rows": {"local": 900, "remote": 300, "remote_unique": 250, "cached": 0},
+            "stage_seconds": dict.fromkeys(STAGES, 0.0) | {"gather": each / 2, "compute": each / 4},
+        }
+        for each in seconds
+    ]
+    return {
+        "engine": engine,
+        "options": {},
+        "model": {"name": "sage"},
+        "round": round_index,
+        "epochs": epochs,
+        "nic_bytes": None,
+        "peak_rss_mib": [100.0, 100.0],
+        "accuracy": {"val": 0.5, "test": None},
+    }
+
+
+def make_results(runs: list[dict[str, Any]], parity: dict[str, float]) -> dict[str, Any]:
+    """The content of a results.json around ``runs``."""
+    return {
+        "schema": 1,
+        "commit": "0" * 40,
+        "versions": {},
+        "machine": {"cpu": "A processor", "cores": 2, "memory_gib": 8.0, "kernel": "Linux"},
+        "config": {},
+        "dataset": {
+            "name": "tiny",
+            "node_types": {"node": {"count": 240}},
+            "relations": {"node/edge/node": 1900},
+        },
+        "partition": {
+            "method": "metis",
+            "servers": 2,
+            "edge_cut": 0.11,
+            "locality": {"micrograph": 0.8, "subgraph": 0.5},
+        },
+        "runs": runs,
+        "parity": {
+            "reference": "one process",
+            "max_relative_gradient_difference": dict(parity),
+            "max_relative_loss_difference": dict(parity),
+        },
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+    """Two loosely tied halves on two servers: a cut that METIS finds."""
+    folder = tmp_path_factory.mktemp("tiny")
+    relation = Relation("node", "edge", "node")
+    generator = np.random.default_rng(11)
+    dst = np.repeat(np.arange(NODES), 8)
+    half = NODES // 2
+    away = generator.random(dst.size) < 0.08
+    src = generator.integers(0, half, dst.size) + half * ((dst >= half) ^ away)
+    labels = generator.integers(0, CLASSES, NODES)
+    schema = GraphSchema(
+        name="tiny",
+        node_types={"node": NodeType(NODES, DIM, "float32")},
+        relations={relation: EdgeType(dst.size)},
+        target="node",
+        labels={"node": Labels("class", CLASSES)},
+        splits={"train": 130, "val": 40, "test": 40},
+    )
+    with GraphWriter(folder / "graph", schema) as writer:
+        writer.topology(relation, src, dst)
+        rows = generator.standard_normal((NODES, DIM), dtype=np.float32)
+        rows[np.arange(NODES), labels] += 2
+        writer.features("node")[:] = rows
+        writer.labels("node", labels)
+        order = generator.permutation(NODES)
+        for name, start in (("train", 0), ("val", 130), ("test", 170)):
+            writer.split(name, order[start : start + schema.splits[name]])
+    graph = GraphDirectory.open(folder / "graph")
+    return partition_graph(graph, folder / "partitioned", 2, backend="pymetis")
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_graph: PartitionedGraph) -> Config:
+    """Small enough for seconds: 2 ranks, 3 iterations an epoch, dropout on."""
+    return make_config(
+        {
+            "data": {"partitioned": str(tiny_graph.path)},
+            "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.25},
+            "sampler": {"fanouts": [4, 4]},
+            "train": {"batch_size": 25, "epochs": 2, "evaluate_every": 2, "seed": 5},
+            "cluster": {"timeout_seconds": 30.0},
+        }
+    )
+
+
+@pytest.fixture
+def config_file(tiny_config: Config, tmp_path: Path) -> Path:
+    """The tiny configuration as a file."""
+    path = tmp_path / "config.json"
+    path.write_text(tiny_config.model_dump_json())
+    return path

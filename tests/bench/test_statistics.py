@@ -1,0 +1,93 @@
+"""Ratios and figures on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hopper.bench.statistics import (
+    engines_of,
+    epoch_seconds,
+    figures,
+    measured_epochs,
+    paired_ratio,
+    speed_up,
+)
+
+from .conftest import make_run
+
+
+def test_interval_is_students_t_on_log_ratios() -> None:
+    # log ratios log 2 and log 8: mean log 4, standard error log 2, t(0.975, 1) = 12.7062.
+    ratio = paired_ratio([2.0, 8.0], [1.0, 1.0])
+    assert ratio.mean == pytest.approx(4.0)
+    assert ratio.low is not None
+    assert ratio.high is not None
+    half = 12.7062 * math.log(2)
+    assert math.log(ratio.low) == pytest.approx(math.log(4) - half, rel=1e-5)
+    assert math.log(ratio.high) == pytest.approx(math.log(4) + half, rel=1e-5)
+
+
+def test_equal_ratios_have_an_interval_of_no_width() -> None:
+    ratio = paired_ratio([3.0, 6.0, 9.0], [1.0, 2.0, 3.0])
+    assert ratio.low == pytest.approx(3.0)
+    assert ratio.high == pytest.approx(3.0)
+    assert ratio.rounds == 3
+
+
+def test_one_round_has_no_interval() -> None:
+    ratio = paired_ratio([3.0], [2.0])
+    assert (ratio.mean, ratio.low, ratio.high) == (pytest.approx(1.5), None, None)
+
+
+@pytest.mark.parametrize(
+    ("numerators", "denominators"),
+    [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0]), ([math.nan], [1.0]), ([1.0], [math.inf])],
+)
+def test_what_is_no_pair_of_times_is_refused(
+    numerators: list[float], denominators: list[float]
+) -> None:
+    with pytest.raises(ValueError, match=r"expected positive|cannot be paired"):
+        paired_ratio(numerators, denominators)
+
+
+def test_first_epoch_is_left_out_where_there_are_several() -> None:
+    assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0])) == 3.0
+    assert epoch_seconds(make_run("hop", 0, [9.0])) == 9.0
+    assert len(measured_epochs(make_run("hop", 0, [9.0, 1.0]))) == 1
+
+
+def test_speed_up_pairs_rounds_whatever_their_order() -> None:
+    runs = [
+        make_run("model_centric", 0, [99.0, 4.0]),
+        make_run("hop", 0, [99.0, 2.0]),
+        make_run("hop", 1, [99.0, 20.0]),
+        make_run("model_centric", 1, [99.0, 40.0]),
+    ]
+    ratio = speed_up(runs, "hop", "model_centric")
+    assert ratio.mean == pytest.approx(2.0)
+    assert ratio.low == pytest.approx(2.0)
+
+
+def test_speed_up_needs_both_engines_in_every_round() -> None:
+    runs = [make_run("model_centric", 0, [4.0]), make_run("hop", 1, [2.0])]
+    with pytest.raises(ValueError, match="same rounds"):
+        speed_up(runs, "hop", "model_centric")
+
+
+def test_figures_are_medians_of_seconds_and_means_an_epoch() -> None:
+    runs = [
+        make_run("hop", 0, [50.0, 1.0, 3.0], feature_bytes=100),
+        make_run("hop", 1, [50.0, 5.0, 5.0], feature_bytes=300),
+        make_run("hop", 2, [50.0, 90.0, 90.0], feature_bytes=200),
+        make_run("model_centric", 0, [7.0]),
+    ]
+    found = figures(runs, "hop")
+    assert found.seconds == 5.0
+    assert found.bytes["feature"] == 200
+    assert found.rows["remote_unique"] == 250
+    assert found.stage_seconds["gather"] == pytest.approx((1 + 3 + 5 + 5 + 90 + 90) / 12)
+    assert engines_of(runs) == ["hop", "model_centric"]
+    with pytest.raises(ValueError, match="zero_hop"):
+        figures(runs, "zero_hop")

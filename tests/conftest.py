@@ -1,0 +1,160 @@
+"""Fixtures that several parts share: small graphs, feature servers, groups of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.write import GraphWriter
+
+DEADLINE_SECONDS = 240
+
+
+@pytest.fixture(scope="session")
+def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""
+    return make_community_graph(tmp_path_factory.mktemp("community") / "graph", nodes=300)
+
+
+def make_community_graph(
+    out: Path, *, nodes: int, feature_dim: int = 10, train: int = 83, classes: int = 6
+) -> GraphDirectory:
+    """Write a graph whose features and neighbours tell a node's class."""
+    generator = np.random.default_rng(7)
+    community = generator.integers(0, classes, nodes)
+    src = generator.integers(0, nodes, 6 * nodes)
+    same = generator.random(src.size) < 0.8
+    by_community = np.argsort(community, kind="stable")
+    starts = np.searchsorted(community[by_community], np.arange(classes + 1))
+    inside = starts[community[src]] + (
+        generator.random(src.size) * np.diff(starts)[community[src]]
+    ).astype(np.int64)
+    dst = np.where(same, by_community[inside], generator.integers(0, nodes, src.size))
+    src = np.concatenate([src, np.full(nodes // 3, 5)])
+    dst = np.concatenate([dst, generator.choice(nodes, nodes // 3, replace=False)])
+    lonely = np.array([nodes - 1, nodes - 2])
+    keep = (src != dst) & ~np.isin(src, lonely) & ~np.isin(dst, lonely)
+    pairs = np.unique(
+        np.concatenate([np.stack([src, dst], 1)[keep], np.stack([dst, src], 1)[keep]]), axis=0
+    )
+    relation = Relation("item", "near", "item")
+    ids = generator.permutation(nodes)
+    schema = GraphSchema(
+        name="community",
+        node_types={"item": NodeType(nodes, feature_dim, "float32")},
+        relations={relation: EdgeType(len(pairs))},
+        target="item",
+        labels={"item": Labels("class", classes)},
+        splits={"train": train, "val": nodes // 5, "test": nodes // 5},
+    )
+    with GraphWriter(out, schema) as writer:
+        writer.topology(relation, pairs[:, 0], pairs[:, 1])
+        centres = generator.standard_normal((classes, feature_dim))
+        noise = generator.standard_normal((nodes, feature_dim))
+        writer.features("item")[:] = centres[community] + noise
+        writer.labels("item", community.astype(np.int64))
+        # Isolated nodes are trained too.
+        rest = ids[~np.isin(ids, lonely)]
+        writer.split("train", np.sort(np.concatenate([lonely, rest[: train - 2]])))
+        writer.split("val", np.sort(rest[train : train + nodes // 5]))
+        writer.split("test", np.sort(rest[train + nodes // 5 : train + 2 * (nodes // 5)]))
+    return GraphDirectory.open(out)
+
+
+@pytest.fixture(scope="session")
+def serve_partitions(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[Path, int], list[str]]]:
+    """Start the feature servers of a partitioned directory; returns their addresses."""
+    with ExitStack() as stack:
+
+        def start(partitioned: Path, servers: int) -> list[str]:
+            folder = tmp_path_factory.mktemp("servers")
+            return [
+                stack.enter_context(_server(partitioned, index, folder)) for index in range(servers)
+            ]
+
+        yield start
+
+
+class _server:
+    def __init__(self, partitioned: Path, index: int, folder: Path) -> None:
+        self._port_file = folder / f"{index}.json"
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
+                *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
+                "--die-with-parent",
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> str:
+        import time
+
+        deadline = time.monotonic() + 60
+        while not self._port_file.exists():
+            assert self._process.poll() is None, "the feature server ended before it served"
+            assert time.monotonic() < deadline, "the feature server did not start in 60 s"
+            time.sleep(0.02)
+        return str(json.loads(self._port_file.read_text())["address"])
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        assert self._process.wait(30) == 0
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Callable[..., list[Any]]:
+    """Run a script as every rank of a world; returns what each rank wrote as JSON."""
+
+    def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
+        folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        environment = os.environ | {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+        processes = []
+        for rank in range(world):
+            log = (folder / f"rank-{rank}.log").open("wb")
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, str(script), str(folder / f"rank-{rank}.json"), *arguments],
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+            log.close()
+        try:
+            codes = [process.wait(DEADLINE_SECONDS) for process in processes]
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        for rank, code in enumerate(codes):
+            text = (folder / f"rank-{rank}.log").read_text(errors="replace")
+            assert code == 0, f"rank {rank} of {world} ended with {code}:\n{text}"
+        return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+    return run

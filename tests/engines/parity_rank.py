@@ -1,0 +1,53 @@
+"""One rank of a world that trains many small configurations in turn; not a test by itself.
+
+usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every case is {"config":
+nested values, "steps": iterations}. For each, rank 0 writes losses, and parameters and gradients
+of every iteration, beside the case's ``run_dir``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from hopper.cluster import Cluster, choose_device
+from hopper.config import make_config
+from hopper.features import PartitionedRows, RemoteRows
+from hopper.partition import PartitionedGraph
+from hopper.train.rank import make_deterministic, make_trainer, use_threads
+
+
+def main(out: Path, cases: list[dict]) -> None:
+    use_threads(1)
+    make_deterministic()
+    per_server = cases[0]["config"]["cluster"]["ranks_per_server"]
+    cluster = Cluster.join(per_server, choose_device("cpu"), timeout=60, start_timeout=120)
+    results = []
+    for case in cases:
+        config = make_config(case["config"])
+        graph = PartitionedGraph.open(config.data.partitioned)
+        remote = None
+        if graph.book.servers > 1:
+            remote = RemoteRows(graph, config.cluster.servers, 60, cluster.traffic)
+        rows = PartitionedRows(graph, cluster.server, remote)
+        trainer = make_trainer(config, graph, cluster, rows)
+        trainer.run()
+        trained = [json.loads(line) for line in Path(config.train.run_dir, "epochs.jsonl").open()]
+        results.append(
+            {
+                "losses": [loss for epoch in trained for loss in epoch["iteration_losses"]],
+                "val": [epoch["val"] for epoch in trained],
+                "bytes": trained[-1]["bytes"],
+                "rows": trained[-1]["rows"],
+            }
+        )
+        cluster.arrive("the end of a case")
+        if remote is not None:
+            remote.close()
+    cluster.leave()
+    out.write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()))

@@ -1,0 +1,82 @@
+"""The same run twice, and the same run on other numbers of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import partition_graph
+
+RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
+GLOBAL_BATCH = 16
+ENGINES = ("model_centric", "hop", "zero_hop")
+
+
+def run_config(
+    partitioned: Path, run_dir: Path, world: int, engine: str, dtype: str, epochs: int
+) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(partitioned)},
+        "model": {"name": "gat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.4},
+        "sampler": {"fanouts": [5, 3]},
+        "train": {
+            "engine": engine,
+            "batch_size": GLOBAL_BATCH // world,
+            "epochs": epochs,
+            "learning_rate": 0.01,
+            "dtype": dtype,
+            "run_dir": str(run_dir),
+        },
+        "hop": {"merge": "off"},
+    }
+
+
+def test_losses_do_not_depend_on_the_number_of_ranks(
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    run_ranks: Callable[..., list[Any]],
+    tmp_path: Path,
+) -> None:
+    results: dict[tuple[int, str, str], dict[str, Any]] = {}
+    for world in (1, 2, 4):
+        partitioned = tmp_path / f"parts-{world}"
+        partition_graph(community_graph, partitioned, world, "metis")
+        addresses = serve_partitions(partitioned, world) if world > 1 else []
+        cases = list(itertools.product(ENGINES, ("float64", "float32", "float32 again")))
+        configs = []
+        for engine, kind in cases:
+            run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
+            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=9)
+            config["cluster"] = {"servers": addresses, "ranks_per_server": 1}
+            configs.append(config)
+        trained = train_all(configs, world, run_ranks, tmp_path / str(world))
+        results |= {(world, *case): run for case, run in zip(cases, trained, strict=True)}
+
+    for world, engine in itertools.product((1, 2, 4), ENGINES):
+        double, single, again = (
+            results[world, engine, kind] for kind in ("float64", "float32", "float32 again")
+        )
+        assert single["losses"] == again["losses"], "the same run twice differs"
+        assert single["val"] == again["val"]
+        assert double["losses"][-1] < double["losses"][0]
+        alone = results[1, engine, "float64"]
+        assert double["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+        assert double["val"] == alone["val"]
+        alone = results[1, engine, "float32"]
+        assert single["losses"][:50] == pytest.approx(alone["losses"][:50], rel=1e-5)
+
+
+def train_all(
+    configs: list[dict[str, Any]], world: int, run_ranks: Callable[..., list[Any]], folder: Path
+) -> list[dict[str, Any]]:
+    """Train every configuration on one set of ranks; what rank 0 saw, case by case."""
+    folder.mkdir()
+    cases_file = folder / "cases.json"
+    cases_file.write_text(json.dumps([{"config": config} for config in configs]))
+    return run_ranks(RANK_SCRIPT, world, folder / "ranks", str(cases_file))[0]

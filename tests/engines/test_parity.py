@@ -1,0 +1,135 @@
+"""One gradient: every engine against one process, on the same roots and draws.
+
+Each world trains all cases in one set of ranks. Guards against: means of means, wrong divisors,
+forgotten or doubled groups, draws or dropout that depend on placement, deadlocks of ranks without
+roots.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.bench.parity import compare_with_reference
+from hopper.config import make_config
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import PartitionedGraph, partition_graph
+
+RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop": {"train": {"engine": "zero_hop"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
+    "hop": {"train": {"engine": "hop"}},
+    "hop, gradients only": {"train": {"engine": "hop"}, "hop": {"migrate": "gradients"}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "sage": {"name": "sage", "layers": 3, "hidden": 8, "dropout": 0.3},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 3, "dropout": 0.3},
+}
+# 83 training nodes: batches of 16, a short last one; batches of 1, with fewer roots at the end
+# than a world of 4 has ranks.
+BATCHES = {"ordinary": (16, [0, 1]), "smaller than the ranks": (1, [0, 20])}
+WORLDS = [(1, 1), (2, 1), (2, 2), (4, 1)]
+
+
+def case_config(
+    partitioned: Path, run_dir: Path, engine: str, model: str, batch: str, dtype: str
+) -> dict[str, Any]:
+    batch_size, recorded = BATCHES[batch]
+    options = ENGINES[engine]
+    return {
+        "data": {"partitioned": str(partitioned)},
+        "model": MODELS[model],
+        "sampler": {"fanouts": [4, 3, 2][: MODELS[model]["layers"]]},
+        "train": {
+            "batch_size": batch_size,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "weight_decay": 0.001,
+            "clip_norm": 1.0,
+            "dtype": dtype,
+            "evaluate_every": 0,
+            "record_gradients": recorded,
+            "run_dir": str(run_dir),
+            "seed": 3,
+        }
+        | options["train"],
+        "hop": {"merge": "off"} | options.get("hop", {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def partitions(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[int, str], Path]:
+    folder = tmp_path_factory.mktemp("partitions")
+    made = {}
+    for servers, method in itertools.product((1, 2, 4), ("metis", "random")):
+        path = folder / f"{method}-{servers}"
+        partition_graph(community_graph, path, servers, method)
+        made[servers, method] = path
+    return made
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
+def test_every_engine_computes_the_gradient_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    partitions: dict[tuple[int, str], Path],
+    serve_partitions: Callable[[Path, int], list[str]],
+    run_ranks: Callable[..., list[Any]],
+    tmp_path: Path,
+) -> None:
+    world = servers * ranks_per_server
+    cases = {}
+    for method in ("metis", "random"):
+        partitioned = partitions[servers, method]
+        addresses = serve_partitions(partitioned, servers) if servers > 1 else []
+        for engine, model, batch in itertools.product(ENGINES, MODELS, BATCHES):
+            if batch != "ordinary" and model != "sage":
+                continue
+            name = f"{method}/{engine}/{model}/{batch}"
+            config = case_config(
+                partitioned, tmp_path / name.replace(" ", "_"), engine, model, batch, "float64"
+            )
+            config["cluster"] = {"servers": addresses, "ranks_per_server": ranks_per_server}
+            cases[name] = config
+    results = train_all(list(cases.values()), world, run_ranks, tmp_path)
+
+    worst = {}
+    for name, config in cases.items():
+        graph = PartitionedGraph.open(config["data"]["partitioned"])
+        run_dir = Path(config["train"]["run_dir"])
+        parity = compare_with_reference(make_config(config), graph, world, run_dir)
+        assert len(parity.steps) == len(config["train"]["record_gradients"])
+        worst[name] = parity.max_relative_gradient_difference
+        assert parity.passed, f"{name}: {parity}"
+    assert max(worst.values()) < 1e-10, worst
+    for method, model in itertools.product(("metis", "random"), MODELS):
+        curves = [
+            results[list(cases).index(f"{method}/{engine}/{model}/ordinary")]["losses"]
+            for engine in ENGINES
+        ]
+        for curve in curves[1:]:
+            assert curve == pytest.approx(curves[0], rel=1e-9)
+
+
+def train_all(
+    configs: list[dict[str, Any]], world: int, run_ranks: Callable[..., list[Any]], folder: Path
+) -> list[dict[str, Any]]:
+    """Train every configuration on one set of ranks; what rank 0 saw, case by case."""
+    cases_file = folder / "cases.json"
+    cases_file.write_text(json.dumps([{"config": config} for config in configs]))
+    ranks = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(cases_file))
+    for other in ranks[1:]:
+        assert [case["losses"] for case in other] == [case["losses"] for case in ranks[0]]
+    return ranks[0]

@@ -1,0 +1,112 @@
+"""The draws of docs/draws.md and a sampler made of them, in plain Python and from the page alone.
+
+Nothing here imports the code under test: ids are original ids, integers are Python's, sets are
+sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+WORDS = 1 << 64
+GOLDEN = 0x9E3779B97F4A7C15
+NEIGHBOURS, ROOTS = 1, 2
+
+Triple = tuple[str, str, str]
+Edge = tuple[int, int]
+"""(source, destination)"""
+
+
+@dataclass
+class ReferenceSubgraph:
+    """What the reference sampler found, in original ids."""
+
+    nodes: dict[str, list[int]]
+    """per type, in order of discovery"""
+    sizes: list[dict[str, int]]
+    """frontier sizes before each hop, and after the last"""
+    edges: list[dict[Triple, list[tuple[int, int, int]]]] = field(default_factory=list)
+    """per hop and relation: (destination, position, source) in order"""
+
+
+class Reference:
+    """An independent implementation of the specification."""
+
+    def mix(self, x: int) -> int:
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % WORDS
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % WORDS
+        return x ^ (x >> 31)
+
+    def absorb(self, key: int, word: int) -> int:
+        return self.mix(key ^ self.mix((word + GOLDEN) % WORDS))
+
+    def variate(self, key: int, counter: int) -> int:
+        return self.mix((key + (counter + 1) * GOLDEN) % WORDS)
+
+    def below(self, x: int, bound: int) -> int:
+        return x * bound // WORDS
+
+    def key(self, *words: int) -> int:
+        key = 0
+        for word in words:
+            key = self.absorb(key, word % WORDS)
+        return key
+
+    def relation_key(self, relation: Sequence[str]) -> int:
+        digest = hashlib.sha256("\0".join(relation).encode("utf-8")).digest()
+        return sum(byte << (8 * place) for place, byte in enumerate(digest[:8]))
+
+    def positions(self, key: int, population: int, count: int) -> list[int]:
+        if count == population:
+            return list(range(population))
+        drawn: list[int] = []
+        for i in range(count):
+            top = population - count + i
+            pick = self.below(self.variate(key, i), top + 1)
+            drawn.append(top if pick in drawn else pick)
+        return drawn
+
+    def permutation(self, seed: int, epoch: int, ids: Sequence[int]) -> list[int]:
+        key = self.key(ROOTS, seed, epoch)
+        return sorted(ids, key=lambda each: (self.absorb(key, each), each))
+
+    def sample(
+        self,
+        relations: Mapping[Triple, Sequence[Edge]],
+        types: Sequence[str],
+        target: str,
+        roots: Sequence[int],
+        fanouts: Sequence[int],
+        moment: tuple[int, int, int],
+    ) -> ReferenceSubgraph:
+        """Sample, given edges in order of edge id and ``moment`` = (seed, epoch, iteration)."""
+        found = ReferenceSubgraph({name: [] for name in types}, [])
+        found.nodes[target] += roots
+        found.sizes.append({name: len(ids) for name, ids in found.nodes.items()})
+        for hop, fanout in enumerate(fanouts):
+            frontier = {name: list(ids) for name, ids in found.nodes.items()}
+            found.edges.append({})
+            for relation in sorted(relations):
+                key = self.key(NEIGHBOURS, *moment, hop, self.relation_key(relation))
+                drawn = []
+                for node in frontier[relation[2]]:
+                    # Python's sort is stable: parallel edges stay in order of edge id.
+                    neighbours = sorted(u for u, v in relations[relation] if v == node)
+                    count = len(neighbours) if fanout < 0 else min(len(neighbours), fanout)
+                    for place in self.positions(self.absorb(key, node), len(neighbours), count):
+                        drawn.append((node, place, neighbours[place]))
+                        if neighbours[place] not in found.nodes[relation[0]]:
+                            found.nodes[relation[0]].append(neighbours[place])
+                found.edges[-1][relation] = drawn
+            found.sizes.append({name: len(ids) for name, ids in found.nodes.items()})
+        return found
+
+
+@pytest.fixture(scope="session")
+def reference() -> Reference:
+    """The specification in plain Python."""
+    return Reference()

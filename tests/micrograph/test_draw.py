@@ -1,0 +1,218 @@
+"""docs/draws.md: its vectors hold for the code and for an independent implementation; statistics."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from cache_server import draw
+from hopper.graph import build_topology
+from hopper.graph.schema import Relation
+from hopper.micrograph.sample import NeighborSampler
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "draws.md"
+WORD = st.integers(0, (1 << 64) - 1)
+
+
+def vectors() -> dict[str, Any]:
+    [text] = re.findall(r"^```json\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    return json.loads(text)
+
+
+def word(text: str) -> int:
+    return int(text, 16)
+
+
+def positions(key: int, population: int, count: int) -> list[int]:
+    """The code's draw."""
+    out = np.full(count, -1, np.int64)
+    draw.draw_positions(np.uint64(key), population, count, out)
+    return out.tolist()
+
+
+@pytest.mark.parametrize("name", ["mix", "absorb", "variate", "below"])
+def test_vectors_of_the_primitives(name: str, reference: Any) -> None:
+    rows = vectors()[name]
+    assert len(rows) >= 4
+    for *arguments, expected in rows:
+        values = [word(each) if isinstance(each, str) else each for each in arguments]
+        result = word(expected) if isinstance(expected, str) else expected
+        assert getattr(reference, name)(*values) == result
+        assert int(getattr(draw, name)(*(np.uint64(each) for each in values))) == result
+
+
+def test_vectors_of_keys(reference: Any) -> None:
+    for words, expected in vectors()["key"]:
+        assert draw.key_of(*words) == reference.key(*words) == word(expected)
+    for relation, expected in vectors()["relation_key"]:
+        assert Relation(*relation).draw_key() == word(expected)
+        assert reference.relation_key(relation) == word(expected)
+
+
+def test_vectors_of_positions(reference: Any) -> None:
+    for row in vectors()["positions"]:
+        arguments = word(row["key"]), row["population"], row["count"]
+        assert positions(*arguments) == row["positions"]
+        assert reference.positions(*arguments) == row["positions"]
+
+
+def test_vectors_of_neighbours(reference: Any) -> None:
+    for row in vectors()["neighbours"]:
+        degree, fanout = row["degree"], row["fanout"]
+        count = degree if fanout == -1 else min(degree, fanout)
+        moment = row["seed"], row["epoch"], row["iteration"], row["hop"]
+        key = draw.key_of(
+            draw.NEIGHBOURS, *moment, Relation(*row["relation"]).draw_key(), row["node"]
+        )
+        assert key == word(row["key"])
+        relation_key = reference.relation_key(row["relation"])
+        assert reference.key(1, *moment, relation_key, row["node"]) == key
+        assert positions(key, degree, count) == row["positions"]
+        assert reference.positions(key, degree, count) == row["positions"]
+
+
+def test_vectors_of_the_permutation(reference: Any) -> None:
+    for row in vectors()["permutation"]:
+        ids = np.array(row["ids"])
+        assert draw.permutation(row["seed"], row["epoch"], ids).tolist() == row["order"]
+        assert reference.permutation(row["seed"], row["epoch"], row["ids"]) == row["order"]
+
+
+def test_vector_of_the_subgraph(reference: Any) -> None:
+    row = vectors()["subgraph"]
+    relation, edges = Relation(*row["relation"]), row["edges"]
+    moment = row["seed"], row["epoch"], row["iteration"]
+    found = reference.sample(
+        {relation: edges}, ["node"], "node", row["roots"], row["fanouts"], moment
+    )
+    assert found.nodes["node"] == row["nodes"]
+    assert [size["node"] for size in found.sizes] == row["sizes"]
+    assert [[list(edge) for edge in hop[relation]] for hop in found.edges] == row["drawn"]
+
+    src, dst = np.array(edges).T.copy()
+    topology = build_topology(src, dst, 5, 5)
+    sampler = NeighborSampler(
+        {relation: topology}, {"node": np.arange(5)}, "node", row["fanouts"], row["seed"]
+    )
+    subgraph = sampler.sample(np.array(row["roots"]), row["epoch"], row["iteration"])
+    assert subgraph.nodes["node"].tolist() == row["nodes"]
+    assert [size["node"] for size in subgraph.sizes] == row["sizes"]
+    for hop, expected in zip(subgraph.hops, row["drawn"], strict=True):
+        indptr, rows, places = hop[relation]
+        heads = np.repeat(subgraph.nodes["node"][: indptr.size - 1], np.diff(indptr))
+        drawn = np.stack([heads, places, subgraph.nodes["node"][rows]], axis=1)
+        assert drawn.tolist() == expected
+
+
+def test_the_first_words_are_those_of_the_page(reference: Any) -> None:
+    # A new use needs a new word, and a line in the page's table.
+    uses = [draw.NEIGHBOURS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS]
+    assert uses == [1, 2, 3, 4]
+    table = re.findall(r"^\| (\d) \| ([\w ]+) \|", DOCUMENT.read_text(), re.MULTILINE)
+    assert [int(number) for number, _ in table] == uses
+
+
+@given(st.lists(WORD, max_size=6), WORD)
+def test_keys_of_any_words(reference: Any, words: list[int], counter: int) -> None:
+    key = draw.key_of(*words)
+    assert key == reference.key(*words)
+    absorbed = np.uint64(0)
+    for each in words:
+        absorbed = np.uint64(draw.absorb(absorbed, np.uint64(each)))
+    assert int(absorbed) == key
+    variate = int(draw.variate(np.uint64(key), np.uint64(counter)))
+    assert variate == reference.variate(key, counter)
+    assert int(draw.below(np.uint64(variate), np.uint64(counter))) == variate * counter >> 64
+
+
+def test_negative_words_wrap() -> None:
+    assert draw.key_of(-1) == draw.key_of((1 << 64) - 1)
+    keys = draw.absorb_each(np.uint64(5), np.array([-1, 0, 1 << 62]))
+    assert int(keys[0]) == int(draw.absorb(np.uint64(5), np.uint64((1 << 64) - 1)))
+
+
+@settings(max_examples=200)
+@given(WORD, st.integers(0, 400), st.data())
+# Where the scan ends and the hash set begins, and where 64 residues no longer name a position.
+@example(3, 48, None)
+@example(4, 49, None)
+@example(5, 64, None)
+@example(6, 65, None)
+@example(7, 300, None)
+def test_positions_of_any_population(
+    reference: Any, key: int, population: int, data: st.DataObject | None
+) -> None:
+    counts = (
+        [data.draw(st.integers(0, population))]
+        if data is not None
+        else [0, 1, 47, 48, 49, 63, 64, 65, population - 1, population]
+    )
+    for count in (each for each in counts if each <= population):
+        drawn = positions(key, population, count)
+        assert drawn == reference.positions(key, population, count)
+        assert len(set(drawn)) == count
+        assert all(0 <= each < population for each in drawn)
+
+
+@given(WORD, st.integers(1 << 31, (1 << 62)), st.sampled_from([1, 7, 48, 90]))
+def test_positions_beyond_32_bits(reference: Any, key: int, population: int, count: int) -> None:
+    assert positions(key, population, count) == reference.positions(key, population, count)
+
+
+def is_uniform(counts: Counter[Any], outcomes: int, draws: int) -> bool:
+    """Chi-square below its 99.9 % quantile; seeds are fixed, so that the verdict is too."""
+    expected = draws / outcomes
+    statistic = sum((count - expected) ** 2 for count in counts.values()) / expected
+    statistic += (outcomes - len(counts)) * expected
+    return statistic < chi2.ppf(0.999, outcomes - 1)
+
+
+@pytest.mark.parametrize(("population", "count", "sets"), [(7, 3, 35), (6, 5, 6), (9, 2, 36)])
+def test_every_set_is_equally_likely(population: int, count: int, sets: int) -> None:
+    keys = draw.absorb_each(np.uint64(draw.key_of(draw.NEIGHBOURS, 5)), np.arange(20_000))
+    drawn = Counter(frozenset(positions(int(key), population, count)) for key in keys)
+    assert len(drawn) == sets
+    assert is_uniform(drawn, sets, keys.size)
+
+
+def test_many_draws_are_uniform() -> None:
+    # 60 draws of 200 go through the hash set.
+    drawn: Counter[int] = Counter()
+    for i in range(2000):
+        drawn.update(positions(draw.key_of(draw.NEIGHBOURS, 9, i), 200, 60))
+    assert is_uniform(drawn, 200, 2000 * 60)
+
+
+def test_the_uniformity_test_can_fail() -> None:
+    assert not is_uniform(Counter({0: 5300, 1: 4700}), 2, 10_000)
+    assert not is_uniform(Counter({0: 10_000}), 2, 10_000)
+
+
+def test_permutations_are_uniform_over_epochs() -> None:
+    ids = np.array([3, 1 << 40, 17, 0])
+    orders = Counter(tuple(draw.permutation(1, epoch, ids).tolist()) for epoch in range(6000))
+    assert is_uniform(orders, 24, 6000)
+
+
+@given(
+    st.integers(0, 1 << 63),
+    st.integers(0, 1 << 40),
+    st.lists(st.integers(0, (1 << 62)), unique=True, max_size=60),
+    st.randoms(use_true_random=False),
+)
+def test_permutation_ignores_the_order_of_ids(
+    reference: Any, seed: int, epoch: int, ids: list[int], random: Any
+) -> None:
+    order = draw.permutation(seed, epoch, np.array(ids, np.int64)).tolist()
+    assert order == reference.permutation(seed, epoch, ids)
+    random.shuffle(ids)
+    assert draw.permutation(seed, epoch, np.array(ids, np.int64)).tolist() == order

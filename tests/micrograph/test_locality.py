@@ -1,0 +1,181 @@
+"""R_micro and R_sub against their definition, and draws that ignore the partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache_server.draw import permutation
+from hopper.errors import ConfigError, RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.write import GraphWriter
+from hopper.micrograph.locality import measure_locality
+from hopper.micrograph.sample import NeighborSampler
+from hopper.partition import PartitionedGraph, partition_graph
+
+CITES = Relation("paper", "links", "paper")
+WRITES = Relation("author", "links", "paper")
+WRITTEN = Relation("paper", "links", "author")
+
+
+def _library(folder: Path, train: Sequence[int] = (), target: str | Relation = "paper") -> Path:
+    """Two node types, three relations of one name."""
+    generator = np.random.default_rng(11)
+    counts = {"author": 20, "paper": 50}
+    edges = {WRITES: 70, WRITTEN: 70, CITES: 120}
+    schema = GraphSchema(
+        name="library",
+        node_types={name: NodeType(count) for name, count in counts.items()},
+        relations={relation: EdgeType(count) for relation, count in edges.items()},
+        target=target,
+        splits={"train": len(train)} if train else {},
+    )
+    with GraphWriter(folder / "library", schema) as writer:
+        for relation, count in edges.items():
+            src = generator.integers(0, counts[relation.src], count)
+            writer.topology(relation, src, generator.integers(0, counts[relation.dst], count))
+        if train:
+            writer.split("train", np.array(train, np.int64))
+    return folder / "library"
+
+
+def _divide(graph: Path, servers: int, method: str = "random", seed: int = 0) -> PartitionedGraph:
+    out = graph.parent / f"{method}-{servers}-{seed}"
+    return partition_graph(GraphDirectory.open(graph), out, servers, method, seed)
+
+
+def _neighbourhood(
+    graph: PartitionedGraph, roots: Sequence[int], hops: int
+) -> set[tuple[str, int]]:
+    """All (type, global id) within some hops against the edges, sampling nothing."""
+    reached = {("paper", int(root)) for root in roots}
+    for _ in range(hops):
+        found = set()
+        for relation in graph.schema.relations:
+            edges = graph.topology(relation)
+            for node_type, node in reached:
+                if node_type == relation.dst:
+                    row = edges.indices[edges.indptr[node] : edges.indptr[node + 1]]
+                    found |= {(relation.src, int(source)) for source in row}
+        reached |= found
+    return reached
+
+
+def _share(graph: PartitionedGraph, nodes: set[tuple[str, int]], roots: set[int], of: int) -> float:
+    home = graph.book.home("paper", np.array([of]))[0]
+    beside = [
+        (t, n)
+        for t, n in nodes
+        if not (t == "paper" and n in roots) and graph.book.home(t, np.array([n]))[0] == home
+    ]
+    return len(beside) / len(nodes)
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> None:
+    train = list(range(0, 50, 2))
+    graph = _divide(_library(tmp_path, train), 3)
+    measured = measure_locality(graph, [-1] * hops, roots=9, batch_size=4, seed=6)
+    roots = graph.global_ids("paper")[permutation(6, 0, np.array(train))[:9]].tolist()
+    micro = [_share(graph, _neighbourhood(graph, [r], hops), {r}, r) for r in roots]
+    sub = [
+        _share(graph, _neighbourhood(graph, batch, hops), set(batch), root)
+        for batch in (roots[:4], roots[4:8], roots[8:])
+        for root in batch
+    ]
+    assert measured.micrograph == pytest.approx(np.mean(micro))
+    assert measured.subgraph == pytest.approx(np.mean(sub))
+    assert measured.as_json() == {
+        "fanouts": [-1] * hops,
+        "roots": 9,
+        "batch_size": 4,
+        "seed": 6,
+        "micrograph": round(measured.micrograph, 6),
+        "subgraph": round(measured.subgraph, 6),
+    }
+
+
+def test_the_example_of_the_paper(tmp_path: Path) -> None:
+    """Figure 8: micrograph 6 holds 6, 5, 7 of server 0 and one vertex of server 1."""
+    schema = GraphSchema(
+        "figure", {"paper": NodeType(4)}, {CITES: EdgeType(3)}, "paper", {}, {"train": 1}
+    )
+    with GraphWriter(tmp_path / "figure", schema) as writer:
+        writer.topology(CITES, np.array([1, 2, 3]), np.array([0, 0, 1]))
+        writer.split("train", np.array([0]))
+    whole = _divide(tmp_path / "figure", 1)
+    assert measure_locality(whole, [2, 2], roots=5).micrograph == pytest.approx(3 / 4)
+    two = _divide(tmp_path / "figure", 2)
+    beside = (
+        two.book.home("paper", np.arange(4)) == two.book.home("paper", two.global_ids("paper")[:1])
+    ).sum()
+    assert measure_locality(two, [2, 2], roots=5).micrograph == pytest.approx((beside - 1) / 4)
+
+
+def test_an_edge_target_takes_destinations_as_roots(tmp_path: Path) -> None:
+    graph = _divide(_library(tmp_path, [3, 4, 5], target=CITES), 2)
+    edges = graph.topology(CITES)
+    chosen = np.flatnonzero(np.isin(edges.edge_ids, [3, 4, 5]))
+    roots = np.unique(np.searchsorted(edges.indptr, chosen, side="right") - 1)
+    measured = measure_locality(graph, [-1], roots=100)
+    assert measured.roots == roots.size
+    micro = [_share(graph, _neighbourhood(graph, [r], 1), {r}, r) for r in roots]
+    assert measured.micrograph == pytest.approx(np.mean(micro))
+
+
+def test_without_a_training_split_every_target_node_may_be_a_root(tmp_path: Path) -> None:
+    assert measure_locality(_divide(_library(tmp_path), 2), [2], roots=1000).roots == 50
+
+
+def test_metis_keeps_micrographs_together_and_subgraphs_apart(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    src = generator.integers(0, 800, 6000)
+    near = (src // 200) * 200 + generator.integers(0, 200, 6000)
+    dst = np.where(generator.random(6000) < 0.95, near, generator.integers(0, 800, 6000))
+    schema = GraphSchema("planted", {"paper": NodeType(800)}, {CITES: EdgeType(6000)}, "paper")
+    with GraphWriter(tmp_path / "planted", schema) as writer:
+        writer.topology(CITES, src, dst)
+    metis = measure_locality(_divide(tmp_path / "planted", 4, "metis"), [5, 5], 200, 100)
+    random = measure_locality(_divide(tmp_path / "planted", 4), [5, 5], 200, 100)
+    assert metis.micrograph > 0.7 > 0.3 > random.micrograph
+    assert metis.subgraph < 0.3
+    assert metis.micrograph > 2 * metis.subgraph
+
+
+def test_unusable_requests_are_refused(tmp_path: Path) -> None:
+    graph = _divide(_library(tmp_path), 2)
+    with pytest.raises(RequestError, match="at least 1 root and a batch of at least 1, given 0"):
+        measure_locality(graph, [2], roots=0)
+    with pytest.raises(ConfigError, match="fanouts"):
+        measure_locality(graph, [0])
+
+
+def _drawn(graph: PartitionedGraph, roots: Sequence[int]) -> list[list[tuple[str, int, int]]]:
+    """Per hop, the drawn edges as sorted (relation, original source, original destination)."""
+    original = {t: graph.original_ids(t) for t in graph.schema.node_types}
+    topologies = {relation: graph.topology(relation) for relation in graph.schema.relations}
+    sampler = NeighborSampler(topologies, original, "paper", [3, 2], seed=8)
+    sampled = sampler.sample(graph.global_ids("paper")[np.array(roots)], 1, 4)
+    nodes = {t: original[t][ids] for t, ids in sampled.nodes.items()}
+    return [
+        sorted(
+            (str(relation), int(nodes[relation.src][source]), int(nodes[relation.dst][row]))
+            for relation, edges in hop.items()
+            for row in range(edges.indptr.size - 1)
+            for source in edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
+        )
+        for hop in sampled.hops
+    ]
+
+
+def test_draws_do_not_change_with_the_partition(tmp_path: Path) -> None:
+    graph = _library(tmp_path)
+    roots = [7, 0, 33, 12]
+    expected = _drawn(_divide(graph, 1), roots)
+    assert min(len(hop) for hop in expected) > 5
+    for divided in (_divide(graph, 2), _divide(graph, 5, seed=3), _divide(graph, 3, "metis")):
+        assert _drawn(divided, roots) == expected

@@ -1,0 +1,92 @@
+"""``hopper partition`` as a user sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopper.cli import main
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema, NodeType
+from hopper.graph.write import GraphWriter
+from hopper.partition import PartitionedGraph
+
+
+def _arguments(library: GraphDirectory, *more: str) -> list[str]:
+    out = str(library.path.parent / "out")
+    return ["partition", str(library.path), "--servers", "2", "--out", out, *more]
+
+
+def test_json_prints_the_description_alone(
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("dgl")
+    assert main(_arguments(library, "--json", "--locality-roots", "9")) == 0
+    printed = capfd.readouterr()
+    description = PartitionedGraph.open(library.path.parent / "out").description
+    assert json.loads(printed.out) == description
+    assert description["locality"]["roots"] == 9
+    assert description["locality"]["fanouts"] == [10, 10]
+    assert printed.err.startswith("memory: about ")
+    assert "assign nodes (METIS, dgl): " in printed.err
+    assert "edge cuts" not in printed.err  # what METIS says on its own
+
+
+def test_the_table_names_every_measure(
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--method", "random", "--seed", "3", "--locality-fanouts=-1,2"]
+    assert main(_arguments(library, *more)) == 0
+    printed = capfd.readouterr().out
+    description = PartitionedGraph.open(library.path.parent / "out").description
+    assert f"edge cut {description['edge_cut']:.1%}" in printed
+    assert f"R_micro {description['locality']['micrograph']:.1%}" in printed
+    assert "(fanouts -1,2, 15 roots, batches of 1024)" in printed
+    for share in description["per_server"]:
+        assert str(share["nodes"]) in printed
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--method", "meta"], "error: partition method 'meta' is not built yet"),
+        (["--memory-limit", "1M"], "are allowed by --memory-limit"),
+        (["--memory-limit", "lots"], "error: size: expected a number and a unit"),
+        (["--locality-fanouts", "10,x"], "error: --locality-fanouts: expected positive numbers"),
+        (["--locality-roots", "-1"], "error: --locality-roots: expected at least 0, given -1"),
+        (["--backend", "parmetis"], "error: METIS backend: expected auto, dgl or pymetis"),
+    ],
+)
+def test_refusals_are_one_line_and_an_exit_code(
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str], more: list[str], text: str
+) -> None:
+    assert main(_arguments(library, *more)) == 1
+    assert text in capfd.readouterr().err.splitlines()[-1]
+    assert not (library.path.parent / "out").exists()
+
+
+def test_locality_can_be_left_out(library: GraphDirectory) -> None:
+    assert main(_arguments(library, "--method", "random", "--locality-roots", "0")) == 0
+    assert "locality" not in PartitionedGraph.open(library.path.parent / "out").description
+
+
+def test_locality_is_not_measured_without_target_nodes(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    schema = GraphSchema("bare", {"paper": NodeType(3), "tag": NodeType(0)}, {}, "tag")
+    with GraphWriter(tmp_path / "bare", schema):
+        pass
+    arguments = ["partition", str(tmp_path / "bare"), "--servers", "2", "--method", "random"]
+    assert main([*arguments, "--out", str(tmp_path / "out")]) == 0
+    printed = capfd.readouterr()
+    assert "R_micro" not in printed.out
+    assert "locality not measured: node type 'tag' has no nodes" in printed.err
+
+
+def test_importing_the_command_imports_no_dgl() -> None:
+    code = "import hopper.cli, sys; sys.exit('dgl' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

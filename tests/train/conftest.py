@@ -1,0 +1,213 @@
+"""Real training runs on a tiny graph over two servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import partition_graph
+from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SERVERS = 2
+START_LIMIT = 120.0
+END_LIMIT = 120.0
+HOPPER = [sys.executable, "-m", "hopper.cli"]
+
+
+class Run:
+    """A training run in a process of its own, and every process that belongs to it.
+
+    Servers and ranks are found by the run's folder, which stands in their command lines.
+    """
+
+    def __init__(self, command: list[str], run_dir: Path, folder: Path) -> None:
+        self.run_dir = run_dir
+        self.epochs_file = run_dir / EPOCHS_FILE
+        self._stdout, self._stderr = folder / f"{run_dir.name}.out", folder / f"{run_dir.name}.err"
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                command, stdout=stdout, stderr=stderr, env=environment, cwd=REPOSITORY
+            )
+
+    @property
+    def stdout(self) -> str:
+        """What it has printed."""
+        return self._stdout.read_text(errors="replace")
+
+    @property
+    def stderr(self) -> str:
+        """What it has printed to standard error."""
+        return self._stderr.read_text(errors="replace")
+
+    def finish(self, limit: float = END_LIMIT) -> int:
+        """Wait for its end; returns the exit code."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"{self.run_dir} did not end in {limit:g} s: {self.stdout}{self.stderr}")
+
+    def await_epochs(self, count: int) -> None:
+        """Return once ``count`` epochs are over."""
+        self.await_condition(lambda: len(self.epochs()) >= count, f"{count} epochs")
+
+    def await_condition(self, holds: Callable[[], bool], what: str) -> None:
+        """Return once ``holds()``; the run must not end before."""
+        deadline = time.monotonic() + START_LIMIT
+        while not holds():
+            code = self.process.poll()
+            assert code is None, f"ended with {code} before {what}: {self.stdout}{self.stderr}"
+            assert time.monotonic() < deadline, f"no {what} in {START_LIMIT:g} s: {self.stderr}"
+            time.sleep(0.01)
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The epochs that are over, as they stand in the file."""
+        if not self.epochs_file.exists():
+            return []
+        whole = self.epochs_file.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def losses(self) -> list[list[float]]:
+        """The loss of every iteration, by epoch."""
+        return [epoch["iteration_losses"] for epoch in self.epochs()]
+
+    def summary(self) -> dict[str, Any]:
+        """What the run wrote at its end."""
+        return dict(json.loads((self.run_dir / SUMMARY_FILE).read_text()))
+
+    def members(self) -> list[psutil.Process]:
+        """Every process of the run that lives, the launching one excepted."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                mine = str(self.run_dir) in " ".join(process.cmdline())
+                if (
+                    mine
+                    and process.pid != self.process.pid
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    def ranks(self) -> list[psutil.Process]:
+        """The ranks, in order."""
+        ranks = [each for each in self.members() if "hopper.train" in each.cmdline()]
+        return sorted(ranks, key=lambda each: int(each.environ()["RANK"]))
+
+    def server(self, index: int) -> psutil.Process:
+        """The feature server with that index."""
+        [found] = [
+            each
+            for each in self.members()
+            if "cache_server" in each.cmdline()
+            and each.cmdline()[each.cmdline().index("--server") + 1] == str(index)
+        ]
+        return found
+
+    def assert_nothing_remains(self, limit: float = 0.0) -> None:
+        """Fail if a server or a rank still lives after ``limit`` seconds."""
+        deadline = time.monotonic() + limit
+        while left := self.members():
+            if time.monotonic() > deadline:
+                pytest.fail(f"left behind: {[(each.pid, each.cmdline()) for each in left]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End whatever is left of it."""
+        for process in [self.process, *self.members()]:
+            try:
+                process.send_signal(signal.SIGKILL)
+            except (psutil.NoSuchProcess, ProcessLookupError):
+                continue
+        self.process.wait()
+
+
+class Runs:
+    """Starts runs, and makes sure that none outlives the tests."""
+
+    def __init__(self, partitioned: Path, folder: Path) -> None:
+        self._partitioned = partitioned
+        self._folder = folder
+        self._started: list[Run] = []
+
+    def config(self, name: str, **train: Any) -> Path:
+        """Write a configuration whose run goes to a folder ``name``."""
+        values: dict[str, Any] = {
+            "data": {"partitioned": str(self._partitioned)},
+            "model": {"layers": 2, "hidden": 8, "dropout": 0.3},
+            "sampler": {"fanouts": [4, 3]},
+            "train": {
+                "engine": "hop",
+                "batch_size": 2,
+                "epochs": 3,
+                "learning_rate": 0.01,
+                "run_dir": str(self._folder / name),
+                **train,
+            },
+            "cluster": {"timeout_seconds": 20.0},
+        }
+        file = self._folder / f"{name}.json"
+        file.write_text(json.dumps(values))
+        return file
+
+    def train(self, name: str, *overrides: str, **train: Any) -> Run:
+        """Start ``hopper train``."""
+        config = self.config(name, **train)
+        return self.start([*HOPPER, "train", str(config), *overrides], name)
+
+    def start(self, command: list[str], name: str) -> Run:
+        """Start any command that trains into the folder ``name``."""
+        run = Run(command, self._folder / name, self._folder)
+        self._started.append(run)
+        return run
+
+    def finished(self, name: str, *overrides: str, **train: Any) -> Run:
+        """A ``hopper train`` that has ended well."""
+        run = self.train(name, *overrides, **train)
+        code = run.finish()
+        assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
+        run.assert_nothing_remains()
+        return run
+
+    def kill(self) -> None:
+        """End what is left of every run."""
+        for run in self._started:
+            run.kill()
+
+
+@pytest.fixture(scope="session")
+def partitioned(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The community graph over two servers."""
+    out = tmp_path_factory.mktemp("train") / "parts"
+    partition_graph(community_graph, out, SERVERS, "random")
+    return out
+
+
+@pytest.fixture(scope="session")
+def runs(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Starts training runs."""
+    runs = Runs(partitioned, tmp_path_factory.mktemp("runs"))
+    yield runs
+    runs.kill()
+
+
+@pytest.fixture(scope="session")
+def reference(runs: Runs) -> Run:
+    """Three epochs of ``hopper train``, ended well: what other ways to the same run must equal."""
+    return runs.finished("reference")
