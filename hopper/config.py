@@ -123,14 +123,14 @@ class Hop(_Section):
     """what travels around the ring: parameters and accumulated gradients, or gradients only"""
     pregather: bool = True
     """fetch each remote row an iteration needs once, before the first time step"""
-    merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
-    """time steps to remove; merging is not built yet, so that "adaptive" removes none"""
+    merge: Literal["off", "adaptive"] | NonNegative = "off"
+    """time steps to remove; merging is not built yet, so the only value is "off""""
     replicas: Literal["synchronous", "independent"] = "synchronous"
 
     @model_validator(mode="after")
     def _check(self) -> Hop:
-        if isinstance(self.merge, int) and self.merge > 0:
-            raise ValueError(f"merge: {self.merge} is not built yet; built: off")
+        if self.merge not in ("off", 0):
+            raise ValueError(f'merge: {self.merge!r} is not built yet; built: "off"')
         if self.replicas == "independent":
             raise ValueError('replicas: "independent" is not built yet; built: "synchronous"')
         return self

@@ -35,7 +35,7 @@ _STAGE_COLOURS: Final = {
     "wait": "#BBBBBB",
 }
 _DARK_GROUNDS: Final = {"#0072B2", "#D55E00", "#009E73"}
-_SMALLEST_LABELLED: Final = 0.07
+_SMALLEST_LABELLED: Final = 0.075
 """share of the longest bar below which a part has no room for its own label"""
 
 _SMALLEST_TOLD: Final = 0.005
@@ -53,7 +53,8 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     """
     runs = results["runs"]
     measured = {engine: figures(runs, engine) for engine in engines_of(runs)}
-    figure = Figure(figsize=(12, 1.9 + 0.75 * len(measured)), layout="constrained", dpi=150)
+    figure = Figure(figsize=(13.5, 1.9 + 0.75 * len(measured)), dpi=150)
+    figure.set_layout_engine("constrained", h_pad=0.1)
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     _bars(
@@ -150,6 +151,9 @@ def _finish(axes: Axes, title: str, longest: float) -> None:
         axes.spines[side].set_visible(False)
     axes.grid(axis="x", color="#E5E5E5", linewidth=0.7)
     axes.set_axisbelow(True)
+    if not axes.containers:
+        # Nothing was sent: no bar to explain.
+        return
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.01, 0.99), ncols=6, frameon=False, fontsize=8,
         handlelength=0.9, handletextpad=0.4, columnspacing=1.1, borderaxespad=0.2,
@@ -158,6 +162,6 @@ def _finish(axes: Axes, title: str, longest: float) -> None:
 
 def _short(value: float) -> str:
     """Three significant digits without an exponent."""
-    if value >= 100:
+    if value == 0 or value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value >= 0.001 else f"{value:.4f}"

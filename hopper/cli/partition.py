@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +77,23 @@ def run(arguments: argparse.Namespace) -> int:
             f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
         )
     limit = parse_size(arguments.memory_limit) if arguments.memory_limit else None
-    with _progress_console() as console:
-        progress: Progress = _Bars(console) if console.is_terminal else _Lines(console)
-        result = partition_graph(
-            GraphDirectory.open(arguments.graph),
-            arguments.out,
-            arguments.servers,
-            arguments.method,
-            arguments.seed,
-            backend=arguments.backend,
-            memory_limit=limit,
-            progress=progress,
-            on_estimate=lambda needed, available: _show_estimate(console, needed, available),
-        )
-        description = result.description
-        if arguments.locality_roots > 0:
-            description = _measure_locality(result, fanouts, arguments, console, progress)
+    # Results alone go to standard output.
+    console = Console(file=sys.stderr, soft_wrap=True, highlight=False)
+    progress: Progress = _Bars(console) if console.is_terminal else _Lines(console)
+    result = partition_graph(
+        GraphDirectory.open(arguments.graph),
+        arguments.out,
+        arguments.servers,
+        arguments.method,
+        arguments.seed,
+        backend=arguments.backend,
+        memory_limit=limit,
+        progress=progress,
+        on_estimate=lambda needed, available: _show_estimate(console, needed, available),
+    )
+    description = result.description
+    if arguments.locality_roots > 0:
+        description = _measure_locality(result, fanouts, arguments, console, progress)
     if arguments.json:
         print(json.dumps(description, indent=2))
     else:
@@ -132,17 +130,6 @@ def _fanouts(text: str) -> list[int]:
             f"commas, given {text!r}"
         )
     return fanouts
-
-
-@contextmanager
-def _progress_console() -> Iterator[Console]:
-    """A console on a duplicate of standard error.
-
-    METIS writes to standard error on its own, which is held back while it runs; the progress
-    must not be held back with it. Results alone go to standard output.
-    """
-    with os.fdopen(os.dup(2), "w", encoding="utf-8") as stream:
-        yield Console(file=stream, soft_wrap=True, highlight=False)
 
 
 def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:

@@ -76,8 +76,6 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def _read(
-        self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]
-    ) -> torch.Tensor:
+    def _read(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
         found = torch.from_numpy(rows.gather(kind, self.node_type, ids))
         return found.to(self._device, non_blocking=True)

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.assemble import DTYPES, make_model, make_sampler, make_schedule
 from hopper.errors import RequestError
 from hopper.features import LocalRows, RowKind
-from hopper.micrograph.route import RootSchedule
-from hopper.micrograph.sample import NeighborSampler
 from hopper.migrate.packed_model import PackedModel
-from hopper.models import Objective, build_model
+from hopper.models import Objective
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
@@ -62,23 +61,16 @@ class Reference:
         device: torch.device | None = None,
     ) -> None:
         self._device = device or torch.device("cpu")
-        self._dtype: torch.dtype = getattr(torch, config.train.dtype)
+        dtype = DTYPES[config.train.dtype]
         self._rows = EveryServersRows(graph)
-        self._packed = PackedModel(_model(config, graph, self._dtype).to(self._device).train())
-        self.schedule = _schedule(config, graph, world)
-        schema, target = graph.schema, graph.schema.target_type()
-        sampler = NeighborSampler(
-            {relation: graph.topology(relation) for relation in schema.relations},
-            {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
-            target,
-            config.sampler.fanouts,
-            config.train.seed,
-        )
-        objective = Objective(schema.labels[target].kind)
+        model = make_model(config, graph.schema).to(self._device)
+        self._packed = PackedModel(model.train())
+        self.schedule = make_schedule(config, graph, world)
+        objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
         self._trainer = GroupTrainer(
-            sampler, RunLog(None), objective, one_pass, self._dtype, self._device
+            make_sampler(config, graph), RunLog(None), objective, one_pass, dtype, self._device
         )
 
     def gradient(
@@ -129,37 +121,6 @@ def reference_gradient(
 ) -> tuple[float, dict[str, Tensor]]:
     """:meth:`Reference.gradient` for a single moment."""
     return Reference(config, graph, world).gradient(epoch, iteration, parameters)
-
-
-def _model(config: Config, graph: PartitionedGraph, dtype: torch.dtype) -> torch.nn.Module:
-    schema, target = graph.schema, graph.schema.target_type()
-    return build_model(
-        config.model.name,
-        in_dim=schema.node_types[target].feature_dim or 0,
-        out_dim=schema.labels[target].classes,
-        layers=config.model.layers,
-        hidden=config.model.hidden,
-        heads=config.model.heads,
-        dropout=config.model.dropout,
-        seed=config.train.seed,
-        dtype=dtype,
-    )
-
-
-def _schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSchedule:
-    target = graph.schema.target_type()
-    return RootSchedule(
-        graph.book,
-        target,
-        graph.split("train"),
-        graph.global_ids(target),
-        seed=config.train.seed,
-        batch_size=config.train.batch_size,
-        models=world,
-        ranks_per_server=config.cluster.ranks_per_server,
-        drop_last=config.train.last_batch == "drop",
-        most_iterations=config.train.iterations_per_epoch,
-    )
 
 
 def _shapes(parameters: Mapping[str, Tensor]) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ one node only: no list of all edges is ever sorted.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numba
@@ -56,7 +57,7 @@ def level_thresholds(
     first = min(local_level, depth)
     share = np.zeros(depth + 1)
     share[: len(shares)] = shares
-    share[first:] += (1.0 - sum(shares)) / (depth + 1 - first)
+    share[first:] += (1.0 - math.fsum(shares)) / (depth + 1 - first)
     reached = np.minimum(np.cumsum(share), 1.0)
     # 2**53 steps are exact in float64; the last level takes whatever is left.
     thresholds = (reached[:-1] * float((1 << 53) - 1)).astype(np.uint64) << np.uint64(11)
@@ -90,6 +91,15 @@ def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np
     return out
 
 
+def capped(weights: NDArray[np.float64], largest: float) -> NDArray[np.float64]:
+    """The same array, in place, with no weight much above ``largest`` times the mean."""
+    for _ in range(8):
+        # The sum is taken in integers: a sum of floats depends on how a processor groups them.
+        mean = int((weights * 65536.0).astype(np.uint64).sum()) / 65536.0 / weights.size
+        np.minimum(weights, largest * mean, out=weights)
+    return weights
+
+
 def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
     """[count + 1] uint64: running sum of the weights in steps of 2**-16, from 0."""
     sums = np.empty(weights.size + 1, np.uint64)
@@ -98,12 +108,14 @@ def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.uint64]:
     return sums
 
 
-def apportion(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:
-    """[count] int64 that sum to ``total``, each within one of its weight's exact share."""
-    sums = np.empty(weights.size + 1, np.float64)
-    sums[0] = 0.0
-    np.cumsum(weights, out=sums[1:])
-    marks = np.floor(sums * (total / sums[-1])).astype(np.int64)
+def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
+    """[count] int64 that sum to ``total``, each within one of its weight's exact share.
+
+    Parameters
+    ----------
+    sums: [count + 1] uint64, running sum of the weights.
+    """
+    marks = np.floor(sums.astype(np.float64) * (total / float(sums[-1]))).astype(np.int64)
     marks[-1] = total
     return np.diff(marks)
 

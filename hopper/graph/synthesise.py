@@ -22,6 +22,7 @@ from hopper.graph.degree_corrected import (
     Hierarchy,
     apportion,
     both_directions,
+    capped,
     cumulative_weights,
     draw_rows,
     level_thresholds,
@@ -97,7 +98,9 @@ def make(
     count, edges = _size(preset, given, scale)
     _require_memory(given, count, edges)
     key = key_of(SYNTHESIS, *preset.encode(), seed)
-    schema = _schema(preset, given, count, edges, f"hopper preset {preset}, {scale=:g}, {seed=}")
+    schema = _schema(
+        preset, given, count, edges, f"synthetic, {scale=:g}, {seed=}; after {given.source}"
+    )
     with GraphWriter(out, schema) as writer, _progress(progress) as bar:
         task = bar.add_task("nodes", total=None)
         nodes = _nodes(key, given, count)
@@ -182,19 +185,13 @@ def _write_splits(key: int, writer: GraphWriter, count: int) -> None:
 
 def _topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:
     count = nodes.hierarchy.nodes
-    # A hub of a small graph may be tied to at most a sixteenth of it.
-    largest = min(preset.max_degree, count // 16) / preset.mean_degree()
-    weights = _capped_weights(key_of(key, _IN), count, preset.in_exponent, largest)
-    drawn = apportion(weights, edges)[nodes.position_of]
-    if not preset.undirected:
-        weights = _capped_weights(key_of(key, _OUT), count, preset.out_exponent, largest)
+    sums = _weights(key_of(key, _IN), preset, count, preset.in_exponent)
     indptr = np.zeros(count + 1, np.int64)
-    np.cumsum(drawn, out=indptr[1:])
-    del drawn
+    np.cumsum(apportion(sums, edges)[nodes.position_of], out=indptr[1:])
+    if not preset.undirected:
+        sums = _weights(key_of(key, _OUT), preset, count, preset.out_exponent)
     indices = np.empty(edges, np.int64)
-    _draw_edges(
-        key_of(key, _EDGES), preset, nodes, cumulative_weights(weights), indptr, indices, bar
-    )
+    _draw_edges(key_of(key, _EDGES), preset, nodes, sums, indptr, indices, bar)
     if preset.undirected:
         indptr, indices = both_directions(indptr, indices)
     in_degrees = np.diff(indptr)
@@ -202,12 +199,12 @@ def _topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress
     return Topology(indptr, indices, np.arange(indices.size), in_degrees, out_degrees)
 
 
-def _capped_weights(key: int, count: int, exponent: float, largest: float) -> NDArray[np.float64]:
-    """[count] float64: power-law weights, none above ``largest`` times their mean."""
+def _weights(key: int, preset: Preset, count: int, exponent: float) -> NDArray[np.uint64]:
+    """[count + 1] uint64: running sum of power-law weights by position."""
+    # A hub of a small graph may be tied to at most a sixteenth of it.
+    largest = min(preset.max_degree, count // 16) / preset.mean_degree()
     weights = power_law_weights(np.uint64(key), count, exponent)
-    for _ in range(8):
-        np.minimum(weights, largest * weights.mean(), out=weights)
-    return weights
+    return cumulative_weights(capped(weights, largest))
 
 
 def _draw_edges(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numba
@@ -33,7 +34,7 @@ def shuffle(key: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def community_classes(key: int, communities: int, classes: int) -> NDArray[np.int64]:
-    """[communities] int64: the class of each; classes differ in size up to about 3 to 1.
+    """[communities] int64: the class of each; low classes have more communities than high ones.
 
     Every class has a community where there are enough of them.
     """
@@ -75,7 +76,7 @@ def _bell(x: np.uint64) -> np.float32:
 def class_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[np.float32]:
     """[classes, dim] float32: random directions of length ``signal``."""
     signs = (_variates(np.uint64(key), classes * dim) >> np.uint64(63)).astype(np.float32) * 2 - 1
-    return (signs * np.float32(signal / dim**0.5)).reshape(classes, dim)
+    return (signs * np.float32(signal / math.sqrt(dim))).reshape(classes, dim)
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
-from hopper.partition.metis import assign_metis, balance_classes, choose_backend
+from hopper.partition.balance import balance_classes
+from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.phases import Phases
 from hopper.partition.random import assign_random
 from hopper.partition.symmetrise import symmetrise, type_starts
@@ -85,6 +87,7 @@ def assign(
     seed: int,
     roots: NDArray[np.int64],
     phases: Phases,
+    scratch: Path,
     backend: str = "auto",
 ) -> Assignment:
     """Assign every node of a graph to a server.
@@ -92,6 +95,7 @@ def assign(
     Parameters
     ----------
     roots: [nodes of the target type] int64, training roots per node (balanced by METIS).
+    scratch: a folder on a disk with room for what METIS reads (8 bytes an end), for a while.
     backend: which METIS: "auto", "dgl" or "pymetis".
 
     Raises
@@ -109,7 +113,8 @@ def assign(
         topologies = {relation: graph.topology(relation) for relation in schema.relations}
         adjacency = symmetrise(schema, topologies)
     with phases.phase(f"assign nodes (METIS, {chosen})"):
-        stacked = assign_metis(adjacency, balance_classes(schema, roots), servers, seed, chosen)
+        classes = balance_classes(schema, roots)
+        stacked = assign_metis(adjacency, classes, servers, seed, chosen, scratch)
     starts = type_starts(schema)
     homes = {
         node_type: stacked[starts[node_type] : starts[node_type] + kind.count]

@@ -15,7 +15,7 @@ from hopper.partition.memory import (
     estimate_memory,
     require_memory,
 )
-from hopper.partition.metis import Backend, choose_backend
+from hopper.partition.metis_process import Backend, choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.relabel import relabel
@@ -69,7 +69,7 @@ def partition_graph(
     edges = sum(kind.count for kind in schema.relations.values())
     with unpublished(out, partitioned_bytes(schema)) as work:
         roots = training_roots(graph)
-        assignment = assign(graph, servers, method, seed, roots, phases, chosen or "auto")
+        assignment = assign(graph, servers, method, seed, roots, phases, work, chosen or "auto")
         with phases.phase("number the nodes"):
             maps = {name: relabel(homes, servers) for name, homes in assignment.homes.items()}
             write_maps(work, maps)

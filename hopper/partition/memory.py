@@ -19,7 +19,8 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.partition.metis import MOST_CLASSES, Backend
+from hopper.partition.balance import MOST_CLASSES
+from hopper.partition.metis_process import Backend
 
 # Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
 _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
@@ -132,7 +133,7 @@ def require_memory(
     if estimate.peak <= allowed:
         return
     advice = (
-        "use --method random, which needs about 50 bytes a node, or a machine with more memory"
+        "use --method random, which needs about 60 bytes a node, or a machine with more memory"
         if method == "metis"
         else "use a machine with more memory"
     )

@@ -243,7 +243,9 @@ def _explain(error: ChildFailedError) -> ClusterError:
         for rank, failure in failures.items()
         if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
     }
-    if killed:
+    # A rank that hung is killed too, by torchrun's agent: after the deadline of one that waited.
+    waited = any(DeadlineExceeded.__name__ in _message(each) for each in failures.values())
+    if killed and not waited:
         rank, failure = next(iter(sorted(killed.items())))
         return RankLost(
             f"rank {rank} (pid {failure.pid}) {_how_it_ended(failure.exitcode)}; "
@@ -254,7 +256,9 @@ def _explain(error: ChildFailedError) -> ClusterError:
 
 
 def _message(failure: ProcessFailure) -> str:
-    text = str(failure.message)
+    # torch declares a string; of a recorded exception it is a dictionary.
+    recorded: Any = failure.message
+    text = str(recorded["message"] if isinstance(recorded, dict) else recorded)
     return text.strip().splitlines()[-1] if text.strip() else "no message"
 
 

@@ -33,7 +33,10 @@ def main(out: Path, cases: list[dict]) -> None:
         rows = PartitionedRows(graph, cluster.server, remote)
         trainer = make_trainer(config, graph, cluster, rows)
         trainer.run()
-        trained = [json.loads(line) for line in Path(config.train.run_dir, "epochs.jsonl").open()]
+        trained = [
+            json.loads(line)
+            for line in Path(config.train.run_dir, "epochs.jsonl").read_text().splitlines()
+        ]
         results.append(
             {
                 "losses": [loss for epoch in trained for loss in epoch["iteration_losses"]],

@@ -45,7 +45,9 @@ def _library(folder: Path, train: Sequence[int] = (), target: str | Relation = "
 
 def _divide(graph: Path, servers: int, method: str = "random", seed: int = 0) -> PartitionedGraph:
     out = graph.parent / f"{method}-{servers}-{seed}"
-    return partition_graph(GraphDirectory.open(graph), out, servers, method, seed)
+    return partition_graph(
+        GraphDirectory.open(graph), out, servers, method, seed, backend="pymetis"
+    )
 
 
 def _neighbourhood(

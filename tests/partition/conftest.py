@@ -74,10 +74,20 @@ def fill(writer: GraphWriter, schema: GraphSchema, generator: np.random.Generato
         writer.split(name, generator.permutation(population)[:size])
 
 
+@pytest.fixture(scope="session")
+def shared_library(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """A heterogeneous graph with every kind of table, for tests that only read it."""
+    return _write_library(tmp_path_factory.mktemp("shared"))
+
+
 @pytest.fixture
 def library(tmp_path: Path) -> GraphDirectory:
-    """A heterogeneous graph with every kind of table."""
-    out, schema = tmp_path / "library", library_schema()
+    """The same graph, alone in a folder of the test's own."""
+    return _write_library(tmp_path)
+
+
+def _write_library(folder: Path) -> GraphDirectory:
+    out, schema = folder / "library", library_schema()
     with GraphWriter(out, schema) as writer:
         fill(writer, schema, np.random.default_rng(7))
     return GraphDirectory.open(out)

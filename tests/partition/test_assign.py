@@ -12,9 +12,11 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType, Relation
 from hopper.partition import partition_graph
-from hopper.partition.metis import MOST_CLASSES, balance_classes, choose_backend
+from hopper.partition.balance import MOST_CLASSES, balance_classes, combined_weight
+from hopper.partition.metis_process import Backend, assign_metis, choose_backend
 from hopper.partition.random import assign_random
-from hopper.partition.symmetrise import symmetrise
+from hopper.partition.symmetrise import Adjacency, symmetrise
+from hopper.partition.training import training_roots
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -42,6 +44,32 @@ def test_metis_finds_planted_communities(planted: GraphDirectory, backend: str) 
     assert max(metis["balance"].values()) < 1.1
     assert (metis["method"], metis["backend"]) == ("metis", backend)
     assert metis["seed_used"] is (backend == "pymetis")
+
+
+@pytest.mark.parametrize("backend", ["dgl", "pymetis"])
+def test_metis_can_be_repeated(planted: GraphDirectory, backend: Backend) -> None:
+    if backend == "dgl":
+        pytest.importorskip("dgl")
+    schema = planted.schema
+    adjacency = symmetrise(schema, {each: planted.topology(each) for each in schema.relations})
+    classes = balance_classes(schema, training_roots(planted))
+    scratch = planted.path.parent
+    # DGL's METIS has no seed, so there another one must not matter.
+    seeds = (1, 2) if backend == "dgl" else (1, 1, 2)
+    first, again, *others = (
+        assign_metis(adjacency, classes, 5, seed, backend, scratch) for seed in seeds
+    )
+    np.testing.assert_array_equal(first, again)
+    assert all((other != first).any() for other in others)
+
+
+def test_a_failing_metis_is_an_error_with_its_last_words(planted: GraphDirectory) -> None:
+    pair, classes = Adjacency(np.array([0, 1, 2]), np.array([1, 0])), np.zeros(3, np.int64)
+    with pytest.raises(
+        RequestError, match=r"(?s)could not divide 2 nodes over 2 .*exit code 1.*it said"
+    ):
+        assign_metis(pair, classes, 2, 0, "pymetis", planted.path.parent)
+    assert [each.name for each in planted.path.parent.iterdir()] == ["planted"]
 
 
 def test_pymetis_takes_over_where_dgl_is_missing(
@@ -129,6 +157,15 @@ def test_balance_classes_separate_types_and_training_nodes() -> None:
     many = _nodes(**{f"type{i}": 20 - i for i in range(12)})
     roots = np.zeros(20, np.int64)
     assert balance_classes(many, roots).max() == MOST_CLASSES - 1
+
+
+def test_combined_weight_gives_each_measure_a_third() -> None:
+    degrees, classes = np.arange(100), np.where(np.arange(100) % 4 == 0, 0, 1)
+    weight = combined_weight(degrees, classes)
+    assert weight.sum() == pytest.approx(3 * 16 * 100, rel=0.01)
+    # One of 100,000 nodes is for training: it must not weigh as much as all others.
+    lone = combined_weight(np.ones(100_000, np.int64), (np.arange(100_000) > 0).astype(np.int64))
+    assert lone[0] / lone.sum() < 0.001
 
 
 def _nodes(**counts: int) -> GraphSchema:

@@ -13,11 +13,15 @@ from hopper.partition import PartitionedGraph, partition_graph
 METHODS = ["random", "metis"]
 
 
-@pytest.fixture(params=METHODS)
-def divided(request: pytest.FixtureRequest, library: GraphDirectory) -> PartitionedGraph:
+@pytest.fixture(scope="module", params=METHODS)
+def divided(
+    request: pytest.FixtureRequest,
+    shared_library: GraphDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> PartitionedGraph:
     """The library over three servers."""
-    out = library.path.parent / "divided"
-    return partition_graph(library, out, 3, request.param, seed=5)
+    out = tmp_path_factory.mktemp("divided") / request.param
+    return partition_graph(shared_library, out, 3, request.param, seed=5)
 
 
 def _homes(graph: PartitionedGraph, node_type: str) -> np.ndarray:
@@ -39,7 +43,7 @@ def test_maps_are_inverse_and_ascending_within_a_server(divided: PartitionedGrap
 
 
 def test_rows_belong_to_their_original_nodes(
-    library: GraphDirectory, divided: PartitionedGraph
+    shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     for node_type in divided.schema.node_types:
         original = divided.original_ids(node_type)
@@ -50,24 +54,24 @@ def test_rows_belong_to_their_original_nodes(
                 divided.features(node_type, server),
                 divided.labels(node_type, server),
             )
-            if library.schema.node_types[node_type].feature_dim is None:
+            if shared_library.schema.node_types[node_type].feature_dim is None:
                 assert features is None
             else:
-                expected = library.features(node_type)[mine]
+                expected = shared_library.features(node_type)[mine]
                 assert features is not None
                 assert features.dtype == expected.dtype
                 np.testing.assert_array_equal(features, expected)
-            if node_type in library.schema.labels:
-                np.testing.assert_array_equal(labels, library.labels(node_type)[mine])
+            if node_type in shared_library.schema.labels:
+                np.testing.assert_array_equal(labels, shared_library.labels(node_type)[mine])
             else:
                 assert labels is None
 
 
 def test_topology_is_the_original_one_in_the_original_order(
-    library: GraphDirectory, divided: PartitionedGraph
+    shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
-    for relation in library.schema.relations:
-        old, new = library.topology(relation), divided.topology(relation)
+    for relation in shared_library.schema.relations:
+        old, new = shared_library.topology(relation), divided.topology(relation)
         src, dst = divided.original_ids(relation.src), divided.original_ids(relation.dst)
         for row, original in enumerate(dst):
             here = slice(new.indptr[row], new.indptr[row + 1])
@@ -81,7 +85,7 @@ def test_topology_is_the_original_one_in_the_original_order(
 
 
 def test_edge_features_stand_in_local_order(
-    library: GraphDirectory, divided: PartitionedGraph
+    shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     relation = Relation("author", "links", "paper")
     edges, total = divided.topology(relation), 0
@@ -90,26 +94,28 @@ def test_edge_features_stand_in_local_order(
         assert rows is not None
         start = edges.indptr[divided.book.offsets["paper"][server]]
         ids = edges.edge_ids[start : start + len(rows)]
-        np.testing.assert_array_equal(rows, library.edge_features(relation)[ids])
+        np.testing.assert_array_equal(rows, shared_library.edge_features(relation)[ids])
         total += len(rows)
-    assert total == library.schema.relations[relation].count
+    assert total == shared_library.schema.relations[relation].count
     assert divided.edge_features(Relation("paper", "links", "paper"), 0) is None
 
 
-def test_splits_keep_original_ids(library: GraphDirectory, divided: PartitionedGraph) -> None:
+def test_splits_keep_original_ids(
+    shared_library: GraphDirectory, divided: PartitionedGraph
+) -> None:
     for name in ("train", "val"):
-        np.testing.assert_array_equal(divided.split(name), library.split(name))
-    assert divided.schema == library.schema
+        np.testing.assert_array_equal(divided.split(name), shared_library.split(name))
+    assert divided.schema == shared_library.schema
 
 
 def test_edge_cut_and_balance_are_what_counting_gives(
-    library: GraphDirectory, divided: PartitionedGraph
+    shared_library: GraphDirectory, divided: PartitionedGraph
 ) -> None:
     description = divided.description
     cut_edges, edges = 0, 0
     in_edges = np.zeros(3)
-    for relation, kind in library.schema.relations.items():
-        old = library.topology(relation)
+    for relation, kind in shared_library.schema.relations.items():
+        old = shared_library.topology(relation)
         src_home, dst_home = _homes(divided, relation.src), _homes(divided, relation.dst)
         cut = 0
         for v in range(old.indptr.size - 1):
@@ -120,8 +126,10 @@ def test_edge_cut_and_balance_are_what_counting_gives(
         assert description["edge_cut_by_relation"][str(relation)] == pytest.approx(share, abs=1e-6)
         cut_edges, edges = cut_edges + cut, edges + kind.count
     assert description["edge_cut"] == pytest.approx(cut_edges / edges, abs=1e-6)
-    nodes = sum(np.bincount(_homes(divided, t), minlength=3) for t in library.schema.node_types)
-    train = np.bincount(_homes(divided, "paper")[library.split("train")], minlength=3)
+    nodes = sum(
+        np.bincount(_homes(divided, t), minlength=3) for t in shared_library.schema.node_types
+    )
+    train = np.bincount(_homes(divided, "paper")[shared_library.split("train")], minlength=3)
     for name, counts in (("nodes", nodes), ("edges", in_edges), ("train", train)):
         expected = counts.max() / counts.mean()
         assert description["balance"][name] == pytest.approx(expected, abs=1e-6)

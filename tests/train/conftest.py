@@ -29,14 +29,14 @@ HOPPER = [sys.executable, "-m", "hopper.cli"]
 class Run:
     """A training run in a process of its own, and every process that belongs to it.
 
-    Servers and ranks are found by the run's folder, which stands in their command lines.
+    They are found by the run's name, which stands in the paths that their command lines name.
     """
 
     def __init__(self, command: list[str], run_dir: Path, folder: Path) -> None:
         self.run_dir = run_dir
         self.epochs_file = run_dir / EPOCHS_FILE
         self._stdout, self._stderr = folder / f"{run_dir.name}.out", folder / f"{run_dir.name}.err"
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
                 command, stdout=stdout, stderr=stderr, env=environment, cwd=REPOSITORY
@@ -146,8 +146,11 @@ class Runs:
 
     def config(self, name: str, **train: Any) -> Path:
         """Write a configuration whose run goes to a folder ``name``."""
+        parts = self._folder / f"{name}-parts"
+        if not parts.is_symlink():
+            parts.symlink_to(self._partitioned)
         values: dict[str, Any] = {
-            "data": {"partitioned": str(self._partitioned)},
+            "data": {"partitioned": str(parts)},
             "model": {"layers": 2, "hidden": 8, "dropout": 0.3},
             "sampler": {"fanouts": [4, 3]},
             "train": {
@@ -190,9 +193,7 @@ class Runs:
 
 
 @pytest.fixture(scope="session")
-def partitioned(
-    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def partitioned(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The community graph over two servers."""
     out = tmp_path_factory.mktemp("train") / "parts"
     partition_graph(community_graph, out, SERVERS, "random")

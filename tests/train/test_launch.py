@@ -1,12 +1,149 @@
-"""``hopper train``, ``torchrun -m hopper.train`` and the scripts around them."""
+"""``hopper train``, ``torchrun -m hopper.train`` and the script that spells them out."""
 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import HOPPER, REPOSITORY, Run, Runs
 from safetensors.numpy import load_file
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT = 120.0
+# 83 training nodes, two ranks with two roots each.
+ITERATIONS = 21
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT, cwd=REPOSITORY)
+
+
+def hopper(*words: str) -> subprocess.CompletedProcess[str]:
+    return command(sys.executable, "-m", "hopper.cli", *words)
+
+
+def test_a_run_writes_its_results(reference: Any) -> None:
+    summary, epochs = reference.summary(), reference.epochs()
+    assert summary["engine"] == "hop"
+    assert summary["ranks"] == len(summary["peak_rss_mib"]) == 2
+    assert summary["epochs"] == epochs
+    assert [epoch["epoch"] for epoch in epochs] == [0, 1, 2]
+    for epoch in epochs:
+        assert epoch["iterations"] == len(epoch["iteration_losses"]) == ITERATIONS
+        assert epoch["loss"] == pytest.approx(sum(epoch["iteration_losses"]) / ITERATIONS)
+        assert epoch["bytes"]["model"] > 0
+        assert epoch["bytes"]["feature"] > 0
+        assert epoch["stage_seconds"]["compute"] > 0
+    best = max(epochs, key=lambda epoch: epoch["val"])
+    assert summary["best_epoch"] == best["epoch"]
+    assert summary["accuracy"]["val"] == best["val"]
+    # Six communities, told apart by features and neighbours.
+    assert epochs[-1]["loss"] < 0.5 * epochs[0]["loss"]
+    assert summary["accuracy"]["test"] > 0.5
+
+
+def test_a_run_writes_its_best_model_as_safetensors(reference: Any) -> None:
+    tensors = load_file(reference.run_dir / "best.safetensors")
+    assert sorted({array.dtype.name for array in tensors.values()}) == ["float32"]
+    assert sum(array.size for array in tensors.values()) == 270
+
+
+def test_every_rank_writes_spans(reference: Any) -> None:
+    for rank in range(2):
+        lines = (reference.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
+        spans = [json.loads(line) for line in lines]
+        computed = {
+            (span["epoch"], span["iteration"]) for span in spans if span.get("span") == "compute"
+        }
+        assert computed == {(epoch, i) for epoch in range(3) for i in range(ITERATIONS)}
+        assert all(span["seconds"] >= 0 for span in spans if "span" in span)
+
+
+def test_a_run_prints_a_line_per_epoch(reference: Any) -> None:
+    lines = reference.stdout.splitlines()
+    assert lines[0].startswith("engine hop: 2 ranks on 2 servers, 21 iterations an epoch")
+    assert [line.split()[:2] for line in lines[1:4]] == [["epoch", str(i)] for i in range(3)]
+    assert lines[-1] == f"results in {reference.run_dir}"
+    assert "\x1b" not in reference.stdout
+
+
+def test_the_script_of_the_parts_runs_the_same_run(reference: Any, runs: Any) -> None:
+    """Same seed twice, by another way: losses and model are equal bit for bit."""
+    config = runs.config("by-script")
+    script = REPOSITORY / "scripts" / "launch_local.sh"
+    run = runs.start([str(script), str(config), "--train.seed", "0"], "by-script")
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
+    assert run.losses() == reference.losses()
+    best = "best.safetensors"
+    assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
+
+
+def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
+    before = reference.epochs_file.read_bytes()
+    config = runs.config("reference")
+    again = hopper("train", str(config))
+    assert again.returncode == 1
+    assert f"train.run_dir: {reference.run_dir} holds a finished run" in again.stderr
+    assert reference.epochs_file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("--train.batch_sise 3", "train.batch_sise: unknown key"),
+        ("--train.batch_size 0", "train.batch_size: "),
+        ("--train.engine raf", "engine: 'raf' is not built yet"),
+        ("--model.layers 3", "sampler.fanouts: expected one fanout per layer (3)"),
+        ("--train.seed", "--train.seed: a value is missing"),
+        ("epochs 3", "expected --section.key value, got 'epochs'"),
+        ("--data.partitioned /nowhere", "/nowhere"),
+    ],
+)
+def test_a_bad_configuration_is_refused_before_anything_starts(
+    overrides: str, message: str, runs: Any, tmp_path: Path
+) -> None:
+    config = runs.config("refused", run_dir=str(tmp_path / "run"))
+    refused = hopper("train", str(config), *shlex.split(overrides))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("error: ")
+    assert message in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_configuration_is_refused() -> None:
+    refused = hopper("train", "/nowhere/config.toml")
+    assert refused.returncode == 1
+    assert "/nowhere/config.toml: cannot read the configuration" in refused.stderr
+
+
+def test_a_wrong_number_of_ranks_is_refused(runs: Any) -> None:
+    config = runs.config("lonely")
+    refused = command(
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"),
+        *("-m", "hopper.train", str(config)),
+    )
+    assert refused.returncode != 0
+    assert "has 2 partitions; with cluster.ranks_per_server = 1 start 2 ranks, not 1" in (
+        refused.stderr
+    )
+
+
+def test_a_rank_without_a_configuration_says_how_it_is_used() -> None:
+    misused = command(sys.executable, "-m", "hopper.train")
+    assert misused.returncode == 2
+    assert misused.stderr.startswith("usage: torchrun")
+
+
+def test_serve_is_the_feature_server(partitioned: Path) -> None:
+    shown = hopper("serve", "--help")
+    assert shown.returncode == 0
+    assert "--port-file" in shown.stdout
+    refused = hopper("serve", str(partitioned), "--server", "2", "--listen", "127.0.0.1:0")
+    assert refused.returncode == 2
+    assert "server-2" in refused.stderr

@@ -1,0 +1,105 @@
+"""From a configuration to the parts that engines, and their reference, are made of."""
+
+from __future__ import annotations
+
+import torch
+
+from hopper.config import Config
+from hopper.errors import RequestError
+from hopper.graph.schema import GraphSchema
+from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.sample import NeighborSampler
+from hopper.models import build_model, check_exactness
+from hopper.partition import PartitionedGraph
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def check_request(config: Config, schema: GraphSchema) -> None:
+    """Refuse what cannot be trained, before anything is started.
+
+    Raises
+    ------
+    RequestError: names what the graph has and what is needed.
+    """
+    where = config.data.partitioned
+    if not isinstance(schema.target, str):
+        raise RequestError(
+            f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
+        )
+    if len(schema.relations) != 1:
+        raise RequestError(
+            f"{where}: the graph has {len(schema.relations)} relations; model "
+            f"{config.model.name!r} reads one"
+        )
+    node_type = schema.node_types[schema.target]
+    if not node_type.feature_dim:
+        raise RequestError(f"{where}: node type {schema.target!r} has no features")
+    if schema.target not in schema.labels:
+        raise RequestError(f"{where}: node type {schema.target!r} has no labels")
+    if not schema.splits.get("train"):
+        raise RequestError(f"{where}: the graph has no training split")
+
+
+def make_sampler(config: Config, graph: PartitionedGraph) -> NeighborSampler:
+    """The sampler of a configuration over a partitioned graph."""
+    schema = graph.schema
+    return NeighborSampler(
+        {relation: graph.topology(relation) for relation in schema.relations},
+        {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
+        schema.target_type(),
+        config.sampler.fanouts,
+        config.train.seed,
+    )
+
+
+def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
+    """The model of a configuration, initialised from its seed alone.
+
+    Raises
+    ------
+    ConfigError, ExactnessError: it cannot be built, or would break "one gradient".
+    """
+    target = schema.target_type()
+    model = build_model(
+        config.model.name,
+        in_dim=schema.node_types[target].feature_dim or 0,
+        out_dim=schema.labels[target].classes,
+        layers=config.model.layers,
+        hidden=config.model.hidden,
+        heads=config.model.heads,
+        dropout=config.model.dropout,
+        seed=config.train.seed,
+        dtype=DTYPES[config.train.dtype],
+    )
+    check_exactness(model)
+    return model
+
+
+def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSchedule:
+    """The global batches of a configuration's epochs, for ``world`` ranks.
+
+    Raises
+    ------
+    RequestError: an epoch has no iteration.
+    """
+    target = graph.schema.target_type()
+    train_ids = graph.split("train")
+    schedule = RootSchedule(
+        graph.book,
+        target,
+        train_ids,
+        graph.global_ids(target),
+        seed=config.train.seed,
+        batch_size=config.train.batch_size,
+        models=world,
+        ranks_per_server=config.cluster.ranks_per_server,
+        drop_last=config.train.last_batch == "drop",
+        most_iterations=config.train.iterations_per_epoch,
+    )
+    if schedule.iterations == 0:
+        raise RequestError(
+            f"train.batch_size: {config.train.batch_size} x {world} ranks with "
+            f'train.last_batch = "drop" leaves no iteration for {train_ids.size} training nodes'
+        )
+    return schedule

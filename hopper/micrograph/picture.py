@@ -1,0 +1,112 @@
+"""A micrograph as a picture: rings by hop, colours by server. Needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hopper.micrograph.micrograph import Micrograph, Vertex
+from hopper.partition.book import PartitionBook
+
+_SHAPES: Final = "osD^vpPX"
+_MOST_LABELS: Final = 150
+
+Spot = tuple[float, float]
+
+
+def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBook) -> None:
+    """Write a PNG.
+
+    The root stands at the centre, with a dark rim; a node's ring is the hop that found it, its
+    shape its type. Edges that cross servers are dashed; edges to a node that was known already are
+    faint.
+    """
+    figure = Figure(figsize=(9, 9), layout="constrained")
+    axes = figure.add_subplot()
+    spots, homes = _spread(micrograph), micrograph.homes(book)
+    _paint_edges(axes, micrograph, spots, homes)
+    _paint_nodes(axes, micrograph, spots, homes)
+    axes.set_title(
+        f"micrograph of {micrograph.target} {micrograph.root}: {len(spots)} vertices, "
+        f"{micrograph.colocated(book):.0%} stored with the root"
+    )
+    axes.legend(loc="upper left", fontsize=8)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    unfinished = f"{path}.part"
+    figure.savefig(unfinished, format="png", dpi=130)
+    os.replace(unfinished, path)
+
+
+def _spread(micrograph: Micrograph) -> dict[Vertex, Spot]:
+    """Where vertices stand: leaves evenly on the circle, a parent amid its branches."""
+    root = (micrograph.target, 0)
+    ring, branches = {root: 0}, {root: list[Vertex]()}
+    # In order of discovery, so a parent always comes before its branches.
+    for edge in micrograph.walk():
+        if edge.discovers:
+            ring[edge.src], branches[edge.src] = edge.hop + 1, []
+            branches[edge.dst].append(edge.src)
+    leaves: dict[Vertex, int] = {}
+    for vertex in reversed(ring):
+        leaves[vertex] = sum(leaves[each] for each in branches[vertex]) or 1
+    begin, spots = {root: 0}, {}
+    for vertex, radius in ring.items():
+        angle = 2 * math.pi * (begin[vertex] + leaves[vertex] / 2) / leaves[root]
+        spots[vertex] = (radius * math.cos(angle), radius * math.sin(angle))
+        first = begin[vertex]
+        for each in branches[vertex]:
+            begin[each] = first
+            first += leaves[each]
+    return spots
+
+
+def _paint_edges(
+    axes: Any, micrograph: Micrograph, spots: dict[Vertex, Spot], homes: dict[str, Any]
+) -> None:
+    for edge in micrograph.walk():
+        crosses = homes[edge.dst[0]][edge.dst[1]] != homes[edge.src[0]][edge.src[1]]
+        axes.plot(
+            *zip(spots[edge.dst], spots[edge.src], strict=True),
+            color="0.4" if edge.discovers else "0.8",
+            linestyle=(0, (4, 3)) if crosses else "-",
+            linewidth=1.1 if edge.discovers else 0.7,
+            zorder=2 if edge.discovers else 1,
+        )
+
+
+def _paint_nodes(
+    axes: Any, micrograph: Micrograph, spots: dict[Vertex, Spot], homes: dict[str, Any]
+) -> None:
+    few = len(spots) <= _MOST_LABELS
+    for shape, (node_type, servers) in enumerate(sorted(homes.items())):
+        for server in np.unique(servers).tolist():
+            here = [spots[node_type, row] for row in np.flatnonzero(servers == server).tolist()]
+            axes.scatter(
+                *zip(*here, strict=True),
+                s=110 if few else 25,
+                color=f"C{server % 10}",
+                marker=_SHAPES[shape % len(_SHAPES)],
+                edgecolors="white",
+                label=f"{node_type} on server {server}",
+                zorder=3,
+            )
+    marker = _SHAPES[sorted(homes).index(micrograph.target) % len(_SHAPES)]
+    axes.scatter(0, 0, s=200, facecolors="none", edgecolors="black", marker=marker, zorder=4)
+    for (node_type, row), spot in spots.items() if few else ():
+        axes.annotate(
+            str(micrograph.nodes[node_type][row]),
+            spot,
+            xytext=(0, -9),
+            textcoords="offset points",
+            size=7,
+            ha="center",
+            va="top",
+            zorder=5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
+        )

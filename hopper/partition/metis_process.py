@@ -1,0 +1,126 @@
+"""Run METIS in a process of its own.
+
+METIS ends its process when it runs out of memory, prints to the terminal from C, and the one inside
+DGL reads memory that it never wrote, so that the same graph gets now one partition, now another.
+In its own process the first becomes an error with a text, the second is kept for that text, and
+for the third the process's allocator is told to hand out nothing but zeros.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.partition.symmetrise import Adjacency
+
+Backend = Literal["dgl", "pymetis"]
+
+# Fresh memory is filled with the complement of "perturb"; the thread cache would go around it.
+_ZEROED: Final = "glibc.malloc.perturb=255:glibc.malloc.tcache_count=0"
+
+
+def choose_backend(wanted: str = "auto") -> Backend:
+    """The METIS that will be used: DGL's if it is installed, pymetis otherwise.
+
+    Raises
+    ------
+    RequestError: the wanted backend is unknown or not installed, or there is none.
+    """
+    if wanted not in ("auto", "dgl", "pymetis"):
+        raise RequestError(f"METIS backend: expected auto, dgl or pymetis, given {wanted!r}")
+    if wanted != "pymetis" and _installed("dgl"):
+        return "dgl"
+    if wanted != "dgl" and _installed("pymetis"):
+        return "pymetis"
+    missing = "DGL (pip install 'hopper-gnn[dgl]')" if wanted == "dgl" else "pymetis"
+    raise RequestError(
+        f"METIS needs {missing}, which is not installed; --method random needs neither"
+    )
+
+
+def assign_metis(
+    adjacency: Adjacency,
+    classes: NDArray[np.int64],
+    servers: int,
+    seed: int,
+    backend: Backend,
+    scratch: Path,
+) -> NDArray[np.int32]:
+    """Divide an undirected graph with few cut edges, every class balanced.
+
+    Parameters
+    ----------
+    classes: [nodes] int64, see :func:`hopper.partition.balance.balance_classes`.
+    seed: seeds METIS under pymetis; DGL fixes the seed of its METIS, so it has no effect there.
+    scratch: a folder on a disk with room for 8 bytes per end and 16 per node, for a while.
+
+    Returns
+    -------
+    [nodes] int32: the server of each node.
+
+    Raises
+    ------
+    RequestError: METIS failed; its last words are in the text.
+    """
+    if servers == 1:
+        return np.zeros(adjacency.nodes, np.int32)
+    with tempfile.TemporaryDirectory(prefix=".metis.", dir=scratch) as name:
+        folder = Path(name)
+        np.save(folder / "indptr.npy", adjacency.indptr, allow_pickle=False)
+        np.save(folder / "indices.npy", adjacency.indices, allow_pickle=False)
+        np.save(folder / "classes.npy", classes, allow_pickle=False)
+        command = [sys.executable, "-m", "hopper.partition.metis", name, backend]
+        ended = subprocess.run(
+            [*command, str(servers), str(seed)],
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        result = folder / "homes.npy"
+        if ended.returncode != 0 or not result.exists():
+            raise RequestError(_failure(adjacency, servers, backend, ended))
+        homes: NDArray[np.int32] = np.load(result, allow_pickle=False)
+        return homes
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    tunables = environment.get("GLIBC_TUNABLES")
+    environment["GLIBC_TUNABLES"] = f"{tunables}:{_ZEROED}" if tunables else _ZEROED
+    # The child must find this very package, installed or not.
+    paths = [str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _failure(
+    adjacency: Adjacency,
+    servers: int,
+    backend: Backend,
+    ended: subprocess.CompletedProcess[bytes],
+) -> str:
+    said = ended.stdout[-2000:].decode(errors="replace").strip()
+    code = ended.returncode
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return (
+        f"METIS ({backend}) could not divide {adjacency.nodes} nodes over {servers} servers: its "
+        f"process {how}; if memory ran out, --method random needs little, and --backend chooses "
+        f"another METIS; it said:\n{said}"
+    )
+
+
+def _installed(name: str) -> bool:
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    return importlib.util.find_spec(name) is not None

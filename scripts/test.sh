@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Everything that has to hold: format, lint, types, the whole test suite with DGL, and the wheel in an
+# empty environment without DGL.
+#
+#   ./scripts/test.sh
+#
+# HOPPER_VENV names another virtual environment than .venv, HOPPER_PYTHON the interpreter to make it
+# with. Exits with 0 only if every step passed; a step that fails does not keep the next from running.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+venv=${HOPPER_VENV:-.venv}
+scripts/make_environment.sh "$venv" dev,dgl
+bin=$(cd "$venv/bin" && pwd)
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+passed=() failed=()
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  printf '\n== %s: %s\n' "$name" "$*"
+  if "$@"; then
+    passed+=("$name")
+  else
+    failed+=("$name")
+    echo "-- $name FAILED" >&2
+  fi
+  echo "-- $name: $((SECONDS - start)) s"
+}
+
+run_tests() {
+  "$bin/python" -m pytest | tee "$log"
+}
+
+step format "$bin/ruff" format --check .
+step lint "$bin/ruff" check .
+step types "$bin/mypy"
+step tests run_tests
+step wheel scripts/test_wheel.sh "$bin/python"
+
+printf '\nsteps: %s passed' "${#passed[@]}"
+((${#failed[@]} == 0)) || printf ', %s failed: %s' "${#failed[@]}" "${failed[*]}"
+printf '\n'
+# pytest's own last line.
+tail -n 1 "$log"
+((${#failed[@]} == 0))

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Build the wheel, install it into an empty environment without DGL, and use it there: import every
+# module, make and divide a graph, train on two servers, and run the tests of the parts that DGL can
+# speed up.
+#
+#   scripts/test_wheel.sh PYTHON          (an interpreter with the `dev` extra)
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+checkout=$PWD python=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+say() { printf -- '-- %s\n' "$*"; }
+
+say "build"
+# By way of a source distribution, so that nothing old in build/ slips into the wheel.
+"$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 ||
+  { cat "$work/build.log" >&2 && exit 1; }
+
+say "install into an empty environment"
+"$python" -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+  "$work"/dist/*.whl pytest pytest-timeout hypothesis
+
+# Away from the checkout, so that only what was installed can be imported.
+cp -r tests docs pyproject.toml "$work/"
+cd "$work"
+PATH=$work/venv/bin:$PATH
+
+say "import every module"
+python - "$checkout" <<'PYTHON'
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from pathlib import Path
+
+import cache_server
+import hopper
+
+assert importlib.util.find_spec("dgl") is None, "the environment was to be without DGL"
+count = 0
+for package in (cache_server, hopper):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        loaded = importlib.import_module(module.name)
+        assert not Path(loaded.__file__).is_relative_to(sys.argv[1]), loaded
+        count += 1
+print(f"{count} modules")
+PYTHON
+
+say "a graph, its partitions, a training run"
+hopper dataset make arxiv-like --scale 0.01 --out graph
+hopper partition graph --servers 2 --method metis --out parts --locality-roots 100
+cat >train.toml <<'TOML'
+[data]
+partitioned = "parts"
+[model]
+layers = 2
+[sampler]
+fanouts = [5, 5]
+[train]
+batch_size = 128
+epochs = 1
+run_dir = "run"
+TOML
+hopper train train.toml
+test -s run/summary.json
+
+say "tests without DGL"
+python -m pytest tests/ops tests/models tests/micrograph

@@ -1,0 +1,203 @@
+"""``hopper bench ab`` from its command line to its files, on a tiny graph with two servers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from hopper.bench.ab import (
+    CONFIG_FILE,
+    RUNS_FOLDER,
+    Plan,
+    check_parity,
+    conclude,
+    parity_config,
+)
+from hopper.bench.picture import PICTURE_FILE
+from hopper.bench.results import RESULTS_FILE, run_entry, write_results
+from hopper.bench.statistics import figures
+from hopper.bench.table import feature_reduction, print_results
+from hopper.cli import bench
+from hopper.config import Config, load_config
+from hopper.partition import PartitionedGraph
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+
+ENGINES = ("model_centric", "hop", "zero_hop")
+PNG = b"\x89PNG\r\n"
+
+
+def run_command(*words: str) -> int:
+    """``hopper bench ...``: the exit code."""
+    parser = argparse.ArgumentParser()
+    bench.add_parser(parser.add_subparsers())
+    options = parser.parse_args(["bench", *words])
+    return int(options.run(options))
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """One A/B of all engines: its folder and exit code."""
+    folder = tmp_path_factory.mktemp("ab")
+    config = folder / "config.json"
+    config.write_text(tiny_config.model_dump_json())
+    words = ["ab", str(config), "--engines", ",".join(ENGINES), "--out", str(folder / "out")]
+    # The override changes what is trained, so it must reach every run.
+    return folder / "out", run_command(*words, "--rounds", "1", "--model.hidden", "6")
+
+
+@pytest.fixture(scope="module")
+def results(finished: tuple[Path, int]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((finished[0] / RESULTS_FILE).read_text())
+    return found
+
+
+def test_ends_well_and_leaves_everything(finished: tuple[Path, int]) -> None:
+    out, code = finished
+    assert code == 0
+    assert (out / PICTURE_FILE).read_bytes().startswith(PNG)
+    names = {f"{engine}-{kind}" for engine in ENGINES for kind in ("parity", "round-0")}
+    assert {path.name for path in (out / RUNS_FOLDER).iterdir()} == names
+    assert not list(out.glob("*.unfinished"))
+
+
+def test_results_have_the_schema(results: dict[str, Any]) -> None:
+    assert set(results) == {
+        *("schema", "commit", "versions", "machine", "config"),
+        *("dataset", "partition", "runs", "parity"),
+    }
+    assert results["schema"] == 1
+    assert {"python", "torch", "numpy", "dgl", "grpcio", "numba"} <= set(results["versions"])
+    assert {"cpu", "cores", "memory_gib", "kernel"} <= set(results["machine"])
+    assert results["config"]["model"]["hidden"] == 6
+    assert set(results["partition"]) == {"method", "servers", "edge_cut", "locality"}
+    assert set(results["partition"]["locality"]) == {"micrograph", "subgraph"}
+    assert [run["engine"] for run in results["runs"]] == list(ENGINES)
+    for run in results["runs"]:
+        _check_run(run)
+
+
+def _check_run(run: Mapping[str, Any]) -> None:
+    assert set(run) == {
+        *("engine", "options", "model", "round"),
+        *("epochs", "nic_bytes", "peak_rss_mib", "accuracy"),
+    }
+    assert run["nic_bytes"] is None
+    assert len(run["peak_rss_mib"]) == 2
+    assert set(run["accuracy"]) == {"val", "test"}
+    assert 0 <= run["accuracy"]["test"] <= 1
+    assert len(run["epochs"]) == 2
+    for epoch in run["epochs"]:
+        assert set(epoch) == {"seconds", "loss", "iterations", "bytes", "rows", "stage_seconds"}
+        assert epoch["seconds"] > 0
+        assert epoch["iterations"] == 3
+        assert set(epoch["bytes"]) == set(CAUSES)
+        assert set(epoch["rows"]) == {"local", "remote", "remote_unique", "cached"}
+        assert set(epoch["stage_seconds"]) == set(STAGES)
+
+
+def test_engines_compute_the_same_gradient(results: dict[str, Any]) -> None:
+    for measure in ("max_relative_gradient_difference", "max_relative_loss_difference"):
+        differences = results["parity"][measure]
+        assert set(differences) == set(ENGINES)
+        assert all(0 <= value < 1e-5 for value in differences.values())
+    # Some rounding there must be: exactly 0 would mean that the same numbers were compared.
+    assert results["parity"]["max_relative_gradient_difference"]["hop"] > 0
+
+
+def test_moving_the_work_moves_fewer_features(results: dict[str, Any]) -> None:
+    measured = {engine: figures(results["runs"], engine) for engine in ENGINES}
+    base = measured["model_centric"]
+    assert base.bytes["feature"] > 0
+    assert base.bytes["model"] == 0
+    assert measured["hop"].bytes["model"] > 0
+    for engine in ("hop", "zero_hop"):
+        factor = feature_reduction(base, measured[engine])
+        assert factor is not None
+        assert factor > 1.2
+        assert measured[engine].rows["remote_unique"] < base.rows["remote_unique"]
+
+
+@pytest.fixture
+def again(finished: tuple[Path, int]) -> tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The finished A/B's plan, its entries and summaries, as they stood before its conclusion."""
+    out, _ = finished
+    config = load_config(out / CONFIG_FILE)
+    graph = PartitionedGraph.open(config.data.partitioned)
+    plan = Plan(config, ENGINES, out, 1, 60.0, graph, iterations=3)
+    summaries = [
+        json.loads((plan.run_dir(engine, 0) / "summary.json").read_text()) for engine in ENGINES
+    ]
+    entries = [run_entry(config, e, 0, s) for e, s in zip(ENGINES, summaries, strict=True)]
+    return plan, entries, summaries
+
+
+def _curves(plan: Plan) -> dict[str, list[float]]:
+    curves = {}
+    for engine in plan.engines:
+        summary = json.loads((plan.run_dir(engine, None) / "summary.json").read_text())
+        curves[engine] = [loss for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
+    return curves
+
+
+def _printed(results: dict[str, Any], problems: list[str]) -> str:
+    console = Console(width=120, record=True, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        print_results(console, results, problems)
+    return captured.get()
+
+
+@pytest.mark.parametrize("factor", [1.01, math.nan])
+def test_a_wrong_gradient_makes_speed_ups_refused(
+    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], factor: float, tmp_path: Path
+) -> None:
+    plan, entries, summaries = again
+    curves = _curves(plan)
+    last = parity_config(plan).train.record_gradients[-1]
+    path = plan.run_dir("hop", None) / "gradients" / f"step-{last}.safetensors"
+    whole = path.read_bytes()
+    with safe_open(str(path), framework="pt") as file:
+        facts = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    name = next(name for name in tensors if name.startswith("gradient."))
+    tensors[name] = tensors[name] * factor
+    try:
+        save_file(tensors, str(path), metadata=facts)
+        parity = check_parity(plan, curves)
+    finally:
+        path.write_bytes(whole)
+    outcome = conclude(plan, parity, entries, summaries)
+    assert len(outcome.problems) == 1
+    assert "hop: gradients differ by" in outcome.problems[0]
+    text = _printed(outcome.results, outcome.problems)
+    assert "No speed-up is told" in text
+    assert text.count("refused") == 4
+    written = json.loads(write_results(tmp_path, outcome.results).read_text())
+    shown = written["parity"]["max_relative_gradient_difference"]["hop"]
+    assert shown == "nan" if math.isnan(factor) else shown > 1e-3
+    # Nothing else was wrong.
+    sound = conclude(plan, check_parity(plan, curves), entries, summaries)
+    assert sound.problems == []
+    assert "refused" not in _printed(sound.results, [])
+
+
+def test_a_loss_that_leaves_the_others_is_found(
+    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
+) -> None:
+    plan, entries, summaries = again
+    curves = _curves(plan)
+    parity = check_parity(plan, curves)
+    summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.001
+    outcome = conclude(plan, parity, entries, summaries)
+    assert len(outcome.problems) == 1
+    assert "zero_hop: losses differ by 0.001" in outcome.problems[0]

@@ -1,0 +1,195 @@
+"""Parity measures: what must be found, and what must not pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hopper.bench.parity import (
+    EngineParity,
+    check_engine,
+    compare_gradients,
+    compare_losses,
+    read_recorded,
+    worst,
+)
+from hopper.config import Config
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.models import build_model
+from hopper.partition import PartitionedGraph
+
+from .conftest import CLASSES, DIM
+
+GRADIENTS = {
+    "first.weight": torch.tensor([[4.0, -3.0], [0.0, 0.0]]),
+    "first.bias": torch.tensor([3e-3, 4e-3]),
+}
+
+
+def changed(name: str, by: Tensor) -> dict[str, Tensor]:
+    return GRADIENTS | {name: GRADIENTS[name] + by}
+
+
+def test_equal_gradients_differ_by_nothing() -> None:
+    found = compare_gradients(0, GRADIENTS, GRADIENTS, 0.7, 0.7)
+    assert (found.overall, found.largest, found.loss) == (0.0, 0.0, 0.0)
+
+
+def test_measures_are_those_of_invariant_2() -> None:
+    wrong = changed("first.bias", torch.tensor([0.0, 5e-4]))
+    found = compare_gradients(0, wrong, GRADIENTS, 0.5, 0.4)
+    # Small against the largest entry, 10 % of its own tensor's norm.
+    assert found.overall == pytest.approx(5e-4 / 4, rel=1e-4)
+    assert found.by_tensor["first.bias"] == pytest.approx(0.1, rel=1e-4)
+    assert found.by_tensor["first.weight"] == 0.0
+    assert found.largest == pytest.approx(0.1, rel=1e-4)
+    assert found.loss == pytest.approx(0.25)
+
+
+def test_negligible_tensors_are_judged_by_the_overall_measure_only() -> None:
+    tiny = GRADIENTS | {"first.bias": torch.tensor([3e-6, 0.0])}
+    wrong = tiny | {"first.bias": torch.tensor([6e-6, 0.0])}
+    found = compare_gradients(0, wrong, tiny, 1.0, 1.0)
+    assert list(found.by_tensor) == ["first.weight"]
+    assert found.overall == pytest.approx(3e-6 / 4)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("side", ["engine", "reference"])
+def test_what_is_not_a_number_never_passes(bad: float, side: str) -> None:
+    broken = changed("first.bias", torch.tensor([bad, 0.0]))
+    pair = (broken, GRADIENTS) if side == "engine" else (GRADIENTS, broken)
+    found = compare_gradients(0, *pair, 1.0, 1.0)
+    assert not found.largest <= 1e-5
+    parity = EngineParity("hop", "float32", (found,), 0.0)
+    assert len(parity.problems) == 1
+    assert "hop: gradients differ by" in parity.problems[0]
+
+
+def test_a_loss_that_is_not_a_number_never_passes() -> None:
+    found = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
+    parity = EngineParity("hop", "float32", (found,), 0.0)
+    assert math.isnan(parity.loss_difference)
+    assert "losses differ by nan" in parity.problems[0]
+    assert EngineParity("hop", "float64", (), math.nan).problems
+
+
+def test_a_vanished_gradient_is_found() -> None:
+    zeros = {name: torch.zeros_like(value) for name, value in GRADIENTS.items()}
+    assert compare_gradients(0, zeros, GRADIENTS, 1.0, 1.0).largest == pytest.approx(1.0)
+    assert compare_gradients(0, GRADIENTS, zeros, 1.0, 1.0).largest == math.inf
+    assert compare_gradients(0, zeros, zeros, 1.0, 1.0).largest == 0.0
+
+
+def test_other_parameters_are_refused() -> None:
+    with pytest.raises(RequestError, match="different parameters"):
+        compare_gradients(0, {"first.bias": GRADIENTS["first.bias"]}, GRADIENTS, 1.0, 1.0)
+    with pytest.raises(RequestError, match="different parameters"):
+        compare_gradients(0, GRADIENTS | {"first.bias": torch.ones(3)}, GRADIENTS, 1.0, 1.0)
+
+
+def test_losses_are_compared_as_far_as_rounding_allows() -> None:
+    losses = [1.0] * 60
+    late = [*losses[:55], 2.0, *losses[56:]]
+    early = [1.0, 1.5, *losses[2:]]
+    assert compare_losses(late, losses, "float32") == 0.0
+    assert compare_losses(late, losses, "float64") == pytest.approx(1.0)
+    assert compare_losses(early, losses, "float32") == pytest.approx(0.5)
+    assert compare_losses(losses[:-1], losses, "float32") == math.inf
+    assert math.isnan(compare_losses([math.nan], [1.0], "float32"))
+
+
+def test_worst_keeps_what_is_not_a_number() -> None:
+    assert worst([]) == 0.0
+    assert worst([1.0, 3.0, 2.0]) == 3.0
+    assert math.isnan(worst([1.0, math.nan, 2.0]))
+
+
+def test_limits_depend_on_the_dtype() -> None:
+    found = compare_gradients(0, changed("first.weight", torch.tensor(4e-7)), GRADIENTS, 1.0, 1.0)
+    assert not EngineParity("hop", "float32", (found,), 0.0).problems
+    assert EngineParity("hop", "float64", (found,), 0.0).problems
+
+
+Record = Callable[..., Path]
+
+
+@pytest.fixture
+def reference(tiny_config: Config, tiny_graph: PartitionedGraph) -> Reference:
+    return Reference(tiny_config, tiny_graph, 2)
+
+
+@pytest.fixture
+def record(reference: Reference, tiny_config: Config, tmp_path: Path) -> Record:
+    """Writes the right gradient of an iteration as rank 0 does, after a change to it."""
+
+    def write(step: int, iteration: int, change: Callable[[Tensor], Tensor]) -> Path:
+        model = tiny_config.model
+        module = build_model(
+            model.name,
+            in_dim=DIM,
+            out_dim=CLASSES,
+            layers=model.layers,
+            hidden=model.hidden,
+            seed=step,
+        )
+        parameters = {name: value.detach() for name, value in module.named_parameters()}
+        loss, gradients = reference.gradient(0, iteration, parameters)
+        first = next(iter(gradients))
+        gradients[first] = change(gradients[first])
+        tensors = {f"model.{name}": value for name, value in parameters.items()}
+        tensors |= {f"gradient.{name}": value for name, value in gradients.items()}
+        facts = {"epoch": 0, "iteration": iteration, "loss": loss}
+        path = tmp_path / f"step-{step}.safetensors"
+        save_file(tensors, str(path), metadata={"facts": json.dumps(facts)})
+        return tmp_path
+
+    return write
+
+
+def test_right_gradients_pass(reference: Reference, record: Record) -> None:
+    record(10, 1, lambda gradient: gradient)
+    folder = record(2, 2, lambda gradient: gradient)
+    recorded = read_recorded(folder)
+    assert [moment.step for moment in recorded] == [2, 10]
+    parity = check_engine("hop", "float32", reference, recorded)
+    assert parity.problems == []
+    assert parity.gradient_difference < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda gradient: gradient * 1.001, "0.00"),
+        (lambda gradient: gradient * 2, ""),
+        (lambda gradient: gradient * torch.nan, "nan"),
+    ],
+)
+def test_one_wrong_gradient_of_two_is_found(
+    reference: Reference, record: Record, change: Callable[[Tensor], Tensor], told: str
+) -> None:
+    record(0, 0, lambda gradient: gradient)
+    folder = record(1, 1, change)
+    parity = check_engine("hop", "float32", reference, read_recorded(folder))
+    assert len(parity.problems) == 1
+    assert f"hop: gradients differ by {told}" in parity.problems[0]
+
+
+def test_files_that_are_not_recorded_gradients_are_refused(
+    tmp_path: Path, reference: Reference
+) -> None:
+    with pytest.raises(RequestError, match="found none"):
+        read_recorded(tmp_path)
+    with pytest.raises(RequestError, match="no gradient was recorded"):
+        check_engine("hop", "float32", reference, [])
+    (tmp_path / "step-0.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(RequestError, match=r"step-0\.safetensors: not a recorded gradient"):
+        read_recorded(tmp_path)

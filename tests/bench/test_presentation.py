@@ -1,0 +1,113 @@
+"""Table and picture, from results made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+import hopper
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.picture import draw
+from hopper.bench.results import write_results
+from hopper.bench.table import print_results
+
+from .conftest import make_results, make_run
+
+SOUND = {"model_centric": 2e-7, "hop": 3e-7}
+
+
+def printed(results: dict[str, Any], problems: list[str], width: int = 80) -> str:
+    console = Console(width=width)
+    with console.capture() as captured:
+        print_results(console, results, problems)
+    return captured.get()
+
+
+def results_of(rounds: int, **hop: Any) -> dict[str, Any]:
+    runs = []
+    for index in range(rounds):
+        runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=40_000_000))
+        runs.append(make_run("hop", index, [9.0, 2.0], model_bytes=1_500_000, **hop))
+    return make_results(runs, SOUND)
+
+
+def test_table_tells_everything_within_80_columns() -> None:
+    text = printed(results_of(2), [])
+    assert max(len(line) for line in text.splitlines() if "│" in line) <= 80
+    for told in (
+        "2 rounds of 1 measured epoch",
+        "2.00 (2.00 to 2.00)",
+        "3.0e-07",
+        "10.00 x",
+        "model, MB",
+        "1.50",
+        "A processor, 2 cores, 8 GiB; tiny: 240 nodes, 1,900 edges; metis over 2 servers",
+        "cut 11.0%, R_micro 80.0%, R_sub 50.0%",
+    ):
+        assert told in text
+    assert "topology" not in text
+
+
+def test_one_round_is_said_to_have_no_interval() -> None:
+    text = printed(results_of(1), [])
+    assert "2.00 (no interval)" in text
+    assert "One round only" in text
+
+
+def test_problems_refuse_speed_ups_but_hide_nothing() -> None:
+    results = results_of(2)
+    results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
+    text = printed(results, ["hop: gradients differ by nan"])
+    assert "2.00 (" not in text
+    assert "10.00 x" not in text
+    assert text.count("refused") == 2
+    assert "nan" in text
+    assert "hop: gradients differ by nan" in text
+    assert "2.0e-07" in text
+
+
+def test_without_a_baseline_there_is_no_speed_up() -> None:
+    text = printed(make_results([make_run("hop", 0, [1.0])], {"hop": 0.0}), [])
+    assert "speed-up over" not in text
+    assert "reduced by" not in text
+
+
+def test_nothing_sent_is_no_division() -> None:
+    assert "none sent" in printed(results_of(2, feature_bytes=0), [])
+
+
+@pytest.mark.parametrize("feature_bytes", [4_000_000, 0])
+def test_picture_can_be_read(tmp_path: Path, feature_bytes: int) -> None:
+    draw(results_of(2, feature_bytes=feature_bytes), tmp_path / "ab.png")
+    height, width, _ = imread(tmp_path / "ab.png").shape
+    assert width > 2 * height > 400
+    assert [path.name for path in tmp_path.iterdir()] == ["ab.png"]
+
+
+def test_picture_of_a_single_server_has_no_bytes(tmp_path: Path) -> None:
+    run = make_run("hop", 0, [1.0], feature_bytes=0)
+    run["epochs"][0]["bytes"]["gradient"] = 0
+    draw(make_results([run], {"hop": 0.0}), tmp_path / "ab.png")
+    assert (tmp_path / "ab.png").stat().st_size > 1000
+
+
+def test_a_file_without_numbers_that_json_lacks(tmp_path: Path) -> None:
+    path = write_results(tmp_path, {"a": [float("nan"), 1.0], "b": {"c": -float("inf")}})
+    assert (
+        path.read_text().replace(" ", "").replace("\n", "") == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
+    )
+
+
+def test_machine_versions_and_commit() -> None:
+    found = machine()
+    assert found["cores"] >= 1
+    assert found["memory_gib"] > 0
+    assert found["cpu"]
+    assert versions()["hopper"] == hopper.__version__
+    assert versions()["torch"]
+    text = commit()
+    assert text == hopper.__version__ or len(text.removesuffix("+")) == 40

@@ -1,0 +1,176 @@
+"""What ``hopper bench ab`` refuses, and how it plans what it does not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hopper.bench.ab import make_plan, parity_config
+from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.cli import bench
+from hopper.config import Config
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RequestError
+
+BOTH = ("model_centric", "hop")
+
+
+def run_command(*words: str) -> int:
+    """``hopper bench ...``: the exit code."""
+    parser = argparse.ArgumentParser()
+    bench.add_parser(parser.add_subparsers())
+    options = parser.parse_args(["bench", *words])
+    return int(options.run(options))
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench.add_parser(parser.add_subparsers())
+    return parser.parse_args(["bench", "ab", *words])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["c.toml", "--engines", "hop", "--out", "o", "--train.seed", "3", "--model.name=gcn"],
+        ["--train.seed", "3", "--model.name=gcn", "--out", "o", "--engines", "hop", "c.toml"],
+        ["--engines", "hop", "--train.seed", "3", "c.toml", "--model.name=gcn", "--out", "o"],
+    ],
+)
+def test_overrides_may_stand_anywhere(words: list[str]) -> None:
+    options = parsed(*words)
+    assert (options.config, options.engines, options.rounds) == ("c.toml", "hop", 3)
+    assert options.overrides == ["--train.seed", "3", "--model.name=gcn"]
+
+
+def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed("c.toml", "--engines", "hop", "--out", "o", "--frobnicate", "3")
+    assert ended.value.code == 2
+    assert "--frobnicate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--emulate", "--link-rate"])
+def test_emulation_is_refused_by_name(option: str) -> None:
+    with pytest.raises(RequestError, match=f"{option} is not built yet"):
+        run_command("ab", "c.toml", "--engines", "hop", "--out", "o", option, "4")
+
+
+@pytest.mark.parametrize(
+    ("engines", "rounds", "limit", "error", "text"),
+    [
+        (("hop", "hop"), 1, None, RequestError, "--engines: expected distinct names"),
+        ((), 1, None, RequestError, "--engines"),
+        (("auto", "hop"), 1, None, RequestError, '"auto" is none'),
+        (("raf",), 1, None, ConfigError, "'raf' is not built yet"),
+        (("dgl",), 1, None, ConfigError, "got 'dgl'"),
+        (BOTH, 0, None, RequestError, "--rounds: expected at least 1, given 0"),
+        (BOTH, 1, 0.0, RequestError, "--run-timeout"),
+    ],
+)
+def test_impossible_requests_are_refused(
+    tiny_config: Config,
+    tmp_path: Path,
+    engines: Sequence[str],
+    rounds: int,
+    limit: float | None,
+    error: type[Exception],
+    text: str,
+) -> None:
+    with pytest.raises(error, match=text):
+        make_plan(tiny_config, engines, tmp_path / "out", rounds, limit)
+    assert not (tmp_path / "out").exists()
+
+
+def test_earlier_results_are_not_overwritten(tiny_config: Config, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(RequestError, match="not an empty folder"):
+        make_plan(tiny_config, BOTH, tmp_path, 1)
+
+
+def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) -> None:
+    plan = make_plan(tiny_config, ("hop", "zero_hop", "model_centric"), tmp_path / "out", 3)
+    orders = [plan.order(index) for index in range(4)]
+    assert [order[0] for order in orders] == ["hop", "zero_hop", "model_centric", "hop"]
+    assert all(sorted(order) == sorted(plan.engines) for order in orders)
+    assert (plan.world, plan.iterations, plan.total_runs) == (2, 3, 12)
+    # 120 s to start, and 60 s for each of 2 epochs of 3 iterations and an evaluation, and the end.
+    assert plan.limit == 120 + 30 * (2 * 4 + 2)
+
+
+def test_first_middle_and_last_iteration_are_recorded(tiny_config: Config, tmp_path: Path) -> None:
+    plan = make_plan(tiny_config, BOTH, tmp_path / "out", 1)
+    assert parity_config(plan).train.record_gradients == [0, 2, 5]
+    long = parity_config(replace(plan, iterations=1000)).train
+    assert (long.epochs, long.iterations_per_epoch) == (2, 8)
+    assert long.record_gradients == [0, 7, 15]
+    one = tiny_config.model_dump()
+    one["train"] |= {"epochs": 1}
+    single = replace(plan, config=Config.model_validate(one), iterations=1)
+    assert parity_config(single).train.record_gradients == [0]
+
+
+def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"hop, round 2: .*exit code 1.*got 'nonsense'") as told:
+        train_in_process(
+            "hop, round 2", config_file, tmp_path / "run", ["--train.engine", "nonsense"], 60
+        )
+    assert str(tmp_path / "run") in str(told.value)
+
+
+def test_a_run_past_its_deadline_is_ended(config_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(DeadlineExceeded, match=r"hop, parity run: training .* within 0\.5 s"):
+        train_in_process("hop, parity run", config_file, tmp_path / "run", [], 0.5)
+    assert _processes_left(tmp_path) == []
+
+
+def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    seen: list[str] = []
+    over = threading.Event()
+
+    def interrupt_once_ranks_run() -> None:
+        while not over.wait(0.05):
+            if (run_dir / "spans").exists():
+                seen.extend(_processes_naming(tmp_path))
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=interrupt_once_ranks_run)
+    thread.start()
+    words = ["--train.epochs", "1000000"]
+    try:
+        with ended_by_signals(), pytest.raises(KeyboardInterrupt):
+            train_in_process("hop, round 1", config_file, run_dir, words, 120)
+    finally:
+        over.set()
+        thread.join()
+    # The launcher, two servers and two ranks.
+    assert len(seen) == 5
+    assert _processes_left(tmp_path) == []
+
+
+def _processes_left(folder: Path) -> list[str]:
+    """What still runs; the kernel is given a moment to end what has lost its parent."""
+    deadline = time.monotonic() + 5
+    while (left := _processes_naming(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _processes_naming(folder: Path) -> list[str]:
+    lines = []
+    for process in psutil.process_iter():
+        try:
+            lines.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return [line for line in lines if str(folder) in line]

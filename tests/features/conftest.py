@@ -1,0 +1,146 @@
+"""A partitioned graph with every kind of table, and every source of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hopper.features import (
+    FeatureSource,
+    LocalRows,
+    PartitionedRows,
+    PregatheredRows,
+    RemoteRows,
+    RowKind,
+)
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.traffic import Traffic
+
+SERVERS = 3
+SERVER = 1  # where the sources under test sit
+SCHEMA = GraphSchema(
+    name="tables",
+    node_types={
+        "paper": NodeType(90, 7, "float32"),
+        "author": NodeType(41, 3, "float16"),
+        "venue": NodeType(1, 2, "float32"),
+        "word": NodeType(30),
+        "ghost": NodeType(0, 4, "float32"),
+    },
+    relations={Relation("author", "writes", "paper"): EdgeType(60)},
+    target="paper",
+    labels={
+        "paper": Labels("class", 5),
+        "author": Labels("multi_hot", 6),
+        "venue": Labels("float", 1),
+        "word": Labels("float", 2),
+    },
+    splits={"train": 20},
+)
+
+
+def write_tables(out: Path) -> GraphDirectory:
+    """Random rows, no two alike by accident."""
+    generator = np.random.default_rng(23)
+    with GraphWriter(out, SCHEMA) as writer:
+        for relation, kind in SCHEMA.relations.items():
+            counts = (SCHEMA.node_types[each].count for each in (relation.src, relation.dst))
+            writer.topology(relation, *(generator.integers(0, n, kind.count) for n in counts))
+        for name, kind in SCHEMA.node_types.items():
+            if kind.feature_dim is not None:
+                table = writer.features(name)
+                table[...] = generator.standard_normal(table.shape)
+        for name, labels in SCHEMA.labels.items():
+            count = SCHEMA.node_types[name].count
+            if labels.kind == "class":
+                writer.labels(name, generator.integers(-1, labels.classes, count))
+            elif labels.kind == "multi_hot":
+                writer.labels(name, generator.integers(0, 2, (count, labels.classes), np.uint8))
+            elif labels.classes == 1:
+                writer.labels(name, generator.random(count, np.float32))
+            else:
+                writer.labels(name, generator.random((count, labels.classes), np.float32))
+        writer.split("train", generator.permutation(90)[:20])
+    return GraphDirectory.open(out)
+
+
+@dataclass
+class Tables:
+    """The partitioned graph, what its rows must be, and where its servers are."""
+
+    graph: PartitionedGraph
+    addresses: list[str]
+    single: PartitionedGraph
+    """the same graph on one server"""
+    whole: GraphDirectory
+
+    def rows(self, graph: PartitionedGraph, kind: RowKind, node_type: str) -> NDArray[Any]:
+        """[count, dim]: every row by global id, read from the graph directory."""
+        read = self.whole.features if kind == "features" else self.whole.labels
+        stored = read(node_type)[graph.original_ids(node_type)]
+        return stored if stored.ndim == 2 else stored[:, None]
+
+    def here(self, node_type: str) -> NDArray[np.int64]:
+        """Global ids that live on the server of the sources under test."""
+        first, last = self.graph.book.offsets[node_type][SERVER : SERVER + 2].tolist()
+        return np.arange(first, last)
+
+
+@pytest.fixture(scope="session")
+def tables(
+    tmp_path_factory: pytest.TempPathFactory,
+    serve_partitions: Callable[[Path, int], list[str]],
+) -> Tables:
+    """Three servers, each in a process of its own."""
+    folder = tmp_path_factory.mktemp("features")
+    whole = write_tables(folder / "graph")
+    graph = partition_graph(whole, folder / "three", SERVERS, "random", 4)
+    single = partition_graph(whole, folder / "one", 1, "random", 4)
+    return Tables(graph, serve_partitions(graph.path, SERVERS), single, whole)
+
+
+@dataclass
+class Source:
+    """One implementation of FeatureSource and the ids it answers for."""
+
+    rows: FeatureSource
+    graph: PartitionedGraph
+    ids: Callable[[str], NDArray[np.int64]]
+
+
+@pytest.fixture
+def remote(tables: Tables) -> Iterator[RemoteRows]:
+    """Rows of all three servers, by request."""
+    rows = RemoteRows(tables.graph, tables.addresses, 20.0, Traffic())
+    rows.wait_until_serving(20.0)
+    yield rows
+    rows.close()
+
+
+@pytest.fixture(params=["local", "remote", "partitioned", "pregathered", "single server"])
+def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
+    """Every implementation in turn."""
+
+    def everyone(node_type: str) -> NDArray[np.int64]:
+        return np.arange(SCHEMA.node_types[node_type].count)
+
+    if request.param == "local":
+        return Source(LocalRows(tables.graph, SERVER), tables.graph, tables.here)
+    if request.param == "single server":
+        return Source(PartitionedRows(tables.single, 0, None), tables.single, everyone)
+    remote = request.getfixturevalue("remote")
+    if request.param == "remote":
+        return Source(remote, tables.graph, everyone)
+    partitioned = PartitionedRows(tables.graph, SERVER, remote)
+    if request.param == "partitioned":
+        return Source(partitioned, tables.graph, everyone)
+    pregathered = PregatheredRows(partitioned, "paper", [everyone("paper")])
+    return Source(pregathered, tables.graph, everyone)

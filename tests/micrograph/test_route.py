@@ -1,0 +1,189 @@
+"""Which roots an iteration trains, who owns them and where they live."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from cache_server.draw import permutation
+from hopper.micrograph.route import GlobalBatch, RootSchedule, home_ranks
+from hopper.partition import PartitionBook
+
+unhurried = settings(deadline=None, max_examples=60)
+
+
+class Placement:
+    """A random partition of nodes of one type."""
+
+    def __init__(self, nodes: int, servers: int, seed: int) -> None:
+        homes = np.random.default_rng(seed).integers(0, servers, nodes)
+        self.original_ids = np.argsort(homes, kind="stable")
+        self.global_ids = np.argsort(self.original_ids)
+        counts = np.bincount(homes, minlength=servers)
+        self.book = PartitionBook(servers, {"node": [0, *np.cumsum(counts).tolist()]})
+
+    def schedule(self, train: NDArray[np.int64], **options: int | bool) -> RootSchedule:
+        given = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
+        return RootSchedule(self.book, "node", train, self.global_ids, **given)
+
+    def original(self, roots: NDArray[np.int64]) -> list[int]:
+        return self.original_ids[roots].tolist()
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[Placement, NDArray[np.int64], dict[str, int]]:
+    nodes = draw(st.integers(1, 60))
+    servers, ranks_per_server = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    train = draw(st.lists(st.integers(0, nodes - 1), unique=True, min_size=1))
+    return (
+        Placement(nodes, servers, draw(st.integers(0, 99))),
+        np.array(train),
+        {
+            "seed": draw(st.integers(0, 1 << 40)),
+            "batch_size": draw(st.integers(1, 12)),
+            "models": servers * ranks_per_server,
+            "ranks_per_server": ranks_per_server,
+        },
+    )
+
+
+def epoch_of(schedule: RootSchedule, epoch: int) -> list[GlobalBatch]:
+    return [schedule.batch(epoch, iteration) for iteration in range(schedule.iterations)]
+
+
+@unhurried
+@given(schedules(), st.integers(0, 1000))
+def test_an_epoch_visits_every_training_node_once(given_: tuple, epoch: int) -> None:
+    placement, train, options = given_
+    schedule = placement.schedule(train, **options)
+    batches = epoch_of(schedule, epoch)
+    assert sorted(placement.original(np.concatenate([b.roots for b in batches]))) == sorted(train)
+    size = options["batch_size"] * options["models"]
+    assert [b.size for b in batches[:-1]] == [size] * (len(batches) - 1)
+    assert 0 < batches[-1].size <= size
+    assert all((b.epoch, b.iteration) == (epoch, i) for i, b in enumerate(batches))
+
+
+@unhurried
+@given(schedules())
+def test_mini_batches_are_even(given_: tuple) -> None:
+    placement, train, options = given_
+    for batch in epoch_of(placement.schedule(train, **options), 0):
+        sizes = [batch.of_model(model).size for model in range(options["models"])]
+        assert sum(sizes) == batch.size
+        assert max(sizes) - min(sizes) <= 1
+        if batch.size == options["batch_size"] * options["models"]:
+            assert set(sizes) == {options["batch_size"]}
+        assert np.bincount(batch.models, minlength=options["models"]).tolist() == sizes
+
+
+@unhurried
+@given(schedules())
+def test_groups_partition_the_batch(given_: tuple) -> None:
+    placement, train, options = given_
+    ranks = range(options["models"])
+    for batch in epoch_of(placement.schedule(train, **options), 1):
+        groups = {(d, s): batch.group(d, s).tolist() for d in ranks for s in ranks}
+        assert Counter(chain(*groups.values())) == Counter(batch.roots.tolist())
+        for rank in ranks:
+            assert list(chain(*(groups[d, rank] for d in ranks))) == batch.homed_at(rank).tolist()
+            assert sorted(chain(*(groups[rank, s] for s in ranks))) == sorted(
+                batch.of_model(rank).tolist()
+            )
+            servers = placement.book.home("node", batch.homed_at(rank))
+            assert set(servers.tolist()) <= {rank // options["ranks_per_server"]}
+
+
+@unhurried
+@given(schedules(), st.integers(0, 99), st.randoms(use_true_random=False))
+def test_the_batches_do_not_depend_on_the_partition(
+    given_: tuple, elsewhere: int, random: object
+) -> None:
+    """Same original ids in the same order for every model, however the training ids are listed."""
+    placement, train, options = given_
+    other = Placement(placement.global_ids.size, placement.book.servers, elsewhere)
+    shuffled = train.tolist()
+    random.shuffle(shuffled)
+    one = epoch_of(placement.schedule(train, **options), 2)
+    two = epoch_of(other.schedule(np.array(shuffled), **options), 2)
+    for x, y in zip(one, two, strict=True):
+        assert placement.original(x.roots) == other.original(y.roots)
+        assert x.bounds.tolist() == y.bounds.tolist()
+
+
+def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
+    """1, 2 and 4 models over the same 8 roots an iteration (invariant 2)."""
+    train = np.arange(30)
+    orders = []
+    for models in (1, 2, 4):
+        placement = Placement(50, models, 0)
+        schedule = placement.schedule(train, batch_size=8 // models, models=models)
+        orders.append([placement.original(batch.roots) for batch in epoch_of(schedule, 0)])
+    assert orders[0] == orders[1] == orders[2]
+    assert list(chain(*orders[0])) == permutation(3, 0, train).tolist()
+
+
+@pytest.mark.parametrize(
+    ("train", "options", "sizes"),
+    [
+        (20, {}, [[4, 4], [4, 4], [2, 2]]),
+        (19, {}, [[4, 4], [4, 4], [1, 2]]),
+        (17, {}, [[4, 4], [4, 4], [0, 1]]),
+        (16, {}, [[4, 4], [4, 4]]),
+        (3, {}, [[1, 2]]),
+        (1, {"models": 4}, [[0, 0, 0, 1]]),
+        (20, {"drop_last": True}, [[4, 4], [4, 4]]),
+        (16, {"drop_last": True}, [[4, 4], [4, 4]]),
+        (7, {"drop_last": True}, []),
+        (20, {"most_iterations": 1}, [[4, 4]]),
+        (20, {"most_iterations": 9}, [[4, 4], [4, 4], [2, 2]]),
+        (20, {"most_iterations": 3, "drop_last": True}, [[4, 4], [4, 4]]),
+        (0, {}, []),
+    ],
+)
+def test_the_last_batch(
+    train: int, options: dict[str, int | bool], sizes: Sequence[Sequence[int]]
+) -> None:
+    schedule = Placement(40, 2, 0).schedule(np.arange(train), **options)
+    assert schedule.iterations == len(sizes)
+    batches = epoch_of(schedule, 0)
+    assert [np.diff(batch.bounds).tolist() for batch in batches] == sizes
+
+
+def test_epochs_differ_and_can_be_had_in_any_order() -> None:
+    placement = Placement(40, 2, 0)
+    schedule = placement.schedule(np.arange(40))
+    first = [batch.roots.tolist() for batch in epoch_of(schedule, 0)]
+    second = [batch.roots.tolist() for batch in epoch_of(schedule, 1)]
+    assert first != second
+    assert [batch.roots.tolist() for batch in epoch_of(schedule, 0)] == first
+    fresh = placement.schedule(np.arange(40))
+    assert fresh.batch(1, 3).roots.tolist() == second[3]
+
+
+@unhurried
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 50), st.integers(0, 99))
+def test_home_ranks_are_a_fixed_even_split(
+    servers: int, ranks_per_server: int, nodes: int, seed: int
+) -> None:
+    book = Placement(nodes, servers, seed).book
+    everyone = np.arange(nodes)
+    homes = home_ranks(book, "node", everyone, ranks_per_server)
+    assert (homes // ranks_per_server == book.home("node", everyone)).all()
+    for server in range(servers):
+        shares = [
+            int((homes == server * ranks_per_server + part).sum())
+            for part in range(ranks_per_server)
+        ]
+        assert sum(shares) == book.count("node", server)
+        assert max(shares) - min(shares) <= 1
+    # A root's home does not depend on the other roots of its batch.
+    some = np.random.default_rng(seed).permutation(nodes)[: nodes // 2]
+    assert (home_ranks(book, "node", some, ranks_per_server) == homes[some]).all()

@@ -1,0 +1,160 @@
+"""A model in one buffer: parameters and gradients are views of what migrates."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hopper.migrate.packed_model import PackedModel
+
+
+class Net(nn.Module):
+    """Parameters of several ranks, one tied twice, one frozen, one scalar."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+        self.second = nn.Linear(4, 4)
+        self.tied = self.second
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.second(torch.tanh(self.first(x)) * self.frozen)
+        return (self.tied(hidden) * self.scale).sum()
+
+
+def make(seed: int = 0) -> tuple[Net, PackedModel]:
+    torch.manual_seed(seed)
+    module = Net().double()
+    return module, PackedModel(module)
+
+
+def inputs(seed: int) -> torch.Tensor:
+    return torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_layout() -> None:
+    module, packed = make()
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    count = sum(p.numel() for p in trainable)
+    assert packed.buffer.shape == (2 * count + 1,)
+    assert packed.buffer.dtype == torch.float64
+    assert torch.equal(packed.parameters, torch.cat([p.detach().flatten() for p in trainable]))
+    pieces = torch.cat([packed.parameters, packed.gradients, packed.loss])
+    assert pieces.shape == packed.buffer.shape
+    assert packed.accumulated.shape == (count + 1,)
+    assert torch.equal(packed.accumulated, torch.zeros_like(packed.accumulated))
+
+
+def test_packing_changes_no_value_and_no_result() -> None:
+    torch.manual_seed(3)
+    module = Net().double()
+    twin = copy.deepcopy(module)
+    packed = PackedModel(module)
+    for (name, one), (_, other) in zip(
+        module.named_parameters(), twin.named_parameters(), strict=True
+    ):
+        assert torch.equal(one, other), name
+    assert torch.equal(module(inputs(0)), twin(inputs(0)))
+    assert packed.module is module
+
+
+def test_parameters_and_gradients_are_views() -> None:
+    module, packed = make()
+    start, stop = packed.buffer.data_ptr(), packed.buffer.data_ptr() + packed.buffer.nbytes
+    seen = set()
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            for tensor in (parameter, parameter.grad):
+                assert start <= tensor.data_ptr() < stop, name
+                seen.add(tensor.data_ptr())
+    assert len(seen) == 2 * len(packed.named_gradients())
+    packed.buffer.fill_(2.0)
+    assert (module.first.weight == 2).all()
+    assert (module.first.bias.grad == 2).all()
+    assert (module.frozen == 1).all()
+
+
+def test_backward_accumulates_into_the_buffer() -> None:
+    module, packed = make()
+    twin = copy.deepcopy(module)
+    for seed in (1, 2):
+        module(inputs(seed)).backward()
+    (twin(inputs(1)) + twin(inputs(2))).backward()
+    # deepcopy keeps .grad of leaves; the twin's started from zero like the module's.
+    expected = torch.cat([p.grad.flatten() for p in twin.parameters() if p.requires_grad])
+    assert packed.gradients.abs().max() > 0
+    torch.testing.assert_close(packed.gradients, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_clear_keeps_the_views_and_the_parameters() -> None:
+    module, packed = make()
+    before = packed.parameters.clone()
+    module(inputs(0)).backward()
+    packed.loss += 3.0
+    packed.clear()
+    assert torch.equal(packed.accumulated, torch.zeros_like(packed.accumulated))
+    assert torch.equal(packed.parameters, before)
+    module(inputs(0)).backward()
+    assert packed.gradients.abs().max() > 0
+
+
+def test_a_received_buffer_is_the_model() -> None:
+    """Half of the roots under one replica, the rest under another that received its buffer."""
+    sender, packed = make(seed=1)
+    receiver, arrived = make(seed=2)
+    sender(inputs(1)).backward()
+    packed.loss += 1.25
+    arrived.buffer.copy_(packed.buffer)
+    for one, other in zip(sender.parameters(), receiver.parameters(), strict=True):
+        assert torch.equal(one, other)
+    receiver(inputs(2)).backward()
+    sender(inputs(2)).backward()
+    assert torch.equal(packed.gradients, arrived.gradients)
+    assert arrived.loss.item() == 1.25
+    # What happens to the copy does not happen to the original.
+    arrived.clear()
+    assert packed.gradients.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimiser_updates_the_buffer(kind: type[torch.optim.Optimizer]) -> None:
+    module, packed = make()
+    optimizer = kind([p for p in module.parameters() if p.requires_grad], lr=0.1)
+    before = packed.parameters.clone()
+    module(inputs(0)).backward()
+    optimizer.step()
+    assert not torch.equal(packed.parameters, before)
+    now = torch.cat([p.detach().flatten() for p in module.parameters() if p.requires_grad])
+    assert torch.equal(packed.parameters, now)
+
+
+def test_named_gradients() -> None:
+    module, packed = make()
+    gradients = packed.named_gradients()
+    assert list(gradients) == [
+        "scale",
+        "first.weight",
+        "first.bias",
+        "second.weight",
+        "second.bias",
+    ]
+    for name, gradient in gradients.items():
+        assert gradient.shape == module.get_parameter(name).shape
+    gradients["scale"].fill_(7.0)
+    assert 7.0 in packed.gradients.tolist()
+
+
+def test_nothing_to_train() -> None:
+    with pytest.raises(ValueError, match="one dtype and device expected"):
+        PackedModel(nn.ReLU())
+
+
+def test_two_dtypes() -> None:
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match="one dtype and device expected"):
+        PackedModel(mixed)

@@ -1,0 +1,207 @@
+"""The configuration: defaults, overrides, and errors that name the key."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.config import ENGINES, ENGINES_NOT_BUILT, Config, load_config, make_config
+from hopper.errors import ConfigError
+
+DATA = {"data": {"partitioned": "parts"}}
+
+
+def made(*overrides: str, **sections: Any) -> Config:
+    return make_config({**DATA, **sections}, overrides)
+
+
+def refused(*overrides: str, **sections: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        made(*overrides, **sections)
+    return str(caught.value)
+
+
+def test_defaults() -> None:
+    config = made()
+    assert config.data.partitioned == "parts"
+    assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
+    assert config.sampler.fanouts == [10, 10, 10]
+    assert (config.train.batch_size, config.train.learning_rate) == (1024, 0.003)
+    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == (
+        "model",
+        True,
+        "adaptive",
+    )
+    assert config.cluster.servers == []
+
+
+def test_auto_is_zero_hop_for_now() -> None:
+    assert made().train.engine == "auto"
+    assert made().train.engine_name == "zero_hop"
+    for engine in ENGINES:
+        assert made(train={"engine": engine}).train.engine_name == engine
+
+
+def test_data_is_required() -> None:
+    with pytest.raises(ConfigError, match="configuration: data: missing"):
+        make_config({})
+    with pytest.raises(ConfigError, match=r"data\.partitioned: missing"):
+        make_config({"data": {}})
+
+
+@pytest.mark.parametrize(
+    ("words", "section", "key", "value"),
+    [
+        (["--train.epochs", "7"], "train", "epochs", 7),
+        (["--train.epochs=7"], "train", "epochs", 7),
+        (["--train.learning_rate", "0.5"], "train", "learning_rate", 0.5),
+        (["--train.learning_rate", "1"], "train", "learning_rate", 1.0),
+        (["--train.engine", "hop"], "train", "engine", "hop"),
+        (["--train.engine", '"hop"'], "train", "engine", "hop"),
+        (["--hop.pregather", "false"], "hop", "pregather", False),
+        (["--hop.merge", "0"], "hop", "merge", 0),
+        (["--hop.merge", "off"], "hop", "merge", "off"),
+        (["--sampler.fanouts", "[5, -1, 3]"], "sampler", "fanouts", [5, -1, 3]),
+        (["--sampler.fanouts=[5,-1,3]"], "sampler", "fanouts", [5, -1, 3]),
+        (["--data.partitioned", "/a b/c=d"], "data", "partitioned", "/a b/c=d"),
+        (["--data.partitioned=/a b/c=d"], "data", "partitioned", "/a b/c=d"),
+        (["--cluster.servers", '["a:1", "b:2"]'], "cluster", "servers", ["a:1", "b:2"]),
+        (["--train.epochs", "2", "--train.epochs", "9"], "train", "epochs", 9),
+        (["--train.run_dir", ""], "train", "run_dir", ""),
+    ],
+)
+def test_overrides(words: list[str], section: str, key: str, value: Any) -> None:
+    assert getattr(getattr(made(*words), section), key) == value
+
+
+@pytest.mark.parametrize("name", ["2024", "2026-07-01", "1e3", "true", "nan", "07:32:00"])
+def test_an_override_of_a_text_need_not_be_quoted(name: str) -> None:
+    """Run directories are often dates and numbers; a shell takes quotes away."""
+    assert made("--train.run_dir", name).train.run_dir == name
+
+
+def test_overrides_win_and_the_rest_stays() -> None:
+    values = {**DATA, "train": {"epochs": 5, "seed": 3}}
+    config = make_config(values, ["--train.epochs", "6"])
+    assert (config.train.epochs, config.train.seed) == (6, 3)
+    assert values["train"] == {"epochs": 5, "seed": 3}
+
+
+@pytest.mark.parametrize(
+    "word", ["epochs", "--epochs", "--train.", "--.epochs", "-train.epochs", "train.epochs", ""]
+)
+def test_an_override_that_is_none(word: str) -> None:
+    assert re.search(r"expected --section\.key value, got", refused(word, "3"))
+
+
+def test_an_override_without_a_value() -> None:
+    assert refused("--train.epochs") == "--train.epochs: a value is missing"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--train.epoch", "3"], "train.epoch: unknown key"),
+        (["--training.epochs", "3"], "training: unknown key"),
+        (["--train.deep.er", "3"], "train.deep.er: unknown key"),
+        (["--train.epochs", "0"], "train.epochs: Input should be greater than 0, got 0"),
+        (["--train.epochs", "2.5"], "train.epochs: "),
+        (["--train.epochs", "many"], "train.epochs: "),
+        (["--train.epochs", "true"], "train.epochs: "),
+        (["--train.learning_rate", "0"], "train.learning_rate: "),
+        (["--train.learning_rate", "nan"], "train.learning_rate: "),
+        (["--train.seed", "-1"], "train.seed: "),
+        (["--train.dtype", "float16"], "train.dtype: Input should be 'float32' or 'float64'"),
+        (["--train.last_batch", "pad"], "train.last_batch: "),
+        (["--model.dropout", "1.0"], "model.dropout: "),
+        (["--model.dropout", "-0.1"], "model.dropout: "),
+        (["--model.layers", "0"], "model.layers: "),
+        (["--sampler.fanouts", "[]"], "sampler.fanouts: "),
+        (["--sampler.fanouts", "10"], "sampler.fanouts: "),
+        (["--sampler.fanouts", "[5, 0, 5]"], "sampler.fanouts: expected positive numbers or -1"),
+        (["--sampler.fanouts", "[5, -2, 5]"], "got [5, -2, 5]"),
+        (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
+        (["--sampler.kind", "labor"], "sampler.kind: 'labor' is not built yet; built: node"),
+        (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
+        (["--hop.merge", "2"], "hop.merge: 2 is not built yet; built: off"),
+        (["--hop.merge", "-1"], "hop.merge"),
+        (["--hop.replicas", "independent"], 'hop.replicas: "independent" is not built yet'),
+        (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
+        (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
+        (["--cluster.servers", "a:1"], "cluster.servers: "),
+    ],
+)
+def test_what_is_refused_is_named(words: list[str], text: str) -> None:
+    assert text in refused(*words)
+
+
+@pytest.mark.parametrize("key", ["timeout_seconds", "start_timeout_seconds"])
+def test_a_deadline_is_finite(key: str) -> None:
+    """Every wait has a deadline (invariant 4)."""
+    assert f"cluster.{key}: " in refused(f"--cluster.{key}", "inf")
+
+
+def test_a_learning_rate_is_finite() -> None:
+    assert "train.learning_rate: " in refused("--train.learning_rate", "inf")
+
+
+@pytest.mark.parametrize("engine", ENGINES_NOT_BUILT)
+def test_engines_that_are_not_built(engine: str) -> None:
+    text = refused(train={"engine": engine})
+    assert f"train.engine: {engine!r} is not built yet; built: model_centric, hop" in text
+
+
+def test_every_key_at_fault_is_named() -> None:
+    text = refused(train={"epochs": 0, "sed": 1}, model={"heads": -1})
+    for part in ("train.epochs: ", "train.sed: unknown key", "model.heads: "):
+        assert part in text
+
+
+def test_a_section_that_is_none() -> None:
+    assert "model: " in refused(model=3)
+    assert "model: " in refused("--model.layers", "2", model=3)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\npartitioned = "parts"\n[train]\nepochs = 4\n')
+    config = load_config(path, ["--train.seed", "5"])
+    assert (config.train.epochs, config.train.seed) == (4, 5)
+    # What a run writes down is read back as the same configuration.
+    saved = tmp_path / "config.json"
+    saved.write_text(json.dumps(config.model_dump(mode="json")))
+    assert load_config(saved) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("run.toml", b"[data\n", "run.toml: not valid TOML: "),
+        ("run.toml", b'[data]\npartitioned = "\xff"\n', "run.toml: "),
+        ("run.json", b"{", "run.json: not valid JSON: "),
+        ("run.json", b"[1]", "run.json: "),
+        ("run.toml", b"[data]\n", "run.toml: data.partitioned: missing"),
+        ("run.toml", b'[data]\npartitioned = "x"\n[trian]\n', "run.toml: trian: unknown key"),
+    ],
+)
+def test_unusable_files(tmp_path: Path, name: str, content: bytes, text: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        load_config(tmp_path / name)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot read the configuration: No such"):
+        load_config(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="cannot read the configuration: Is a directory"):
+        load_config(tmp_path)
+
+
+def test_a_configuration_does_not_change() -> None:
+    config = made()
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.epochs = 9

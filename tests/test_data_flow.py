@@ -1,0 +1,51 @@
+"""docs/data-flow.md names functions that exist, and the causes and stages that there are."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from hopper.features import RowCounts
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+
+DOCUMENTS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = (DOCUMENTS / "data-flow.md").read_text(encoding="utf-8")
+NAMES = sorted(set(re.findall(r"`(hopper(?:\.\w+)+)`", PAGE)))
+
+
+def first_cells(header: str) -> list[str]:
+    """The code words in the first column of the table that starts with a header."""
+    table = PAGE.split(f"| {header} |")[1].split("\n\n")[0]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names(name: str) -> None:
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            found = getattr(found, attribute)
+        return
+    pytest.fail(f"{name} does not exist")
+
+
+def test_tables_are_complete() -> None:
+    assert len(NAMES) > 15
+    assert first_cells("cause") == list(CAUSES)
+    assert first_cells("stage") == list(STAGES)
+    assert first_cells("count") == list(RowCounts.__dataclass_fields__)
+
+
+def test_links() -> None:
+    for page in ("draws.md", "glossary.md", "data-flow.md"):
+        text = (DOCUMENTS / page).read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([\w./-]+)\)", text):
+            assert (DOCUMENTS / target).is_file(), (page, target)

@@ -1,0 +1,112 @@
+"""Spans and events: what is written, what is summed, and the words of the results schema."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.run_log import STAGES, RunLog
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_stages_are_those_of_the_results_schema() -> None:
+    assert STAGES == ("sample", "gather", "compute", "migrate", "sync", "wait")
+
+
+def test_a_span_has_name_start_and_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "spans" / "rank-0.jsonl"
+    log = RunLog(path)
+    with log.stage("sample", roots=3):
+        time.sleep(0.02)
+    with log.stage("gather"):
+        pass
+    log.close()
+    first, second = lines(path)
+    assert first.keys() == {"span", "start", "seconds", "roots"}
+    assert (first["span"], first["roots"], second["span"]) == ("sample", 3, "gather")
+    assert 0.02 <= first["seconds"] < 2
+    assert 0 <= first["start"] < first["start"] + first["seconds"] <= second["start"]
+
+
+def test_fields_found_out_within_the_stage(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    with log.stage("gather", rows=2) as fields:
+        fields["bytes"] = 640
+    log.close()
+    [line] = lines(tmp_path / "log.jsonl")
+    assert (line["rows"], line["bytes"]) == (2, 640)
+
+
+def test_context_is_carried_until_it_changes(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    log.event("started")
+    log.within(epoch=1, iteration=4)
+    with log.stage("sync"):
+        pass
+    log.event("merged", steps=2)
+    log.within(epoch=2)
+    log.event("ended")
+    log.close()
+    started, sync, merged, ended = lines(tmp_path / "log.jsonl")
+    assert "epoch" not in started
+    assert (sync["epoch"], sync["iteration"]) == (1, 4)
+    assert (merged["event"], merged["steps"], merged["iteration"]) == ("merged", 2, 4)
+    assert ended["epoch"] == 2
+    assert "iteration" not in ended
+
+
+def test_stage_seconds_are_summed_and_taken() -> None:
+    log = RunLog(None)
+    for _ in range(3):
+        with log.stage("compute"):
+            time.sleep(0.01)
+    with log.stage("wait"):
+        pass
+    taken = log.take_stage_seconds()
+    assert tuple(taken) == STAGES
+    assert 0.03 <= taken["compute"] < 3
+    assert taken["sample"] == 0
+    assert not any(log.take_stage_seconds().values())
+
+
+def test_a_stage_that_fails_is_logged_and_its_error_kept(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    with pytest.raises(RuntimeError, match="lost"), log.stage("migrate", model=2):
+        raise RuntimeError("lost")
+    log.close()
+    [line] = lines(tmp_path / "log.jsonl")
+    assert (line["span"], line["model"]) == ("migrate", 2)
+
+
+def test_flush_shows_what_was_logged(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    log.event("started")
+    log.flush()
+    assert len(lines(tmp_path / "log.jsonl")) == 1
+    log.close()
+
+
+def test_a_resumed_run_appends(tmp_path: Path) -> None:
+    for name in ("started", "resumed"):
+        log = RunLog(tmp_path / "log.jsonl")
+        log.event(name)
+        log.close()
+    assert [line["event"] for line in lines(tmp_path / "log.jsonl")] == ["started", "resumed"]
+
+
+def test_after_closing_lines_are_dropped_and_seconds_kept(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    log.close()
+    with log.stage("sample"):
+        time.sleep(0.001)
+    log.flush()
+    log.close()
+    assert (tmp_path / "log.jsonl").read_text() == ""
+    assert log.take_stage_seconds()["sample"] > 0

@@ -1,0 +1,69 @@
+"""What dies is named, everything else is taken down, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+# Seconds that every wait between the processes may take, and that taking them down may take.
+TIMEOUT, END = 20.0, 20.0
+
+
+@pytest.fixture
+def training(runs: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A run that would go on for hours, some epochs after its start."""
+    timeout = getattr(request, "param", TIMEOUT)
+    run = runs.train(
+        request.node.name,
+        *("--cluster.timeout_seconds", str(timeout)),
+        epochs=1_000_000,
+        evaluate_every=0,
+    )
+    run.await_epochs(2)
+    assert len(run.ranks()) == 2
+    assert len(run.members()) == 4
+    yield run
+    run.kill()
+
+
+def last_words(run: Any, limit: float = TIMEOUT + END) -> str:
+    """The error that ends a run within ``limit`` seconds; fails if anything is left of the run."""
+    assert run.finish(limit) == 1
+    run.assert_nothing_remains()
+    last = str(run.stderr.strip().splitlines()[-1])
+    assert last.startswith("error: "), run.stderr
+    return last
+
+
+def test_a_killed_rank_is_named(training: Any) -> None:
+    victim = training.ranks()[1]
+    victim.kill()
+    expected = f"rank 1 (pid {victim.pid}) was killed by SIGKILL; the other ranks were ended"
+    assert expected in last_words(training)
+
+
+def test_a_killed_server_is_named(training: Any) -> None:
+    victim = training.server(0)
+    victim.kill()
+    error = last_words(training)
+    assert f"feature server 0 (pid {victim.pid}, 127.0.0.1:" in error
+    assert "was killed by SIGKILL; the ranks were ended" in error
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_ends_everything(training: Any, name: str) -> None:
+    training.process.send_signal(signal.Signals[name])
+    assert f"ended by {name}; ranks and servers were ended" in last_words(training)
+
+
+@pytest.mark.parametrize("training", [8.0], indirect=True)
+def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
+    """A stopped process is alive and says nothing: only the deadline tells."""
+    training.ranks()[0].suspend()
+    # torchrun's agent gives a process 30 s to end before it kills it.
+    error = last_words(training, 8.0 + 30.0 + END)
+    assert error.startswith("error: rank 1 (pid")
+    assert error.endswith("did not finish within 8 s")

@@ -1,0 +1,71 @@
+"""The Slurm script, with stand-ins for Slurm's commands that take this machine for two nodes."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
+
+# As srun does: the command once per node; the first bad exit ends the others.
+SRUN = """#!/usr/bin/env bash
+while [[ $1 == --* ]]; do shift; done
+pids=()
+for node in 0 1; do
+  SLURM_NODEID=$node "$@" &
+  pids+=($!)
+done
+trap 'kill -TERM "${pids[@]}"' TERM
+code=0
+for _ in "${pids[@]}"; do
+  wait -n || { code=$?; kill -TERM "${pids[@]}" 2>/dev/null; }
+done
+wait
+exit $code
+"""
+SCONTROL = """#!/usr/bin/env bash
+[[ $* == "show hostnames node[0-1]" ]] || exit 1
+printf '127.0.0.1\\nlocalhost\\n'
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands and a job's environment."""
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[0-1]")
+    monkeypatch.setenv("SERVER_PORT", str(free_port()))
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+
+
+def test_the_job_is_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
+    config = runs.config("by-slurm")
+    run = runs.start(["bash", str(SCRIPT), str(config)], "by-slurm")
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
+    assert run.losses() == reference.losses()
+
+
+def test_a_lost_server_ends_every_node(runs: Any, slurm: None) -> None:
+    config = runs.config("lost", epochs=1_000_000, evaluate_every=0)
+    run = runs.start(["bash", str(SCRIPT), str(config)], "lost")
+    run.await_epochs(1)
+    run.server(1).kill()
+    assert run.finish(90.0) != 0
+    run.assert_nothing_remains(limit=5.0)
+    assert "feature server 1 on" in run.stderr
