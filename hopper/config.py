@@ -124,7 +124,7 @@ class Hop(_Section):
     pregather: bool = True
     """fetch each remote row an iteration needs once, before the first time step"""
     merge: Literal["off", "adaptive"] | NonNegative = "off"
-    """time steps to remove; merging is not built yet, so the only value is "off""""
+    """time steps to remove; only "off" (and 0) until merging is built"""
     replicas: Literal["synchronous", "independent"] = "synchronous"
 
     @model_validator(mode="after")

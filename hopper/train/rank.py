@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import numba
-import numpy as np
 import torch
 
 from hopper.cluster import Cluster, choose_device
