@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from cache_server.allocation import keep_freed_memory
 from cache_server.errors import ListenError
 from cache_server.parent import end_with_parent
 from cache_server.servicer import FeatureServicer
@@ -24,10 +24,6 @@ from cache_server.wire import ID_BYTES, IDS_PER_REQUEST, SERVICE
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
-# glibc's mallopt parameters, and the sizes below which freed memory stays with the process.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BLOCK_BYTES: Final = 32 << 20
-_KEPT_TOTAL_BYTES: Final = 128 << 20
 
 
 class FeatureServer:
@@ -115,7 +111,7 @@ def serve(
         signal.signal(signum, end)
     if die_with_parent:
         end_with_parent()
-    _keep_freed_memory()
+    keep_freed_memory()
     shard = Shard.open(Path(directory) / f"server-{server}")
     running = FeatureServer(shard, listen, threads=threads, ids_per_request=ids_per_request)
     running.start()
@@ -142,14 +138,3 @@ def _write_port_file(path: Path, server: int, address: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(content) + "\n")
     temporary.replace(path)
-
-
-def _keep_freed_memory() -> None:
-    """Reuse the memory of chunks, where glibc would unmap it and fault it in again each time."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        # Another C library, with policies of its own.
-        return
-    mallopt(_M_MMAP_THRESHOLD, _KEPT_BLOCK_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _KEPT_TOTAL_BYTES)

@@ -25,11 +25,11 @@ from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
+from hopper.engines.assemble import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.partition import PartitionedGraph
 from hopper.train.loop import GRADIENTS_FOLDER
-from hopper.train.rank import check_request
 from hopper.train.results import write_text
 
 CONFIG_FILE: Final = "config.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numba
 import torch
 
+from cache_server.allocation import keep_freed_memory
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
 from hopper.engines import ENGINE_CLASSES, TrainState
@@ -39,6 +40,7 @@ def run_rank(config: Config) -> None:
     """
     use_threads(config.train.threads)
     make_deterministic()
+    keep_freed_memory()
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
     device = choose_device(config.train.device)
