@@ -174,7 +174,7 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
 def permutation(seed: int, epoch: int, original_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """The order in which an epoch visits the training ids.
 
-    Ids are sorted by (variate of the id, id), so the order does not depend on how they were given,
+    Ids are sorted by (key of the id, id), so the order does not depend on how they were given,
     on how the graph is partitioned or on the number of ranks.
 
     Parameters

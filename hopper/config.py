@@ -70,7 +70,7 @@ class Train(_Section):
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
-    learning_rate: Annotated[float, Field(gt=0.0)] = 0.003
+    learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
     optimizer: Literal["adam", "sgd"] = "adam"
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
@@ -142,9 +142,9 @@ class Cluster(_Section):
     servers: list[str] = Field(default=[])
     """"host:port" of each feature server, in order of server; empty = start them here"""
     ranks_per_server: Positive = 1
-    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 60.0
     """deadline of every wait between processes"""
-    start_timeout_seconds: Annotated[float, Field(gt=0.0)] = 120.0
+    start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
     """deadline for servers and ranks to come up"""
 
 
@@ -175,14 +175,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     ------
     ConfigError: the file cannot be read, or a key is unknown, missing or out of range.
     """
+    is_json = str(path).endswith(".json")
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
+        values = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from error
-    try:
-        values = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        kind = "JSON" if is_json else "TOML"
+        raise ConfigError(f"{path}: not valid {kind}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections, found {type(values).__name__}")
     return make_config(values, overrides, where=str(path))
 
 
@@ -200,7 +203,10 @@ def make_config(
         for section, keys in values.items()
     }
     for section, key, value in _parse_overrides(overrides):
-        merged.setdefault(section, {})[key] = value
+        keys = merged.setdefault(section, {})
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{where}: {section}: expected a section, got {keys!r}")
+        keys[key] = value
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
@@ -218,16 +224,23 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
         text = inline if equals else next(words, None)
         if text is None:
             raise ConfigError(f"{name}: a value is missing")
-        parsed.append((section, key, _parse_value(text)))
+        parsed.append((section, key, _parse_value(section, key, text)))
     return parsed
 
 
-def _parse_value(text: str) -> Any:
-    """Read an override as a TOML value; what is none is a string."""
+def _parse_value(section: str, key: str, text: str) -> Any:
+    """Read an override as a TOML value; what is none, or of a text key no quoted one, is text."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    return text if _is_text(section, key) and not isinstance(value, str) else value
+
+
+def _is_text(section: str, key: str) -> bool:
+    found = Config.model_fields.get(section)
+    keys = getattr(found.annotation, "model_fields", {}) if found is not None else {}
+    return key in keys and keys[key].annotation is str
 
 
 def _explain(error: ValidationError, where: str) -> str:

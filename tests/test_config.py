@@ -31,11 +31,7 @@ def test_defaults() -> None:
     assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
     assert config.sampler.fanouts == [10, 10, 10]
     assert (config.train.batch_size, config.train.learning_rate) == (1024, 0.003)
-    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == (
-        "model",
-        True,
-        "adaptive",
-    )
+    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == ("model", True, "off")
     assert config.cluster.servers == []
 
 
@@ -127,7 +123,8 @@ def test_an_override_without_a_value() -> None:
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
         (["--sampler.kind", "labor"], "sampler.kind: 'labor' is not built yet; built: node"),
         (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
-        (["--hop.merge", "2"], "hop.merge: 2 is not built yet; built: off"),
+        (["--hop.merge", "2"], 'hop.merge: 2 is not built yet; built: "off"'),
+        (["--hop.merge", "adaptive"], "hop.merge: 'adaptive' is not built yet"),
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" is not built yet'),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),

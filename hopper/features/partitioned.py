@@ -46,8 +46,8 @@ class PartitionedRows:
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
-        offsets = self.graph.book.offsets[node_type]
-        return (ids >= offsets[self.server]) & (ids < offsets[self.server + 1])
+        first, stop = self.graph.book.range(node_type, self.server)
+        return (ids >= first) & (ids < stop)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""

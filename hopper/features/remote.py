@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cache_server.client import FeatureClient
 from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
-from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, ServerLost
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
 from hopper.partition import PartitionedGraph
 from hopper.traffic import Traffic
@@ -81,11 +81,15 @@ class RemoteRows:
         self._client.close()
 
     def _empty(self, kind: RowKind, node_type: str, rows: int) -> NDArray[Any]:
-        schema = self._graph.schema
+        """Room for rows, in the table's dtype and width."""
         if kind == "features":
-            node = schema.node_types[node_type]
-            return np.empty((rows, node.feature_dim or 0), node.feature_dtype or "float32")
-        labels = schema.labels[node_type]
+            node = self._graph.schema.node_types[node_type]
+            if node.feature_dim is None or node.feature_dtype is None:
+                raise GraphError(f"{self._graph.path}: node type {node_type!r} has no features")
+            return np.empty((rows, node.feature_dim), node.feature_dtype)
+        labels = self._graph.schema.labels.get(node_type)
+        if labels is None:
+            raise GraphError(f"{self._graph.path}: node type {node_type!r} has no labels")
         dim = 1 if labels.kind == "class" else labels.classes
         dtype = {"class": "int64", "multi_hot": "uint8", "float": "float32"}[labels.kind]
         return np.empty((rows, dim), dtype)

@@ -16,9 +16,9 @@ class Block:
     """Sampled in-edges of ``num_dst`` destinations from ``num_src`` sources.
 
     Where source and destination type are the same, the first ``num_dst`` source rows *are* the
-    destinations, in the same order. Edges of destination v are ``indptr[v]:indptr[v + 1]``, in
-    ascending order of their position in v's canonical neighbour list, so every kernel that adds
-    along a row adds in the same order wherever it runs.
+    destinations, in the same order. Edges of destination v are ``indptr[v]:indptr[v + 1]``, in the
+    order of their draw, which is the same whoever samples v, so every kernel that adds along a row
+    adds in the same order wherever it runs.
     """
 
     relation: Relation

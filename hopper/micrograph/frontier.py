@@ -110,7 +110,8 @@ def discover_parallel(
     """:func:`discover` on ``slots`` threads (a power of two): the same result.
 
     Each thread reads every source but touches the table only for the ids of its own slot. Until
-    rows are known, entry -2 - i stands for "first seen at edge i".
+    rows are known, entry -2 - i stands for "first seen at edge i", so a hop may have at most
+    2**31 - 2 edges.
     """
     size = sources.size
     rows = np.empty(size, np.int64)

@@ -81,8 +81,13 @@ class NeighborSampler:
 
         Raises
         ------
-        ValueError: a root occurs twice.
+        ValueError: a root occurs twice, or is outside the target type.
         """
+        count = self.original_ids[self.target].size
+        if roots.size and not 0 <= roots.min() <= roots.max() < count:
+            raise ValueError(
+                f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
+            )
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
         sizes = [dict.fromkeys(self.original_ids, 0)]

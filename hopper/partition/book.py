@@ -75,10 +75,20 @@ class PartitionBook:
         ------
         GraphError: an unknown node type or server.
         """
+        first, stop = self.range(node_type, server)
+        return stop - first
+
+    def range(self, node_type: str, server: int) -> tuple[int, int]:
+        """The global ids that a server stores, first and past the last.
+
+        Raises
+        ------
+        GraphError: an unknown node type or server.
+        """
         offsets = self._offsets(node_type)
         if not 0 <= server < self.servers:
             raise GraphError(f"{self._where}: server {server} of {self.servers} does not exist")
-        return int(offsets[server + 1] - offsets[server])
+        return int(offsets[server]), int(offsets[server + 1])
 
     def total(self, node_type: str) -> int:
         """How many nodes of a type all servers store together."""

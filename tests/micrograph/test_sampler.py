@@ -7,12 +7,10 @@ nodes and sometimes a type without nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
@@ -26,7 +24,6 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph import frontier, sample
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 
@@ -391,65 +388,3 @@ def test_neighbours_are_drawn_uniformly(fanout: int) -> None:
     expected = 1500 * fanout / 11
     # Draws without replacement vary less than independent ones, so the bound is a safe one.
     assert ((drawn - expected) ** 2).sum() / expected < chi2.ppf(0.999, 10)
-
-
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Leaves the number of threads as it was."""
-    if numba.config.NUMBA_NUM_THREADS < 2:
-        pytest.skip("numba was started with a single thread")
-    before = numba.get_num_threads()
-    numba.set_num_threads(2)
-    yield
-    numba.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("at_least", [0, None])
-def test_one_thread_or_two(at_least: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``at_least`` 0 makes every step parallel, None leaves small ones to one thread."""
-    if at_least is not None:
-        monkeypatch.setattr(sample, "_PARALLEL_EDGES", at_least)
-    roots = np.random.default_rng(0).permutation(20_000)[:1500]
-    sampler = random_sampler(20_000, 200_000, [5, 6])
-    on_two = sampler.sample(roots, 0, 0)
-    assert on_two.num_edges > sample._PARALLEL_EDGES
-    numba.set_num_threads(1)
-    assert same(sampler.sample(roots, 0, 0), on_two)
-
-
-@unhurried
-@given(
-    st.lists(st.integers(0, 300), max_size=200),
-    st.lists(st.integers(0, 300), unique=True, max_size=40),
-    st.sampled_from([1, 2, 4, 8]),
-)
-def test_parallel_discovery_is_discovery(sources: list[int], known: list[int], slots: int) -> None:
-    ids = np.array(sources, np.int64)
-    table = np.full(301, frontier.UNSEEN, np.int32)
-    table[known] = np.arange(len(known))
-    tables = table, table.copy()
-    rows, fresh = frontier.discover(ids, tables[0], len(known))
-    parallel_rows, parallel_fresh = frontier.discover_parallel(ids, tables[1], len(known), slots)
-    assert np.array_equal(rows, parallel_rows)
-    assert np.array_equal(fresh, parallel_fresh)
-    assert np.array_equal(*tables)
-    # What a row is, said without either: the place in the order of first appearance.
-    order = list(dict.fromkeys(known + sources))
-    assert [order[row] for row in rows] == sources
-    assert known + fresh.tolist() == order
-
-
-def test_concurrent_calls() -> None:
-    """Tables are shared between calls: a call must neither see nor disturb another's."""
-    sampler = random_sampler(5000, 60_000, [4, 4, 3])
-    generator = np.random.default_rng(1)
-    batches = [generator.permutation(5000)[:200] for _ in range(24)]
-    expected = [
-        random_sampler(5000, 60_000, [4, 4, 3]).sample(roots, 0, i)
-        for i, roots in enumerate(batches)
-    ]
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(2):
-            found = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
-            assert all(map(same, found, expected))

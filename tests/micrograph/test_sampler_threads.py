@@ -1,0 +1,106 @@
+"""The sampler on one thread, on several, and called from several: always the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopper.graph import build_topology
+from hopper.graph.schema import Relation
+from hopper.micrograph import frontier, sample
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
+
+EDGE = Relation("node", "edge", "node")
+
+
+def same(one: Subgraph, other: Subgraph) -> bool:
+    """Bit for bit, in global ids."""
+    return (
+        all(np.array_equal(one.nodes[t], other.nodes[t]) for t in one.nodes)
+        and one.sizes == other.sizes
+        and all(
+            np.array_equal(x, y)
+            for one_hop, other_hop in zip(one.hops, other.hops, strict=True)
+            for relation in one_hop
+            for x, y in zip(one_hop[relation], other_hop[relation], strict=True)
+        )
+    )
+
+
+def random_sampler(
+    nodes: int, edges: int, fanouts: Sequence[int], seed: int = 0
+) -> NeighborSampler:
+    """A sampler over a random homogeneous graph, its nodes relabelled at random."""
+    generator = np.random.default_rng(17)
+    src, dst = generator.integers(0, nodes, (2, edges))
+    topology = build_topology(src, dst, nodes, nodes)
+    return NeighborSampler({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, seed)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Leaves the number of threads as it was."""
+    if numba.config.NUMBA_NUM_THREADS < 2:
+        pytest.skip("numba was started with a single thread")
+    before = numba.get_num_threads()
+    numba.set_num_threads(2)
+    yield
+    numba.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("at_least", [0, None])
+def test_one_thread_or_two(at_least: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``at_least`` 0 makes every step parallel, None leaves small ones to one thread."""
+    if at_least is not None:
+        monkeypatch.setattr(sample, "_PARALLEL_EDGES", at_least)
+    roots = np.random.default_rng(0).permutation(20_000)[:1500]
+    sampler = random_sampler(20_000, 200_000, [5, 6])
+    on_two = sampler.sample(roots, 0, 0)
+    assert on_two.num_edges > sample._PARALLEL_EDGES
+    numba.set_num_threads(1)
+    assert same(sampler.sample(roots, 0, 0), on_two)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 300), max_size=200),
+    st.lists(st.integers(0, 300), unique=True, max_size=40),
+    st.sampled_from([1, 2, 4, 8]),
+)
+def test_parallel_discovery_is_discovery(sources: list[int], known: list[int], slots: int) -> None:
+    ids = np.array(sources, np.int64)
+    table = np.full(301, frontier.UNSEEN, np.int32)
+    table[known] = np.arange(len(known))
+    tables = table, table.copy()
+    rows, fresh = frontier.discover(ids, tables[0], len(known))
+    parallel_rows, parallel_fresh = frontier.discover_parallel(ids, tables[1], len(known), slots)
+    assert np.array_equal(rows, parallel_rows)
+    assert np.array_equal(fresh, parallel_fresh)
+    assert np.array_equal(*tables)
+    # What a row is, said without either: the place in the order of first appearance.
+    order = list(dict.fromkeys(known + sources))
+    assert [order[row] for row in rows] == sources
+    assert known + fresh.tolist() == order
+
+
+def test_concurrent_calls() -> None:
+    """Tables are shared between calls: a call must neither see nor disturb another's."""
+    sampler = random_sampler(5000, 60_000, [4, 4, 3])
+    generator = np.random.default_rng(1)
+    batches = [generator.permutation(5000)[:200] for _ in range(24)]
+    expected = [
+        random_sampler(5000, 60_000, [4, 4, 3]).sample(roots, 0, i)
+        for i, roots in enumerate(batches)
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(2):
+            found = list(pool.map(sampler.sample, batches, [0] * 24, range(24)))
+            assert all(map(same, found, expected))
