@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.optimizer import Optimizer
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
@@ -30,7 +30,7 @@ class TrainState:
     sampler: NeighborSampler
     rows: PartitionedRows
     packed: PackedModel
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     trainer: GroupTrainer
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +21,6 @@ from hopper.micrograph import frontier
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
 _MOST_NODES = np.iinfo(np.int32).max
-# Below this, starting threads costs more than they save.
-_PARALLEL_EDGES = 32_768
 
 
 class NeighborSampler:
@@ -151,12 +148,7 @@ class NeighborSampler:
         tables: dict[str, NDArray[np.int32]],
     ) -> NDArray[np.int64]:
         """Add unseen ids to a frontier; returns the row of every id."""
-        table, known = tables[node_type], reached[node_type]
-        slots = 1 << (numba.get_num_threads() - 1).bit_length()
-        if slots == 1 or ids.size < _PARALLEL_EDGES:
-            rows, fresh = frontier.discover(ids, table, known)
-        else:
-            rows, fresh = frontier.discover_parallel(ids, table, known, slots)
+        rows, fresh = frontier.discover(ids, tables[node_type], reached[node_type])
         nodes[node_type].append(fresh)
         reached[node_type] += fresh.size
         return rows

@@ -58,20 +58,11 @@ class Subgraph:
 
     def hetero_blocks(self, device: torch.device | None = None) -> list[dict[Relation, Block]]:
         """Blocks in order of computation: the deepest hop first, the roots' hop last."""
-        original = {t: torch.from_numpy(self.original_ids[t][ids]) for t, ids in self.nodes.items()}
-        degrees = {
-            relation: self._degrees(relation, topology)
-            for relation, topology in self.topologies.items()
-        }
-        blocks = []
-        for hop in range(len(self.hops) - 1, -1, -1):
-            blocks.append(
-                {
-                    relation: self._block(hop, relation, original, degrees[relation], device)
-                    for relation in self.hops[hop]
-                }
-            )
-        return blocks
+        facts = NodeFacts(self)
+        return [
+            {relation: SampledBlock(self, hop, relation, facts, device) for relation in edges}
+            for hop, edges in reversed(list(enumerate(self.hops)))
+        ]
 
     def blocks(self, device: torch.device | None = None) -> list[Block]:
         """Blocks of a graph with a single relation, in order of computation.
@@ -84,33 +75,68 @@ class Subgraph:
             raise ValueError(f"one relation expected, the graph has {len(self.topologies)}")
         return [next(iter(hop.values())) for hop in self.hetero_blocks(device)]
 
-    def _degrees(self, relation: Relation, topology: Topology) -> tuple[Tensor, Tensor]:
-        src = torch.from_numpy(topology.out_degrees[self.nodes[relation.src]])
-        dst = torch.from_numpy(topology.in_degrees[self.nodes[relation.dst]])
-        return src, dst
 
-    def _block(
+class NodeFacts:
+    """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks."""
+
+    NAMES = ("src_original", "dst_original", "src_out_degree", "dst_in_degree")
+
+    def __init__(self, subgraph: Subgraph) -> None:
+        self._subgraph = subgraph
+        self._found: dict[tuple[str, object], Tensor] = {}
+
+    def find(self, name: str, relation: Relation) -> Tensor:
+        """[rows] int64, for all rows that a block of this relation can have."""
+        node_type = relation.src if name.startswith("src") else relation.dst
+        kind = name.partition("_")[2]
+        key = (kind, node_type if kind == "original" else relation)
+        if key not in self._found:
+            self._found[key] = torch.from_numpy(self._look_up(kind, node_type, relation))
+        return self._found[key]
+
+    def _look_up(self, kind: str, node_type: str, relation: Relation) -> NDArray[np.int64]:
+        subgraph = self._subgraph
+        nodes = subgraph.nodes[node_type]
+        if kind == "original":
+            return np.take(subgraph.original_ids[node_type], nodes)
+        if kind == "out_degree":
+            return np.take(subgraph.topologies[relation].out_degrees, nodes)
+        # The last hop's discoveries are never destinations.
+        destinations = nodes[: subgraph.sizes[-2][node_type]]
+        return np.take(subgraph.topologies[relation].in_degrees, destinations)
+
+
+class SampledBlock(Block):
+    """A block that looks facts about its nodes up when they are first asked for.
+
+    Few models read all of them, and each is a random access per node.
+    """
+
+    def __init__(
         self,
+        subgraph: Subgraph,
         hop: int,
         relation: Relation,
-        original: dict[str, Tensor],
-        degrees: tuple[Tensor, Tensor],
+        facts: NodeFacts,
         device: torch.device | None,
-    ) -> Block:
-        edges = self.hops[hop][relation]
-        num_src = self.sizes[hop + 1][relation.src]
-        num_dst = self.sizes[hop][relation.dst]
-        block = Block(
-            relation=relation,
-            num_src=num_src,
-            num_dst=num_dst,
-            indptr=torch.from_numpy(edges.indptr),
-            indices=torch.from_numpy(edges.indices),
-            positions=torch.from_numpy(edges.positions),
-            src_original=original[relation.src][:num_src],
-            dst_original=original[relation.dst][:num_dst],
-            src_out_degree=degrees[0][:num_src],
-            dst_in_degree=degrees[1][:num_dst],
-            iteration_key=self.iteration_key,
+    ) -> None:
+        edges = subgraph.hops[hop][relation]
+        self.relation = relation
+        self.num_src = subgraph.sizes[hop + 1][relation.src]
+        self.num_dst = subgraph.sizes[hop][relation.dst]
+        self.indptr, self.indices, self.positions = (
+            torch.from_numpy(array) if device is None else torch.from_numpy(array).to(device)
+            for array in edges
         )
-        return block if device is None else block.to(device)
+        self.iteration_key = subgraph.iteration_key
+        self.prepared = {}
+        self._facts = facts
+
+    def __getattr__(self, name: str) -> Tensor:
+        # Called only for what is not there yet.
+        if name not in NodeFacts.NAMES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        rows = self.num_src if name.startswith("src") else self.num_dst
+        value = self._facts.find(name, self.relation)[:rows].to(self.indptr.device)
+        setattr(self, name, value)
+        return value

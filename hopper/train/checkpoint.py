@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hopper.config import Config
+from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -53,7 +54,7 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
     RequestError: the file is missing, broken or of another model.
     """
     tensors, facts = _read(path)
-    _fill(module, tensors, path)
+    _fill(_state(module), tensors, path)
     return facts
 
 
@@ -62,14 +63,12 @@ def save_checkpoint(
     config: Config,
     world: int,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
     progress: Progress,
 ) -> None:
     """Write a checkpoint; an older one stays whole until this one is."""
     tensors = {f"model.{name}": value.detach().cpu() for name, value in _state(module).items()}
-    for index, slots in optimizer.state_dict()["state"].items():
-        for slot, value in slots.items():
-            tensors[f"optimizer.{index}.{slot}"] = torch.as_tensor(value).detach().cpu()
+    tensors |= {f"optimizer.{name}": value.cpu() for name, value in optimizer.state().items()}
     tensors = {name: value.contiguous() for name, value in tensors.items()}
     facts = {"identity": run_identity(config, world), "progress": asdict(progress)}
     _write(path, tensors, facts)
@@ -80,7 +79,7 @@ def load_checkpoint(
     config: Config,
     world: int,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Optimizer,
 ) -> Progress:
     """Restore module and optimiser in place; returns where the run goes on.
 
@@ -96,16 +95,9 @@ def load_checkpoint(
             raise RequestError(
                 f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
             )
-    prefix = "model."
-    model = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    _fill(module, model, path)
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, index, slot = name.split(".", 2)
-            state.setdefault(int(index), {})[slot] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for prefix, state in (("model.", _state(module)), ("optimizer.", optimizer.state())):
+        saved = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        _fill(state, saved, path)
     return Progress(**facts["progress"])
 
 
@@ -124,8 +116,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.state_dict())
 
 
-def _fill(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
-    state = _state(module)
+def _fill(state: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
     if state.keys() != tensors.keys():
         raise RequestError(
             f"{path}: of another model: has {sorted(tensors)}, expected {sorted(state)}"

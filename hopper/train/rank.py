@@ -20,6 +20,7 @@ from hopper.engines.assemble import (
     make_sampler,
     make_schedule,
 )
+from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.migrate.packed_model import PackedModel
@@ -102,12 +103,12 @@ def make_trainer(
     return Trainer(state, engine, schedule, evaluator, run_dir)
 
 
-def make_optimizer(config: Config, packed: PackedModel) -> torch.optim.Optimizer:
+def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
     """The optimiser of a configuration; ``weight_decay`` adds to the gradient."""
-    kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": Sgd}
     return kinds[config.train.optimizer](
-        [p for p in packed.module.parameters() if p.requires_grad],
-        lr=config.train.learning_rate,
+        packed,
+        learning_rate=config.train.learning_rate,
         weight_decay=config.train.weight_decay,
     )
 
@@ -124,7 +125,8 @@ def use_threads(threads: int) -> None:
 def make_deterministic() -> None:
     """Same configuration, same bits (design.md, invariant 6)."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    # The same as use_deterministic_algorithms(True), which also imports torch's compiler.
+    torch.set_deterministic_debug_mode("error")
     # Reading uninitialised memory would be a bug elsewhere; filling it costs a pass over it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
-from hopper.micrograph import frontier, sample
+from hopper.micrograph import frontier
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 
@@ -56,15 +56,10 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize("at_least", [0, None])
-def test_one_thread_or_two(at_least: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``at_least`` 0 makes every step parallel, None leaves small ones to one thread."""
-    if at_least is not None:
-        monkeypatch.setattr(sample, "_PARALLEL_EDGES", at_least)
+def test_one_thread_or_two() -> None:
     roots = np.random.default_rng(0).permutation(20_000)[:1500]
     sampler = random_sampler(20_000, 200_000, [5, 6])
     on_two = sampler.sample(roots, 0, 0)
-    assert on_two.num_edges > sample._PARALLEL_EDGES
     numba.set_num_threads(1)
     assert same(sampler.sample(roots, 0, 0), on_two)
 
@@ -73,22 +68,17 @@ def test_one_thread_or_two(at_least: int | None, monkeypatch: pytest.MonkeyPatch
 @given(
     st.lists(st.integers(0, 300), max_size=200),
     st.lists(st.integers(0, 300), unique=True, max_size=40),
-    st.sampled_from([1, 2, 4, 8]),
 )
-def test_parallel_discovery_is_discovery(sources: list[int], known: list[int], slots: int) -> None:
-    ids = np.array(sources, np.int64)
+def test_discovery_names_nodes_in_order_of_first_appearance(
+    sources: list[int], known: list[int]
+) -> None:
     table = np.full(301, frontier.UNSEEN, np.int32)
     table[known] = np.arange(len(known))
-    tables = table, table.copy()
-    rows, fresh = frontier.discover(ids, tables[0], len(known))
-    parallel_rows, parallel_fresh = frontier.discover_parallel(ids, tables[1], len(known), slots)
-    assert np.array_equal(rows, parallel_rows)
-    assert np.array_equal(fresh, parallel_fresh)
-    assert np.array_equal(*tables)
-    # What a row is, said without either: the place in the order of first appearance.
+    rows, fresh = frontier.discover(np.array(sources, np.int64), table, len(known))
     order = list(dict.fromkeys(known + sources))
     assert [order[row] for row in rows] == sources
     assert known + fresh.tolist() == order
+    assert [table[node] for node in order] == list(range(len(order)))
 
 
 def test_concurrent_calls() -> None:

@@ -1,0 +1,85 @@
+"""Our optimisers make torch's updates."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from hopper.engines.optimizer import Adam, Optimizer, Sgd
+from hopper.migrate.packed_model import PackedModel
+
+KINDS = {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}
+
+
+def make_module() -> nn.Module:
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)).double()
+    module[0].bias.requires_grad_(False)
+    return module
+
+
+def fill_gradients(packed: PackedModel, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    packed.gradients.copy_(torch.randn(packed.gradients.shape, generator=generator).double())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_updates_equal_torch(kind: type[Optimizer], weight_decay: float) -> None:
+    ours, theirs = PackedModel(make_module()), PackedModel(make_module())
+    optimizer = kind(ours, learning_rate=0.05, weight_decay=weight_decay)
+    trained = [p for p in theirs.module.parameters() if p.requires_grad]
+    expected = KINDS[kind](trained, lr=0.05, weight_decay=weight_decay)
+    start = ours.parameters.clone()
+    for step in range(30):
+        for packed in (ours, theirs):
+            fill_gradients(packed, step)
+        before = ours.gradients.clone()
+        optimizer.step()
+        expected.step()
+        assert torch.equal(ours.gradients, before)
+    torch.testing.assert_close(ours.parameters, theirs.parameters, rtol=1e-13, atol=1e-13)
+    assert (ours.parameters - start).abs().min() > 1e-4
+    assert torch.equal(ours.module[0].bias, make_module()[0].bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_optimizer_goes_on_bit_for_bit(kind: type[Optimizer]) -> None:
+    first = PackedModel(make_module())
+    optimizer = kind(first, learning_rate=0.05, weight_decay=0.1)
+    for step in range(5):
+        fill_gradients(first, step)
+        optimizer.step()
+    second = PackedModel(copy.deepcopy(first.module))
+    other = kind(second, learning_rate=0.05, weight_decay=0.1)
+    saved, restored = optimizer.state(), other.state()
+    assert saved.keys() == restored.keys()
+    for name, tensor in saved.items():
+        restored[name].copy_(tensor)
+    for step in range(5, 8):
+        for packed, each in ((first, optimizer), (second, other)):
+            fill_gradients(packed, step)
+            each.step()
+        assert torch.equal(first.parameters, second.parameters)
+
+
+def test_a_rank_starts_without_the_compiler() -> None:
+    """torch's compiler takes as long to import as torch itself, on every rank."""
+    script = (
+        "import sys, torch; from torch import nn\n"
+        "import hopper.train.rank as rank\n"
+        "from hopper.engines.optimizer import Adam\n"
+        "from hopper.migrate.packed_model import PackedModel\n"
+        "rank.make_deterministic()\n"
+        "assert torch.are_deterministic_algorithms_enabled()\n"
+        "packed = PackedModel(nn.Linear(2, 2))\n"
+        "Adam(packed, learning_rate=0.1).step()\n"
+        "found = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
+        "assert not found, found\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
