@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -48,6 +47,7 @@ from rich.table import Table
 
 from cache_server.client import FeatureClient
 from cache_server.shard import TableSpec, write_manifest
+from hopper.bench.machine import commit, machine
 
 # link -> ids in a call -> pairs of calls
 PAIRS = {
@@ -169,33 +169,6 @@ def summarise(raw: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def machine() -> dict[str, Any]:
-    """CPU model, cores, memory and operating system."""
-    text = Path("/proc/cpuinfo").read_text()
-    models = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
-    return {
-        "cpu": models[0] if models else platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "system": platform.platform(),
-    }
-
-
-def commit() -> str | None:
-    """The repository's commit, with "+" if the working tree differs; None outside one."""
-    describe = [
-        "git",
-        "--no-optional-locks",
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty=+",
-        "--exclude=*",
-    ]
-    done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
-
-
 def show(console: Console, links: dict[str, Any]) -> None:
     """Print one table per link, and whether its goal stands."""
     for name, link in links.items():
@@ -239,8 +212,7 @@ def run(out: Path, megabytes: int, seed: int) -> None:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("numpy", "grpcio", "protobuf")},
+        "versions": versions() | {"protobuf": version("protobuf")},
         "file_megabytes": megabytes,
         "row_bytes": ROW_BYTES,
         "goals": GOALS,
