@@ -47,7 +47,7 @@ from rich.table import Table
 
 from cache_server.client import FeatureClient
 from cache_server.shard import TableSpec, write_manifest
-from hopper.bench.machine import commit, machine
+from hopper.bench.machine import commit, machine, versions
 
 # link -> ids in a call -> pairs of calls
 PAIRS = {
