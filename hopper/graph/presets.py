@@ -62,10 +62,10 @@ _WEB_SPLITS: Final = MappingProxyType({"train": 0.65, "val": 0.10, "test": 0.25}
 
 # `shares` and `secluded` of arxiv-like and products-like were found by trying: METIS partitions for
 # 2, 4 and 8 servers, until R_micro with fanouts 10,10 came near HopGNN Table 1 (node-wise, 2L). The
-# share at level 0 sets R_micro at 2 servers; without shares at levels 1 and 2 it falls as slowly
-# with more servers as the published one; `secluded` keeps it up at ten hops. What came out stands
-# in docs/presets.md. it-like is aimed at Table 1's figures for IT, which are those of another
-# partitioner; no locality was published for the other two.
+# share at level 0 sets R_micro at 2 servers, those at levels 1 and 2 how much it falls with more;
+# `secluded` keeps it up at ten hops. What came out stands in docs/presets.md. it-like is aimed at
+# Table 1's figures for IT, which are those of another partitioner; no locality was published for
+# the other two.
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
         "arxiv-like": Preset(
@@ -98,7 +98,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             in_exponent=2.5,
             out_exponent=2.5,
             leaf=512,
-            shares=(0.04,),
+            shares=(0.04, 0.008, 0.012),
             secluded=0.7,
             label_level=9,
             label_noise=0.05,

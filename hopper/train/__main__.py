@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -33,12 +34,13 @@ def main(arguments: list[str]) -> int:
         return 1
     except Exception as error:
         handler.record_exception(error)
-        raise
+        traceback.print_exc()
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    # A failed rank must not wait at exit for peers that are gone: leave at once.
+    # A failed rank must not wait at exit for others that hang or are gone: leave at once.
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()

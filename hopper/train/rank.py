@@ -34,6 +34,9 @@ from hopper.train.loop import Trainer
 def run_rank(config: Config) -> None:
     """Train as the rank that torchrun's environment names (a lone process is the only rank).
 
+    After an error the process has to end with ``os._exit``: leaving the other ranks in good order
+    would wait, without a deadline, for one that hangs.
+
     Raises
     ------
     ConfigError, RequestError, GraphError: before any training.
@@ -62,10 +65,10 @@ def run_rank(config: Config) -> None:
             remote.wait_until_serving(limits.start_timeout_seconds)
         rows = PartitionedRows(graph, cluster.server, remote)
         make_trainer(config, graph, cluster, rows).run()
+        cluster.leave()
     finally:
         if remote is not None:
             remote.close()
-        cluster.leave()
 
 
 def make_trainer(
