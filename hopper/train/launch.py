@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -203,11 +203,12 @@ def _run_ranks(config_file: Path, ranks: int, servers: _Servers) -> None:
     ------
     ServerLost, RankLost, ClusterError: what ended first, and how.
     """
-    threads = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-    os.environ.setdefault("OMP_NUM_THREADS", threads)
-    # Ranks share cores: a thread that waits must not spin on one that another rank could use.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ[DIE_WITH_PARENT] = "1"
+    environment = {
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks)),
+        # Ranks share cores: a thread that waits must not spin on one that another could use.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    environment = {name: os.environ.get(name, value) for name, value in environment.items()}
     launch = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -218,9 +219,10 @@ def _run_ranks(config_file: Path, ranks: int, servers: _Servers) -> None:
         local_addr="127.0.0.1",
         max_restarts=0,
         monitor_interval=_POLL_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
     )
     try:
-        with servers.watched():
+        with servers.watched(), _environment(environment | {DIE_WITH_PARENT: "1"}):
             elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
     except (ChildFailedError, SignalException) as error:
         lost = servers.lost or servers.find_lost()
@@ -231,8 +233,21 @@ def _run_ranks(config_file: Path, ranks: int, servers: _Servers) -> None:
                 f"ended by {error.sigval.name}; ranks and servers were ended"
             ) from error
         raise _explain(error) from error
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set what ranks inherit, and put this process's own environment back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
     finally:
-        os.environ.pop(DIE_WITH_PARENT)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _explain(error: ChildFailedError) -> ClusterError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -77,7 +76,7 @@ def agree_on_epoch(
 
 def peak_rss_mib(cluster: Cluster) -> list[float]:
     """Every rank's peak resident memory, MiB."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    own = _peak_rss_kib() / 1024
     everyone = cluster.all_gather(
         torch.tensor([own], dtype=torch.float64), "control", "adding up memory"
     )
@@ -104,3 +103,11 @@ def write_text(path: Path, text: str) -> None:
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(text)
     unfinished.replace(path)
+
+
+def _peak_rss_kib() -> int:
+    """From /proc: what getrusage tells includes the process that this one was started from."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1])
+    return 0
