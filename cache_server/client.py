@@ -205,6 +205,8 @@ class FeatureClient:
                 f"it is server {found.server} of {found.servers}, expected {server} of "
                 f"{len(self.addresses)}: addresses go by server index"
             )
+        with self._transfer_lock:
+            self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
 
     def _describe(self, server: int, patience: Patience) -> ServerDescription:
         call = self._channels[server].unary_unary(

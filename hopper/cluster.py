@@ -7,10 +7,14 @@ counted. Messages between ranks are raw tensors: nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,9 +22,14 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from hopper.errors import ConfigError, DeadlineExceeded, RankLost
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost
 from hopper.traffic import Cause, Traffic
+
+# How long a rank whose wait failed looks for the one that caused it.
+_GRACE_SECONDS = 5.0
 
 
 class Cluster:
@@ -58,6 +67,7 @@ class Cluster:
         self.timeout = timeout
         self.traffic = Traffic()
         self._pids: list[tuple[int, int]] = []
+        self._store: Any = None
         # gloo's ring and the rank after this one: do bytes to it leave the server?
         self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
 
@@ -76,13 +86,23 @@ class Cluster:
         if world == 1:
             return cluster
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        limit = timedelta(seconds=start_timeout)
         try:
-            dist.init_process_group(backend, timeout=timedelta(seconds=start_timeout))
+            cluster._store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
+            # The group's own limit caps the one that each wait is given.
+            dist.init_process_group(
+                backend,
+                store=PrefixStore("group", cluster._store),
+                rank=rank,
+                world_size=world,
+                timeout=timedelta(seconds=max(start_timeout, timeout)),
+            )
             cluster._learn_pids()
         except (RuntimeError, dist.DistError) as error:
-            raise DeadlineExceeded(
-                f"rank {rank}", f"meeting the other {world - 1} ranks ({error})", start_timeout
-            ) from error
+            doing = f"meeting the other {world - 1} ranks"
+            if _is_timeout(error):
+                raise DeadlineExceeded(f"rank {rank}", doing, start_timeout) from error
+            raise ClusterError(f"rank {rank}: {doing}: {error}") from error
         return cluster
 
     def leave(self) -> None:
@@ -149,14 +169,16 @@ class Cluster:
         try:
             yield
         except RuntimeError as error:
-            gone = self._ranks_gone()
-            if gone:
-                names = ", ".join(gone)
-                raise RankLost(f"rank {self.rank}: {operation}: {names} ended") from error
-            text = str(error).lower()
-            if "timed out" in text or "timeout" in text:
-                raise DeadlineExceeded(f"rank {self.rank}", operation, self.timeout) from error
-            raise RankLost(f"rank {self.rank}: {operation}: lost a rank: {error}") from error
+            ended, silent = self._find_missing()
+            if ended:
+                raise RankLost(
+                    f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
+                ) from error
+            missing = ", ".join(f"rank {rank}" for rank in silent) or "another rank"
+            if _is_timeout(error):
+                who = f"rank {self.rank}, waiting for {missing}"
+                raise DeadlineExceeded(who, operation, self.timeout) from error
+            raise RankLost(f"rank {self.rank}: {operation}: lost {missing}: {error}") from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
         """Count a point-to-point message if it leaves the server."""
@@ -180,10 +202,32 @@ class Cluster:
             (rank, int(pid)) for rank, (key, pid) in enumerate(everyone.tolist()) if key == machine
         ]
 
-    def _ranks_gone(self) -> list[str]:
-        return [
-            f"rank {rank} (pid {pid})" for rank, pid in self._pids if not _process_is_alive(pid)
-        ]
+    def _find_missing(self) -> tuple[list[str], list[int]]:
+        """Who keeps this rank waiting: ranks of this machine that ended, ranks that are silent.
+
+        Every rank whose wait fails says so in the store; who has not after some seconds hangs, is
+        gone, or cannot be reached. Ranks of this machine that ended are known sooner.
+        """
+        others = [rank for rank in range(self.world) if rank != self.rank]
+        limit = time.monotonic() + min(_GRACE_SECONDS, self.timeout)
+        silent = others
+        while True:
+            ended = [f"rank {r} (pid {pid})" for r, pid in self._pids if not _is_alive(pid)]
+            silent = self._silent(others)
+            if ended or not silent or time.monotonic() > limit:
+                return ended, silent
+            time.sleep(0.2)
+
+    def _silent(self, others: list[int]) -> list[int]:
+        if self._store is None:
+            return []
+        try:
+            self._store.set_timeout(timedelta(seconds=_GRACE_SECONDS))
+            self._store.set(f"failed/{self.rank}", "1")
+            return [rank for rank in others if not self._store.check([f"failed/{rank}"])]
+        except (RuntimeError, dist.DistError):
+            # The store is gone too, with the machine that held it.
+            return []
 
 
 def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) -> tuple[int, int]:
@@ -197,32 +241,47 @@ def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) ->
     )
 
 
-def choose_device(name: str) -> torch.device:
-    """The device of ``train.device``; several ranks on a machine take its GPUs in turn.
+def choose_device(name: str, local_ranks: int | None = None) -> torch.device:
+    """The device of ``train.device``; each rank of a machine takes a GPU of its own.
+
+    Parameters
+    ----------
+    name: "auto", "cpu" or "cuda"; auto is cuda where there is a GPU for every rank.
+    local_ranks: ranks on this machine; None = what torchrun says.
 
     Raises
     ------
-    ConfigError: "cuda" where there is none.
+    ConfigError: "cuda" where there are fewer GPUs than ranks (NCCL needs one each).
     """
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise ConfigError('train.device: expected "cpu" or "auto": no CUDA device is available')
-    if name == "cpu" or not available:
+    if local_ranks is None:
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    gpus = torch.cuda.device_count()
+    if name == "cuda" and gpus < local_ranks:
+        raise ConfigError(
+            f"train.device: cuda needs a GPU for each of the {local_ranks} ranks on this machine, "
+            f"found {gpus}"
+        )
+    if name == "cpu" or gpus < local_ranks:
         return torch.device("cpu")
-    index = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+    index = int(os.environ.get("LOCAL_RANK", 0))
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def _machine_key() -> int:
-    from pathlib import Path
+    """Equal on ranks that see the same process ids: same kernel, same namespace of pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    text = boot + os.readlink("/proc/self/ns/pid")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-    return int(boot[:15], 16)
 
-
-def _process_is_alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _is_timeout(error: BaseException) -> bool:
+    text = str(error).lower()
+    return "timed out" in text or "timeout" in text

@@ -102,6 +102,8 @@ class Train(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Train:
+        if self.patience and not self.evaluate_every:
+            raise ValueError("patience: needs scores, so evaluate_every must not be 0")
         if self.engine in ENGINES_NOT_BUILT:
             raise ValueError(
                 f"engine: {self.engine!r} is not built yet; built: {', '.join(ENGINES)}"

@@ -20,15 +20,15 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 class RunLog:
     """Writes the spans of one rank and sums its stage times."""
 
-    def __init__(self, path: Path | None) -> None:
-        """``path`` None keeps the sums and writes nothing."""
+    def __init__(self, path: Path | None, append: bool = False) -> None:
+        """``path`` None keeps the sums and writes nothing; ``append`` keeps what it holds."""
         self._opened = time.perf_counter()
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._context: dict[str, Any] = {}
         self._file: TextIO | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a")
+            self._file = path.open("a" if append else "w")
 
     def within(self, **context: Any) -> None:
         """Set what every following line carries (epoch, iteration)."""

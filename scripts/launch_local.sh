@@ -31,8 +31,6 @@ try:
 except HopperError as error:
     sys.exit(f"error: {error}")
 run_dir = Path(config.train.run_dir or time.strftime("runs/%Y%m%d-%H%M%S-local")).absolute()
-if (run_dir / "summary.json").exists() and not config.train.resume:
-    sys.exit(f"error: train.run_dir: {run_dir} holds a finished run; name another, or resume it")
 print(servers, servers * config.cluster.ranks_per_server)
 print(int(config.cluster.start_timeout_seconds))
 print(Path(config.data.partitioned).absolute())

@@ -93,9 +93,9 @@ def test_flush_shows_what_was_logged(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_resumed_run_appends(tmp_path: Path) -> None:
-    for name in ("started", "resumed"):
-        log = RunLog(tmp_path / "log.jsonl")
+def test_a_new_run_starts_anew_and_a_resumed_one_appends(tmp_path: Path) -> None:
+    for name, append in (("before", False), ("started", False), ("resumed", True)):
+        log = RunLog(tmp_path / "log.jsonl", append=append)
         log.event(name)
         log.close()
     assert [line["event"] for line in lines(tmp_path / "log.jsonl")] == ["started", "resumed"]

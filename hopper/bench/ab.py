@@ -25,7 +25,7 @@ from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_request
+from hopper.engines.assemble import check_request, make_schedule
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.partition import PartitionedGraph
@@ -123,11 +123,7 @@ def make_plan(
     check_request(config, graph.schema)
     timed = _timed_config(config)
     plan = Plan(timed, tuple(engines), out, rounds, 0.0, graph, 0)
-    iterations = Reference(timed, graph, plan.world).schedule.iterations
-    if iterations == 0:
-        raise RequestError(
-            "train.batch_size: an epoch has no iteration; lower it, or keep the last batch"
-        )
+    iterations = make_schedule(timed, graph, plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
     deadlines = timed.cluster.start_timeout_seconds + waits * timed.cluster.timeout_seconds
     out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +176,7 @@ def run_parity(plan: Plan, on_run: Callable[[str], None]) -> dict[str, Losses]:
 def check_parity(plan: Plan, curves: Mapping[str, Losses]) -> tuple[EngineParity, ...]:
     """Compare the recorded gradients with the single-process ones, and losses with each other."""
     config = parity_config(plan)
-    device = choose_device(config.train.device)
+    device = choose_device(config.train.device, local_ranks=plan.world)
     reference = Reference(config, plan.graph, plan.world, device)
     found = []
     for engine in plan.engines:

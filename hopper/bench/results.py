@@ -14,11 +14,10 @@ from hopper.config import Config
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-from hopper.train.results import write_text
+from hopper.train.results import ROW_KINDS, write_text
 
 RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"
-ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 
 
 def run_entry(

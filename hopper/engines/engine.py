@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.optimizer import Optimizer
-from hopper.features import PartitionedRows
+from hopper.features import FeatureSource, PartitionedRows, PregatheredRows
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.run_log import RunLog
 
@@ -27,7 +29,6 @@ class TrainState:
     config: Config
     cluster: Cluster
     log: RunLog
-    sampler: NeighborSampler
     rows: PartitionedRows
     packed: PackedModel
     optimizer: Optimizer
@@ -64,6 +65,21 @@ class Engine(ABC):
     @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Train one global batch and update the parameters on every rank."""
+
+    def fetched_once(self, subgraphs: Sequence[Subgraph]) -> FeatureSource:
+        """Rows for several passes: remote ones are fetched now, each once for all of them."""
+        state = self.state
+        node_type = state.trainer.node_type
+        with state.log.stage("gather", operation="pregather"):
+            wanted = [subgraph.nodes[node_type] for subgraph in subgraphs]
+            return PregatheredRows(state.rows, node_type, wanted)
+
+    def train_roots(self, roots: NDArray[np.int64], batch: GlobalBatch) -> None:
+        """Sample, gather and train roots under this rank's replica; none is ordinary."""
+        state = self.state
+        subgraphs = state.trainer.sample(roots, batch.epoch, batch.iteration)
+        rows = self.fetched_once(subgraphs) if len(subgraphs) > 1 else state.rows
+        state.trainer.accumulate(state.packed, subgraphs, rows, batch.size)
 
     def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then make the same update everywhere."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hopper.engines.engine import Engine, StepReport, TrainState
-from hopper.features import FeatureSource, PregatheredRows
+from hopper.features import FeatureSource
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.schedule import Visit, visits
@@ -29,35 +29,37 @@ class Hop(Engine):
         state.packed.clear()
         schedule = visits(state.cluster.rank, state.cluster.world)
         groups = {visit.model: self._sample(batch, visit) for visit in schedule}
-        rows = self._pregather(groups) if state.config.hop.pregather else state.rows
+        rows = self._rows(groups)
+        before: Visit | None = None
         for visit in schedule:
-            self._receive(batch, visit)
+            if before is not None:
+                self._move_models(batch, before, visit)
             state.trainer.accumulate(state.packed, groups.pop(visit.model), rows, batch.size)
+            before = visit
         return self.synchronise_and_update(batch)
 
     def _sample(self, batch: GlobalBatch, visit: Visit) -> list[Subgraph]:
         roots = batch.group(visit.model, self.state.cluster.rank)
         return self.state.trainer.sample(roots, batch.epoch, batch.iteration)
 
-    def _pregather(self, groups: dict[int, list[Subgraph]]) -> FeatureSource:
-        """Fetch the union of the remote rows of all groups, once."""
-        node_type = self.state.trainer.node_type
-        wanted = [part.nodes[node_type] for group in groups.values() for part in group]
-        with self.state.log.stage("gather", operation="pregather"):
-            return PregatheredRows(self.state.rows, node_type, wanted)
+    def _rows(self, groups: dict[int, list[Subgraph]]) -> FeatureSource:
+        """Where input rows come from: with pre-gathering, remote ones are fetched once for all."""
+        if not self.state.config.hop.pregather:
+            return self.state.rows
+        return self.fetched_once([part for group in groups.values() for part in group])
 
-    def _receive(self, batch: GlobalBatch, visit: Visit) -> None:
-        """Pass on the model of the step before, and take in this step's."""
-        cluster, packed = self.state.cluster, self.state.packed
-        if visit.receive_from is None or cluster.world == 1:
-            return
+    def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
+        """Pass on the model of the time step before, and take in this one's."""
+        if before.pass_to is None or now.receive_from is None:
+            raise ValueError(f"no model moves between {before} and {now}")
         migrate = self.state.config.hop.migrate
-        leaving = (visit.model + 1) % cluster.world
+        packed = self.state.packed
+        moment = (batch.epoch, batch.iteration, now.step)
         self._transport.swap(
             packed.buffer if migrate == "model" else packed.accumulated,
-            pass_to=(cluster.rank + 1) % cluster.world,
-            receive_from=visit.receive_from,
-            sent_header=(batch.epoch, batch.iteration, visit.step, leaving),
-            due_header=(batch.epoch, batch.iteration, visit.step, visit.model),
+            pass_to=before.pass_to,
+            receive_from=now.receive_from,
+            sent_header=(*moment, before.model),
+            due_header=(*moment, now.model),
             cause="model" if migrate == "model" else "gradient",
         )

@@ -16,9 +16,6 @@ class ModelCentric(Engine):
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
-        state = self.state
-        state.packed.clear()
-        roots = batch.of_model(state.cluster.rank)
-        subgraphs = state.trainer.sample(roots, batch.epoch, batch.iteration)
-        state.trainer.accumulate(state.packed, subgraphs, state.rows, batch.size)
+        self.state.packed.clear()
+        self.train_roots(batch.of_model(self.state.cluster.rank), batch)
         return self.synchronise_and_update(batch)

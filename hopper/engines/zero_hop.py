@@ -21,9 +21,6 @@ class ZeroHop(Engine):
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
-        state = self.state
-        state.packed.clear()
-        roots = batch.homed_at(state.cluster.rank)
-        subgraphs = state.trainer.sample(roots, batch.epoch, batch.iteration)
-        state.trainer.accumulate(state.packed, subgraphs, state.rows, batch.size)
+        self.state.packed.clear()
+        self.train_roots(batch.homed_at(self.state.cluster.rank), batch)
         return self.synchronise_and_update(batch)

@@ -49,7 +49,10 @@ class RingTransport:
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         ClusterError: what arrived is not what is due.
         """
-        name = f"moving model {sent_header[3]} to rank {pass_to}, time step {sent_header[2]}"
+        name = (
+            f"time step {sent_header[2]}: sending model {sent_header[3]} to rank {pass_to} and "
+            f"receiving model {due_header[3]} from rank {receive_from}"
+        )
         header = torch.tensor(sent_header, dtype=torch.int64)
         arrived = torch.empty(_HEADER_WORDS, dtype=torch.int64)
         incoming = self._buffer_like(buffer)

@@ -7,6 +7,7 @@ name and renamed; nothing in it is executable.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,9 +18,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
+from hopper.ops import backend
+from hopper.partition import PartitionedGraph
+from hopper.train.results import publish
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 BEST_MODEL_FILE = "best.safetensors"
@@ -60,8 +65,7 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
 
 def save_checkpoint(
     path: Path,
-    config: Config,
-    world: int,
+    identity: dict[str, Any],
     module: nn.Module,
     optimizer: Optimizer,
     progress: Progress,
@@ -70,16 +74,12 @@ def save_checkpoint(
     tensors = {f"model.{name}": value.detach().cpu() for name, value in _state(module).items()}
     tensors |= {f"optimizer.{name}": value.cpu() for name, value in optimizer.state().items()}
     tensors = {name: value.contiguous() for name, value in tensors.items()}
-    facts = {"identity": run_identity(config, world), "progress": asdict(progress)}
+    facts = {"identity": identity, "progress": asdict(progress)}
     _write(path, tensors, facts)
 
 
 def load_checkpoint(
-    path: Path,
-    config: Config,
-    world: int,
-    module: nn.Module,
-    optimizer: Optimizer,
+    path: Path, identity: dict[str, Any], module: nn.Module, optimizer: Optimizer
 ) -> Progress:
     """Restore module and optimiser in place; returns where the run goes on.
 
@@ -89,8 +89,8 @@ def load_checkpoint(
         (names the key).
     """
     tensors, facts = _read(path)
-    expected, found = run_identity(config, world), facts["identity"]
-    for key, value in expected.items():
+    found = facts["identity"]
+    for key, value in identity.items():
         if found.get(key) != value:
             raise RequestError(
                 f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
@@ -101,15 +101,32 @@ def load_checkpoint(
     return Progress(**facts["progress"])
 
 
-def run_identity(config: Config, world: int) -> dict[str, Any]:
+def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
     """What must be equal for a run to continue another: all that decides its bits."""
-    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "device"}
+    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients"}
+    # What a machine makes of these is compared instead.
+    free |= {"device", "threads"}
     values = config.model_dump()
-    identity = {f"model.{k}": v for k, v in values["model"].items()}
-    identity |= {f"sampler.{k}": v for k, v in values["sampler"].items()}
-    identity |= {f"train.{k}": v for k, v in values["train"].items() if k not in free}
-    identity |= {f"hop.{k}": v for k, v in values["hop"].items()}
-    return identity | {"the number of ranks": world}
+    identity = {
+        f"{section}.{key}": value
+        for section in ("model", "sampler", "train", "hop")
+        for key, value in values[section].items()
+        if not (section == "train" and key in free)
+    }
+    return identity | {
+        "the graph's checksum": _checksum(graph.path / "graph.json"),
+        "the partition's checksum": _checksum(graph.path / "partition.json"),
+        "the number of ranks": cluster.world,
+        "ranks a server": cluster.ranks_per_server,
+        "CPU threads a rank": torch.get_num_threads(),
+        "device": cluster.device.type,
+        "kernels": backend(cluster.device),
+        "torch": torch.__version__,
+    }
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -135,7 +152,7 @@ def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
     save_file(tensors, str(unfinished), metadata={"facts": json.dumps(facts)})
-    unfinished.replace(path)
+    publish(unfinished, path)
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
@@ -25,9 +26,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper.config import Config, make_config
+from hopper.engines.assemble import check_request, make_model, make_schedule
 from hopper.errors import ClusterError, DeadlineExceeded, RankLost, RequestError, ServerLost
 from hopper.partition import PartitionedGraph
-from hopper.train.results import SUMMARY_FILE, write_text
+from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
 
 DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
 _POLL_SECONDS = 0.1
@@ -56,9 +58,14 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
     ConfigError, RequestError, GraphError: before anything is started.
     ServerLost, RankLost, ClusterError: a server or rank ended; names it and says how.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise RequestError("hopper.train: call it from the main thread: it handles signals")
     checked = config if isinstance(config, Config) else make_config(config)
     graph = PartitionedGraph.open(checked.data.partitioned)
     ranks = graph.book.servers * checked.cluster.ranks_per_server
+    check_request(checked, graph.schema)
+    make_model(checked, graph.schema)
+    make_schedule(checked, graph, ranks)
     run_dir = _make_run_dir(checked)
     with _feature_servers(checked, graph.book.servers, run_dir) as servers:
         checked = _resolved(checked, run_dir, servers.addresses)
@@ -74,10 +81,8 @@ def _make_run_dir(config: Config) -> Path:
     else:
         moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         run_dir = Path("runs") / f"{moment}-{config.train.engine_name}-{os.getpid()}"
-    if (run_dir / SUMMARY_FILE).exists() and not config.train.resume:
-        raise RequestError(
-            f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"
-        )
+    if not config.train.resume:
+        refuse_finished(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     return run_dir.absolute()
 
@@ -222,7 +227,8 @@ def _run_ranks(config_file: Path, ranks: int, servers: _Servers) -> None:
         logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
     )
     try:
-        with servers.watched(), _environment(environment | {DIE_WITH_PARENT: "1"}):
+        inherited = _environment(environment | {DIE_WITH_PARENT: "1"})
+        with inherited, _signals_as_exceptions(), servers.watched():
             elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
     except (ChildFailedError, SignalException) as error:
         lost = servers.lost or servers.find_lost()
@@ -233,6 +239,25 @@ def _run_ranks(config_file: Path, ranks: int, servers: _Servers) -> None:
                 f"ended by {error.sigval.name}; ranks and servers were ended"
             ) from error
         raise _explain(error) from error
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """Raise on a signal to end, before torchrun's agent does so too; the caller's handlers return.
+
+    torch installs its own when it starts the ranks, and leaves them there.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SignalException(f"process {os.getpid()} got a signal", signal.Signals(number))
+
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.signal(kind, end) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 @contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from hopper.engines import Engine, TrainState
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -31,6 +34,7 @@ from hopper.train.results import (
     append_epoch,
     keep_epochs_before,
     peak_rss_mib,
+    refuse_finished,
     write_text,
 )
 
@@ -42,6 +46,10 @@ class Trainer:
 
     Files are written by rank 0, into ``run_dir``: a line per epoch, the best model, checkpoints,
     recorded gradients and the summary. Every rank writes its own spans.
+
+    Parameters
+    ----------
+    identity: what a checkpoint must agree with to be resumed (``run_identity``).
     """
 
     def __init__(
@@ -51,12 +59,14 @@ class Trainer:
         schedule: RootSchedule,
         evaluator: Evaluator,
         run_dir: Path,
+        identity: dict[str, Any],
     ) -> None:
         self.state = state
         self.engine = engine
         self.schedule = schedule
         self._evaluator = evaluator
         self._run_dir = run_dir
+        self._identity = identity
         self._is_first = state.cluster.rank == 0
         self._progress = Progress()
         self._epochs: list[dict[str, Any]] = []
@@ -70,16 +80,18 @@ class Trainer:
         metric = self._evaluator.objective.metric
         with RunConsole(self._is_first, metric) as console:
             self._introduce(console)
-            while self._progress.epoch < config.epochs:
+            while self._progress.epoch < config.epochs and not self._out_of_patience():
                 record = self._train_epoch(console)
                 if config.evaluate_every and (record.epoch + 1) % config.evaluate_every == 0:
                     self._validate(record)
                 self._finish_epoch(record, console)
-                if config.patience and self._progress.epochs_without_gain >= config.patience:
-                    console.say(f"no better score in {config.patience} epochs: stopping")
-                    break
+            if self._out_of_patience():
+                console.say(f"no better score in {config.patience} epochs: stopped")
             self._conclude(console)
-        self.state.log.close()
+
+    def _out_of_patience(self) -> bool:
+        patience = self.state.config.train.patience
+        return patience > 0 and self._progress.epochs_without_gain >= patience
 
     def _train_epoch(self, console: RunConsole) -> EpochRecord:
         state, progress = self.state, self._progress
@@ -87,7 +99,7 @@ class Trainer:
         state.cluster.arrive(f"starting epoch {progress.epoch}")
         state.packed.module.train()
         self._reset_counters()
-        start = time.perf_counter()
+        start, first = time.perf_counter(), progress.iteration
         while progress.iteration < self.schedule.iterations:
             state.log.within(epoch=progress.epoch, iteration=progress.iteration)
             batch = self.schedule.batch(progress.epoch, progress.iteration)
@@ -102,6 +114,7 @@ class Trainer:
             progress.epoch,
             time.perf_counter() - start,
             progress.losses,
+            progress.iteration - first,
             state.rows.take_rows(),
             state.log.take_stage_seconds(),
         )
@@ -116,7 +129,9 @@ class Trainer:
         progress = self._progress
         record.val = self._evaluator.score(self.state.packed.module, "val")
         record.evaluation_seconds = time.perf_counter() - start
-        record.evaluation_bytes = sum(self.state.cluster.traffic.take().values())
+        sent = torch.tensor([sum(self.state.cluster.traffic.take().values())])
+        self.state.cluster.all_reduce(sent, "control", "adding up evaluation traffic")
+        record.evaluation_bytes = int(sent)
         if self._is_better(record.val):
             progress.best_score, progress.best_epoch = record.val, record.epoch
             progress.epochs_without_gain = 0
@@ -171,24 +186,27 @@ class Trainer:
             write_text(self._run_dir / SUMMARY_FILE, json.dumps(summary, indent=1))
             console.say(f"results in {self._run_dir}")
 
-    def _restore_best(self, module: Any) -> None:
+    def _restore_best(self, module: nn.Module) -> None:
         packed, cluster = self.state.packed, self.state.cluster
         if self._is_first:
             load_model(self._run_dir / BEST_MODEL_FILE, module)
         else:
             packed.parameters.zero_()
-        cluster.all_reduce(packed.parameters, "control", "handing out the best model")
+        cluster.all_reduce(packed.parameters, "model", "handing out the best model")
 
     def _resume_or_start(self) -> None:
         state = self.state
         if state.config.train.resume:
             self._progress = load_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,
-                state.config,
-                state.cluster.world,
+                self._identity,
                 state.packed.module,
                 state.optimizer,
             )
+            state.log.event("resumed", step=self._progress.step)
+        elif self._is_first:
+            refuse_finished(self._run_dir)
+            shutil.rmtree(self._run_dir / GRADIENTS_FOLDER, ignore_errors=True)
         if self._is_first:
             self._epochs = keep_epochs_before(self._run_dir, self._progress.epoch)
 
@@ -203,8 +221,7 @@ class Trainer:
         if self._is_first:
             save_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,
-                state.config,
-                state.cluster.world,
+                self._identity,
                 state.packed.module,
                 state.optimizer,
                 self._progress,

@@ -21,12 +21,13 @@ from hopper.engines.assemble import (
     make_schedule,
 )
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
+from hopper.train.checkpoint import run_identity
 from hopper.train.evaluate import Evaluator
 from hopper.train.loop import Trainer
 
@@ -45,6 +46,8 @@ def run_rank(config: Config) -> None:
     use_threads(config.train.threads)
     make_deterministic()
     keep_freed_memory()
+    if not config.train.run_dir:
+        raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
     device = choose_device(config.train.device)
@@ -64,7 +67,11 @@ def run_rank(config: Config) -> None:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
         rows = PartitionedRows(graph, cluster.server, remote)
-        make_trainer(config, graph, cluster, rows).run()
+        trainer = make_trainer(config, graph, cluster, rows)
+        try:
+            trainer.run()
+        finally:
+            trainer.state.log.close()
         cluster.leave()
     finally:
         if remote is not None:
@@ -77,7 +84,8 @@ def make_trainer(
     """Assemble everything that one rank needs."""
     schema, target = graph.schema, graph.schema.target_type()
     run_dir = Path(config.train.run_dir)
-    log = RunLog(run_dir / "spans" / f"rank-{cluster.rank}.jsonl")
+    spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
+    log = RunLog(spans, append=config.train.resume)
     sampler = make_sampler(config, graph)
     objective = Objective(schema.labels[target].kind)
     packed = PackedModel(make_model(config, schema).to(cluster.device))
@@ -87,7 +95,6 @@ def make_trainer(
         config=config,
         cluster=cluster,
         log=log,
-        sampler=sampler,
         rows=rows,
         packed=packed,
         optimizer=make_optimizer(config, packed),
@@ -103,7 +110,8 @@ def make_trainer(
     engine = ENGINE_CLASSES[config.train.engine_name](state)
     dtype = DTYPES[config.train.dtype]
     evaluator = Evaluator(graph, cluster, rows, objective, dtype, config.model.layers)
-    return Trainer(state, engine, schedule, evaluator, run_dir)
+    identity = run_identity(config, graph, cluster)
+    return Trainer(state, engine, schedule, evaluator, run_dir, identity)
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 
 from hopper.cluster import Cluster
+from hopper.errors import RequestError
 from hopper.features import RowCounts
 from hopper.run_log import STAGES, Stage
 from hopper.traffic import CAUSES, Cause
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
-_ROW_KINDS = [field.name for field in fields(RowCounts)]
+ROW_KINDS = [field.name for field in fields(RowCounts)]
 
 
 @dataclass
@@ -24,13 +26,16 @@ class EpochRecord:
     """One epoch over all ranks.
 
     seconds: the slowest rank's training time, evaluation left out. loss: mean over the epoch's
-    iterations. bytes, rows: summed over ranks. stage_seconds: mean over ranks.
+    iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
+    than all where the run was resumed within the epoch. bytes, rows: summed over ranks.
+    stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     """
 
     epoch: int
     seconds: float
     loss: float
     iterations: int
+    measured_iterations: int
     iteration_losses: list[float]
     bytes: dict[Cause, int]
     rows: dict[str, int]
@@ -45,6 +50,7 @@ def agree_on_epoch(
     epoch: int,
     seconds: float,
     losses: list[float],
+    measured: int,
     rows: RowCounts,
     stage_seconds: dict[Stage, float],
 ) -> EpochRecord:
@@ -54,22 +60,23 @@ def agree_on_epoch(
         [
             seconds,
             *(float(sent[cause]) for cause in CAUSES),
-            *(float(getattr(rows, kind)) for kind in _ROW_KINDS),
+            *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
         ],
         dtype=torch.float64,
     )
     everyone = cluster.all_gather(mine, "control", f"adding up epoch {epoch}")
     slowest, sums, means = everyone[:, 0].max(), everyone.sum(0), everyone.mean(0)
-    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(_ROW_KINDS)
+    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(ROW_KINDS)
     return EpochRecord(
         epoch=epoch,
         seconds=float(slowest),
         loss=sum(losses) / len(losses),
         iterations=len(losses),
+        measured_iterations=measured,
         iteration_losses=losses,
         bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
-        rows={kind: int(sums[first_row + i]) for i, kind in enumerate(_ROW_KINDS)},
+        rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
     )
 
@@ -90,18 +97,47 @@ def append_epoch(run_dir: Path, record: EpochRecord) -> None:
 
 
 def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
-    """Drop the lines of ``epoch`` and later (a resumed run writes them anew); returns the rest."""
+    """Drop the lines of ``epoch`` and later (a resumed run writes them anew); returns the rest.
+
+    A last line that a crash left half written is of such an epoch, and dropped with them.
+    """
     path = run_dir / EPOCHS_FILE
-    lines = path.read_text().splitlines() if path.is_file() else []
-    kept = [line for line in lines if json.loads(line)["epoch"] < epoch]
-    write_text(path, "".join(line + "\n" for line in kept))
-    return [json.loads(line) for line in kept]
+    kept: list[dict[str, Any]] = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if record["epoch"] < epoch:
+            kept.append(record)
+    write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+    return kept
+
+
+def refuse_finished(run_dir: Path) -> None:
+    """Refuse to train into the folder of a finished run.
+
+    Raises
+    ------
+    RequestError: there is a summary.
+    """
+    if (run_dir / SUMMARY_FILE).exists():
+        raise RequestError(
+            f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"
+        )
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, then rename it."""
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_text(text)
+    publish(unfinished, path)
+
+
+def publish(unfinished: Path, path: Path) -> None:
+    """Rename a written file, once its content is on the disk: a power loss leaves old or new."""
+    with unfinished.open("rb") as file:
+        os.fsync(file.fileno())
     unfinished.replace(path)
 
 
