@@ -215,7 +215,7 @@ def run(options: argparse.Namespace) -> int:
         "commit": commit(),
         "machine": machine(),
         "versions": versions(),
-        "graph": str(options.graph),
+        "graph": Path(options.graph).name,
         "fanouts": FANOUTS,
         "batch_size": BATCH_SIZE,
         "batches": options.batches,

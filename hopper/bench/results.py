@@ -60,7 +60,7 @@ def assemble(
         "commit": commit(),
         "versions": versions(),
         "machine": machine(),
-        "config": config.model_dump(),
+        "config": _without_places(config),
         "dataset": describe_dataset(graph),
         "partition": describe_partition(graph),
         "runs": [dict(run) for run in runs],
@@ -72,6 +72,13 @@ def assemble(
             "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
         },
     }
+
+
+def _without_places(config: Config) -> dict[str, Any]:
+    """The configuration, folders by their last name: where they lay says nothing elsewhere."""
+    values = config.model_dump()
+    values["data"]["partitioned"] = Path(config.data.partitioned).name
+    return values
 
 
 def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
