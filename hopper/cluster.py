@@ -66,7 +66,7 @@ class Cluster:
         self.device = device
         self.timeout = timeout
         self.traffic = Traffic()
-        self._pids: list[tuple[int, int]] = []
+        self._pids: dict[int, int] = {}
         self._store: Any = None
         # gloo's ring and the rank after this one: do bytes to it leave the server?
         self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
@@ -198,9 +198,9 @@ class Cluster:
         machine = _machine_key()
         mine = torch.tensor([machine, os.getpid()], dtype=torch.int64)
         everyone = self.all_gather(mine, "control", "meeting the other ranks")
-        self._pids = [
-            (rank, int(pid)) for rank, (key, pid) in enumerate(everyone.tolist()) if key == machine
-        ]
+        self._pids = {
+            rank: int(pid) for rank, (key, pid) in enumerate(everyone.tolist()) if key == machine
+        }
 
     def _find_missing(self) -> tuple[list[str], list[int]]:
         """Who keeps this rank waiting: ranks of this machine that ended, ranks that are silent.
@@ -208,26 +208,26 @@ class Cluster:
         Every rank whose wait fails says so in the store; who has not after some seconds hangs, is
         gone, or cannot be reached. Ranks of this machine that ended are known sooner.
         """
-        others = [rank for rank in range(self.world) if rank != self.rank]
         limit = time.monotonic() + min(_GRACE_SECONDS, self.timeout)
-        silent = others
+        silent = [rank for rank in range(self.world) if rank != self.rank]
         while True:
-            ended = [f"rank {r} (pid {pid})" for r, pid in self._pids if not _is_alive(pid)]
-            silent = self._silent(others)
+            # A rank that said so and ended since ended for the same reason as this one.
+            silent = self._still_silent(silent)
+            gone = {rank: pid for rank, pid in self._pids.items() if not _is_alive(pid)}
+            ended = [f"rank {r} (pid {pid})" for r, pid in gone.items() if r in silent]
             if ended or not silent or time.monotonic() > limit:
                 return ended, silent
             time.sleep(0.2)
 
-    def _silent(self, others: list[int]) -> list[int]:
-        if self._store is None:
-            return []
+    def _still_silent(self, ranks: list[int]) -> list[int]:
+        """Those that have not said that a wait of theirs failed; this rank says so first."""
         try:
             self._store.set_timeout(timedelta(seconds=_GRACE_SECONDS))
             self._store.set(f"failed/{self.rank}", "1")
-            return [rank for rank in others if not self._store.check([f"failed/{rank}"])]
+            return [rank for rank in ranks if not self._store.check([f"failed/{rank}"])]
         except (RuntimeError, dist.DistError):
-            # The store is gone too, with the machine that held it.
-            return []
+            # The store is gone too, with the process that held it.
+            return ranks
 
 
 def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) -> tuple[int, int]:

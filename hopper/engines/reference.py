@@ -111,17 +111,5 @@ class Reference:
             own[name].copy_(value)
 
 
-def reference_gradient(
-    config: Config,
-    graph: PartitionedGraph,
-    world: int,
-    epoch: int,
-    iteration: int,
-    parameters: Mapping[str, Tensor],
-) -> tuple[float, dict[str, Tensor]]:
-    """:meth:`Reference.gradient` for a single moment."""
-    return Reference(config, graph, world).gradient(epoch, iteration, parameters)
-
-
 def _shapes(parameters: Mapping[str, Tensor]) -> dict[str, list[int]]:
     return {name: list(value.shape) for name, value in parameters.items()}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hopper.config import Config, make_config
-from hopper.engines.reference import EveryServersRows, Reference, reference_gradient
+from hopper.engines.reference import EveryServersRows, Reference
 from hopper.errors import RequestError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
@@ -82,7 +82,7 @@ def test_same_on_any_number_of_servers(partitions: dict[int, PartitionedGraph], 
     for servers, graph in partitions.items():
         # The same global batch of 16 roots, of which the second iteration has only 7.
         config = configured(graph, model, 16 // servers)
-        found[servers] = reference_gradient(config, graph, servers, 2, 1, initial(config))
+        found[servers] = Reference(config, graph, servers).gradient(2, 1, initial(config))
     loss, gradients = found[1]
     assert loss > 0
     assert any(value.abs().max() > 1e-3 for value in gradients.values())
@@ -129,7 +129,7 @@ def test_another_models_parameters_are_refused(partitions: dict[int, Partitioned
     config = configured(partitions[1], "sage", 8)
     parameters = initial(configured(partitions[1], "gcn", 8))
     with pytest.raises(RequestError, match="parameters of another model"):
-        reference_gradient(config, partitions[1], 1, 0, 0, parameters)
+        Reference(config, partitions[1], 1).gradient(0, 0, parameters)
 
 
 def test_rows_of_every_server(

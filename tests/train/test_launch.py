@@ -102,6 +102,8 @@ def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
         ("--train.seed", "--train.seed: a value is missing"),
         ("epochs 3", "expected --section.key value, got 'epochs'"),
         ("--data.partitioned /nowhere", "/nowhere"),
+        ("--model.name rgcn", "model.name: rgcn is not built yet"),
+        ("--train.batch_size 9999 --train.last_batch drop", "leaves no iteration"),
     ],
 )
 def test_a_bad_configuration_is_refused_before_anything_starts(

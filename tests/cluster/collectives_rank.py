@@ -1,0 +1,61 @@
+"""One rank of four on two servers: every collective once; not a test by itself.
+
+usage: collectives_rank.py OUT.json, with torchrun's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from hopper.cluster import Cluster
+from hopper.errors import DeadlineExceeded
+
+
+def main(out: Path) -> None:
+    cluster = Cluster.join(2, torch.device("cpu"), timeout=2, start_timeout=120)
+    rank, found = cluster.rank, {}
+    found["server"] = cluster.server
+    cluster.traffic.take()
+
+    total = torch.full((1000,), float(rank))
+    cluster.all_reduce(total, "gradient", "adding")
+    found["sum"] = total.unique().tolist()
+
+    found["gathered"] = cluster.all_gather(torch.tensor([rank * 10]), "control", "telling").tolist()
+
+    # Rank r sends r rows to every rank but r + 1, to which it sends none.
+    parts = [
+        torch.full((0 if to == (rank + 1) % 4 else rank, 2), 10 * rank + to, dtype=torch.int64)
+        for to in range(4)
+    ]
+    counts = [0 if rank == (source + 1) % 4 else source for source in range(4)]
+    received = cluster.exchange(parts, counts, "partial", "exchanging")
+    found["received"] = [part[:, 0].tolist() for part in received]
+    found["bytes"] = cluster.traffic.take()
+
+    # Rank 3 comes five seconds late, past the deadline of the others.
+    if rank == 3:
+        time.sleep(5)
+    try:
+        cluster.arrive("meeting late")
+    except DeadlineExceeded as error:
+        found["late"] = str(error)
+    except Exception as error:
+        found["late"] = f"{type(error).__name__}: {error}"
+    out.write_text(json.dumps(found))
+    # Without torchrun's agent rank 0 holds the store, which the others ask who is missing.
+    if rank == 0:
+        time.sleep(5)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    # A broken group cannot be left in good order.
+    os._exit(0)

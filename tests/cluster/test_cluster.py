@@ -1,0 +1,74 @@
+"""Collectives, what they count, and who is named when one does not come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.cluster import Cluster, choose_device, owned_range
+from hopper.errors import ConfigError
+
+RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
+
+
+@pytest.fixture(scope="module")
+def ranks(
+    run_ranks: Callable[..., list[Any]], tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    return run_ranks(RANK_SCRIPT, 4, tmp_path_factory.mktemp("ranks"))
+
+
+def test_collectives(ranks: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(ranks):
+        assert found["server"] == rank // 2
+        assert found["sum"] == [6.0]
+        assert found["gathered"] == [[0], [10], [20], [30]]
+        assert found["received"] == [
+            [] if rank == (source + 1) % 4 else [10 * source + rank] * source for source in range(4)
+        ]
+
+
+def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(ranks):
+        # In the ring 0 -> 1 -> 2 -> 3 -> 0, ranks 1 and 3 send to the other server.
+        leaves = rank in (1, 3)
+        assert found["bytes"]["gradient"] == (2 * 3 * 4000 // 4 if leaves else 0)
+        assert found["bytes"]["control"] == (3 * 8 if leaves else 0)
+        away = [to for to in range(4) if to // 2 != rank // 2 and to != (rank + 1) % 4]
+        assert found["bytes"]["partial"] == rank * 2 * 8 * len(away)
+
+
+def test_who_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
+    for rank in range(3):
+        assert ranks[rank]["late"] == (
+            f"rank {rank}, waiting for rank 3: meeting late did not finish within 2 s"
+        )
+
+
+def test_ranks_must_fill_servers() -> None:
+    with pytest.raises(ConfigError, match=r"cluster.ranks_per_server: 2 does not divide the 3"):
+        Cluster(0, 3, 2, torch.device("cpu"), 1.0)
+
+
+def test_ranks_of_a_server_own_its_range_in_turn() -> None:
+    offsets = np.array([0, 5, 5, 12])
+    assert [owned_range(offsets, 2, rank) for rank in range(6)] == [
+        (0, 2),
+        (2, 5),
+        (5, 5),
+        (5, 5),
+        (5, 8),
+        (8, 12),
+    ]
+
+
+def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert choose_device("auto", local_ranks=2).type == "cpu"
+    with pytest.raises(ConfigError, match="a GPU for each of the 2 ranks on this machine, found 1"):
+        choose_device("cuda", local_ranks=2)

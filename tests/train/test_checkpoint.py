@@ -1,0 +1,91 @@
+"""What a checkpoint must agree with, without starting a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import make_config
+from hopper.engines.optimizer import Adam
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.migrate.packed_model import PackedModel
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.train.checkpoint import Progress, load_checkpoint, run_identity, save_checkpoint
+from hopper.train.results import EPOCHS_FILE, keep_epochs_before
+
+
+@pytest.fixture(scope="module")
+def partitions(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, PartitionedGraph]:
+    folder = tmp_path_factory.mktemp("parts")
+    return {
+        name: partition_graph(community_graph, folder / name, 2, "random", seed=seed)
+        for name, seed in (("one", 0), ("other", 1))
+    }
+
+
+def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str, Any]:
+    config = make_config({"data": {"partitioned": str(graph.path)}, "train": train})
+    return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
+
+
+def trained() -> tuple[PackedModel, Adam]:
+    torch.manual_seed(0)
+    packed = PackedModel(torch.nn.Linear(3, 2))
+    packed.gradients.normal_()
+    optimizer = Adam(packed, learning_rate=0.1)
+    optimizer.step()
+    return packed, optimizer
+
+
+def test_what_was_saved_is_restored(
+    partitions: dict[str, PartitionedGraph], tmp_path: Path
+) -> None:
+    packed, optimizer = trained()
+    file, mine = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
+    progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
+    save_checkpoint(file, mine, packed.module, optimizer, progress)
+    other = PackedModel(torch.nn.Linear(3, 2))
+    other_optimizer = Adam(other, learning_rate=0.1)
+    assert load_checkpoint(file, mine, other.module, other_optimizer) == progress
+    for one in (packed, other):
+        one.gradients.fill_(0.3)
+    optimizer.step()
+    other_optimizer.step()
+    assert torch.equal(packed.parameters, other.parameters)
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"graph": "other"}, "the partition's checksum"),
+        ({"ranks": 4}, "the number of ranks"),
+        ({"seed": 1}, "train.seed"),
+        ({"learning_rate": 0.5}, "train.learning_rate"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    change: dict[str, Any],
+    named: str,
+    partitions: dict[str, PartitionedGraph],
+    tmp_path: Path,
+) -> None:
+    packed, optimizer = trained()
+    file = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(file, identity(partitions["one"]), packed.module, optimizer, Progress())
+    graph = partitions[change.pop("graph", "one")]
+    with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
+        load_checkpoint(file, identity(graph, **change), packed.module, optimizer)
+
+
+def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / EPOCHS_FILE).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2, "lo')
+    assert keep_epochs_before(tmp_path, 2) == [{"epoch": 0}, {"epoch": 1}]
+    assert (tmp_path / EPOCHS_FILE).read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
