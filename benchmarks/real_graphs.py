@@ -4,8 +4,9 @@ usage: python benchmarks/real_graphs.py --data DIR --out DIR [--seeds 1]
 
 DIR holds cora, ms_academic_cs and amazon_computers in the npy layout of docs/graph-directory.md.
 Cora uses its official split; the others 20 training and 30 validation nodes per class drawn at
-random, the rest for testing, a new draw for every seed (the protocol of Shchur et al., "Pitfalls of
-Graph Neural Network Evaluation", 2018). Two servers, METIS, one rank each, all neighbours.
+random, the rest for testing, a new draw for every seed, on the largest connected component (the
+protocol of Shchur et al., "Pitfalls of Graph Neural Network Evaluation", 2018). Two servers, METIS,
+one rank each, all neighbours.
 """
 
 from __future__ import annotations
@@ -44,17 +45,19 @@ class Case(NamedTuple):
     random_split: bool
     epochs: int
     weight_decay: float = 5e-4
+    dtype: str = "float32"
 
 
 BAG_OF_WORDS = ImportOptions(row_normalize=True)
-SYMMETRIC = ImportOptions(symmetrize=True)
-NORMALIZED = ImportOptions(row_normalize=True, symmetrize=True)
+COUNTS = ImportOptions(symmetrize=True, largest_component=True)
+SHARES = ImportOptions(symmetrize=True, largest_component=True, row_normalize=True)
 CASES = (
     Case("cora", "gcn", 0.815, BAG_OF_WORDS, False, 100),
     Case("ms_academic_cs", "gcn", 0.911, BAG_OF_WORDS, True, 40),
     Case("ms_academic_cs", "sage", 0.913, BAG_OF_WORDS, True, 40),
-    Case("amazon_computers", "gcn", 0.826, SYMMETRIC, True, 250),
-    Case("amazon_computers", "sage", 0.824, NORMALIZED, True, 120, weight_decay=0.0),
+    # Rounding grows over these runs; in float32 the engines end up to 0.2 points apart.
+    Case("amazon_computers", "gcn", 0.826, COUNTS, True, 150, dtype="float64"),
+    Case("amazon_computers", "sage", 0.824, SHARES, True, 150, weight_decay=0.0, dtype="float64"),
 )
 CONFIG = """
 [model]
@@ -88,7 +91,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float
             f'--data.partitioned="{folder / "parts"}"',
             *(f"--model.name={case.model}", f"--train.engine={engine}"),
             *(f"--train.epochs={case.epochs}", f"--train.seed={seed}"),
-            f"--train.weight_decay={case.weight_decay}",
+            *(f"--train.weight_decay={case.weight_decay}", f"--train.dtype={case.dtype}"),
         ]
         run_dir = folder / f"{case.model}-{engine}"
         summary = train_in_process(name, config, run_dir, overrides, RUN_SECONDS)
@@ -114,6 +117,7 @@ def run(data: Path, out: Path, seeds: int) -> dict[str, Any]:
                     "published": case.published,
                     "epochs": case.epochs,
                     "weight_decay": case.weight_decay,
+                    "dtype": case.dtype,
                     "runs": runs,
                     "mean": statistics.mean(r["test_accuracy"]["zero_hop"] for r in runs),
                     "largest_difference_between_engines": max(

@@ -70,6 +70,11 @@ def _add_import(commands: Any) -> None:
         help="add a relation rev_<rel> for every relation",
     )
     parser.add_argument(
+        "--largest-component",
+        action="store_true",
+        help="keep only the largest (weakly) connected component",
+    )
+    parser.add_argument(
         "--split",
         metavar="random:TRAIN:VAL",
         help="draw splits: nodes per class (random:20:30) or fractions (random:0.6:0.2); "
@@ -116,6 +121,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     options = ImportOptions(
         symmetrize=arguments.symmetrize,
         reverse_relations=arguments.reverse_relations,
+        largest_component=arguments.largest_component,
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
         row_normalize=arguments.row_normalize,
         seed=arguments.seed,

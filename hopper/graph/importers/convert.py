@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
 from hopper.graph.importers.random_split import RandomSplit, draw_split
 from hopper.graph.importers.tables import FeatureTable, GraphTables
@@ -25,6 +26,8 @@ class ImportOptions:
     """add the reverse of every edge of relations within one node type, remove duplicates"""
     reverse_relations: bool = False
     """add a relation ``rev_<rel>`` for every relation that was not symmetrised"""
+    largest_component: bool = False
+    """leave out every node that no path, in either direction, joins to the largest component"""
     split: RandomSplit | None = None
     """draw splits; refused where the source has some"""
     row_normalize: bool = False
@@ -46,6 +49,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
     GraphError: the source contradicts itself.
     RequestError: an option does not fit the graph, or ``out`` cannot be written.
     """
+    if options.largest_component:
+        keep_largest_component(tables)
     if options.symmetrize:
         symmetrize_tables(tables)
     if options.reverse_relations:
