@@ -32,6 +32,9 @@ NEIGHBOURS: Final = 1
 ROOTS: Final = 2
 DROPOUT: Final = 3
 SYNTHESIS: Final = 4
+LAYERS: Final = 5
+LABOR: Final = 6
+MERGING: Final = 8
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48

@@ -7,17 +7,40 @@ means is written where it is defined, below.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from hopper.errors import ConfigError
 
-ENGINES = ("model_centric", "hop", "zero_hop")
-ENGINES_NOT_BUILT = ("naive", "cooperative", "locality", "p3", "raf")
+ENGINES = ("model_centric", "hop", "zero_hop", "locality")
+ENGINES_NOT_BUILT = ("naive", "cooperative", "p3", "raf")
+
+SAMPLERS = ("node", "layer", "labor")
+# By pattern of their names: what makes the draw for a node depend on the nodes around it.
+FRONTIER_DEPENDENT = {
+    "p?ladies": "its probabilities are sums over the frontier",
+    "as[-_]?gcn": "its probabilities depend on the frontier",
+    r"labor[-_]?(\*|i|[1-9]\d*)": "it adapts the probability of a source to all destinations of "
+    "the batch (LABOR-0, kind 'labor', does not)",
+    r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
+    r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
+}
+SHORT_NAMES: Final = {"--replay": "--train.replay"}
+DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
+"""layers of the deep models by default (HopGNN 7.1)"""
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -38,35 +61,69 @@ class Model(_Section):
     """``[model]``: the network."""
 
     name: str = "sage"
-    """gcn | sage | gat, or "package.module:Class" for a module of one's own"""
+    """gcn | sage | gat | deepgcn | film, or "package.module:Class" for a module of one's own"""
     layers: Positive = 3
+    """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
     hidden: Positive = 16
     """width of hidden layers (of each head, for gat)"""
     heads: Positive = 1
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_layers(cls, values: Any) -> Any:
+        name = values.get("name") if isinstance(values, Mapping) else None
+        if isinstance(name, str) and name in DEEP_MODELS:
+            return {"layers": DEEP_MODELS[name]} | dict(values)
+        return values
+
 
 class Sampler(_Section):
-    """``[sampler]``: how neighbourhoods are drawn."""
+    """``[sampler]``: how neighbourhoods are drawn (docs/samplers.md)."""
 
-    kind: Literal["node", "layer", "labor"] = "node"
+    kind: str = "node"
+    """node = so many neighbours of each node; layer = neighbours that are in a sample of the whole
+    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0)"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
-    """in-neighbours per relation, first hop first; -1 = all; one per model layer"""
+    """in-neighbours per relation, first hop first; -1 = all; one per model layer (kind "layer" does
+    not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are many"""
+    layer_sizes: list[int] = Field(default=[])
+    """nodes in the sample of each hop, per relation, first hop first; -1 = all; one per model layer
+    (only kind "layer" reads it)"""
 
     @model_validator(mode="after")
     def _check(self) -> Sampler:
-        if any(fanout == 0 or fanout < -1 for fanout in self.fanouts):
-            raise ValueError(f"fanouts: expected positive numbers or -1, got {self.fanouts}")
-        if self.kind != "node":
-            raise ValueError(f"kind: {self.kind!r} is not built yet; built: node")
+        for key in ("fanouts", "layer_sizes"):
+            sizes = getattr(self, key)
+            if any(size == 0 or size < -1 for size in sizes):
+                raise ValueError(f"{key}: expected positive numbers or -1, got {sizes}")
+        for pattern, reason in FRONTIER_DEPENDENT.items():
+            if re.fullmatch(pattern, self.kind, re.IGNORECASE):
+                raise ValueError(
+                    f"kind: {self.kind!r} is refused: {reason}, so a batch would not be the union "
+                    f"of its micrographs and engines would train on different graphs; expected "
+                    f"{', '.join(SAMPLERS)}"
+                )
+        if self.kind not in SAMPLERS:
+            raise ValueError(f"kind: expected {', '.join(SAMPLERS)}; got {self.kind!r}")
         return self
+
+    @property
+    def size_key(self) -> str:
+        """The key that holds this kind's numbers per hop."""
+        return "layer_sizes" if self.kind == "layer" else "fanouts"
+
+    @property
+    def sizes(self) -> list[int]:
+        """What this kind draws per hop: fanouts, or the sizes of layers."""
+        return self.layer_sizes if self.kind == "layer" else self.fanouts
 
 
 class Train(_Section):
     """``[train]``: the run."""
 
     engine: str = "auto"
-    """model_centric | hop | zero_hop; "auto" takes zero_hop until it can measure"""
+    """model_centric | hop | zero_hop | locality (approximate); "auto" takes zero_hop until it can measure"""
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
@@ -93,6 +150,8 @@ class Train(_Section):
     """CPU threads a rank; 0 = the cores of the machine divided by its ranks"""
     checkpoint_every: NonNegative = 0
     """iterations between checkpoints; 0 = none"""
+    replay: str = ""
+    """a run whose decisions (such as merging's) are taken again, epoch by epoch; empty = none"""
     resume: bool = False
     """continue the checkpoint in run_dir"""
     record_gradients: list[NonNegative] = Field(default=[])
@@ -125,14 +184,14 @@ class Hop(_Section):
     """what travels around the ring: parameters and accumulated gradients, or gradients only"""
     pregather: bool = True
     """fetch each remote row an iteration needs once, before the first time step"""
-    merge: Literal["off", "adaptive"] | NonNegative = "off"
-    """time steps to remove; only "off" (and 0) until merging is built"""
+    merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
+    """time steps to dissolve; "adaptive" finds the number that makes epochs fastest"""
+    merge_selection: Literal["fewest", "random"] = "fewest"
+    """which step is dissolved: that with the fewest roots, or one drawn for each model alone"""
     replicas: Literal["synchronous", "independent"] = "synchronous"
 
     @model_validator(mode="after")
     def _check(self) -> Hop:
-        if self.merge not in ("off", 0):
-            raise ValueError(f'merge: {self.merge!r} is not built yet; built: "off"')
         if self.replicas == "independent":
             raise ValueError('replicas: "independent" is not built yet; built: "synchronous"')
         return self
@@ -148,6 +207,8 @@ class Cluster(_Section):
     """deadline of every wait between processes"""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
     """deadline for servers and ranks to come up"""
+    interface: str = ""
+    """network interface whose counters are read around every epoch; empty = none"""
 
 
 class Config(_Section):
@@ -155,17 +216,29 @@ class Config(_Section):
 
     data: Data
     model: Model = Model()
-    sampler: Sampler = Sampler()
+    sampler: Sampler = Field(default={}, validate_default=True)
     train: Train = Train()
     hop: Hop = Hop()
     cluster: Cluster = Cluster()
 
+    @field_validator("sampler", mode="before")
+    @classmethod
+    def _default_fanouts(cls, values: Any, info: ValidationInfo) -> Any:
+        # A model at fault is not among the data, and is the error to show.
+        if isinstance(values, Mapping) and "model" in info.data:
+            model = info.data["model"]
+            fanout = 2 if model.name in DEEP_MODELS else 10
+            return {"fanouts": [fanout] * model.layers} | dict(values)
+        return values
+
     @model_validator(mode="after")
     def _check(self) -> Config:
-        if len(self.sampler.fanouts) != self.model.layers:
+        sampler = self.sampler
+        if len(sampler.sizes) != self.model.layers:
+            what = "number of nodes" if sampler.kind == "layer" else "fanout"
             raise ValueError(
-                f"sampler.fanouts: expected one fanout per layer ({self.model.layers}), "
-                f"got {self.sampler.fanouts}"
+                f"sampler.{sampler.size_key}: expected one {what} per layer "
+                f"({self.model.layers}), got {sampler.sizes}"
             )
         return self
 
@@ -220,6 +293,7 @@ def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
     words = iter(overrides)
     for word in words:
         name, equals, inline = word.partition("=")
+        name = SHORT_NAMES.get(name, name)
         section, dot, key = name.removeprefix("--").partition(".")
         if not name.startswith("--") or not dot or not section or not key:
             raise ConfigError(f"expected --section.key value, got {word!r}")

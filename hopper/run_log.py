@@ -2,6 +2,11 @@
 
 A span is ``{"span", "start", "seconds", ...}`` with ``start`` in seconds since the log was opened;
 its names are the stages of design.md's results schema or a function's own name.
+
+The first line, and again the first line of a resumed run, tells when that was:
+``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is read from the
+clock that ``start`` and ``seconds`` are measured with; ranks whose ``clock`` is the same word share
+it, so their spans can be laid on one axis exactly. For others there is ``unix``.
 """
 
 from __future__ import annotations
@@ -11,10 +16,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Final, Literal, TextIO, get_args
 
 Stage = Literal["sample", "gather", "compute", "migrate", "sync", "wait"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+
+OPENED: Final = "opened"
+"""the event that tells when a log was opened"""
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunLog:
@@ -29,10 +38,29 @@ class RunLog:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a" if append else "w")
+            self._write(
+                {
+                    "event": OPENED,
+                    "start": 0.0,
+                    "unix": time.time(),
+                    "monotonic": self._opened,
+                    "clock": _clock(),
+                }
+            )
 
     def within(self, **context: Any) -> None:
         """Set what every following line carries (epoch, iteration)."""
         self._context = context
+
+    @contextmanager
+    def noting(self, **fields: Any) -> Iterator[None]:
+        """Let the lines that follow carry more fields, for a while."""
+        before = self._context
+        self._context = before | fields
+        try:
+            yield
+        finally:
+            self._context = before
 
     @contextmanager
     def stage(self, name: Stage, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -69,3 +97,14 @@ class RunLog:
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
             self._file.write(json.dumps({**self._context, **line}) + "\n")
+
+
+def _clock() -> str:
+    """A word for this machine's monotonic clock: Linux's identifier of the boot it counts from.
+
+    Containers and network namespaces of one machine share both. "" where it cannot be told.
+    """
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

@@ -31,7 +31,11 @@ def test_defaults() -> None:
     assert (config.model.name, config.model.layers, config.model.hidden) == ("sage", 3, 16)
     assert config.sampler.fanouts == [10, 10, 10]
     assert (config.train.batch_size, config.train.learning_rate) == (1024, 0.003)
-    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == ("model", True, "off")
+    assert (config.hop.migrate, config.hop.pregather, config.hop.merge) == (
+        "model",
+        True,
+        "adaptive",
+    )
     assert config.cluster.servers == []
 
 
@@ -72,6 +76,39 @@ def test_data_is_required() -> None:
 )
 def test_overrides(words: list[str], section: str, key: str, value: Any) -> None:
     assert getattr(getattr(made(*words), section), key) == value
+
+
+def test_each_sampler_reads_its_own_sizes() -> None:
+    """One file may hold the sizes of several kinds, so that the kind alone can be overridden."""
+    sampler = {"fanouts": [5, 4, 3], "layer_sizes": [90, -1, 70]}
+    for kind, sizes in (("node", [5, 4, 3]), ("labor", [5, 4, 3]), ("layer", [90, -1, 70])):
+        assert made("--sampler.kind", kind, sampler=sampler).sampler.sizes == sizes
+    config = made(sampler={"kind": "layer", "layer_sizes": [9, 9, 9]})
+    assert Config.model_validate(config.model_dump()) == config
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("ladies", "its probabilities are sums over the frontier"),
+        ("LADIES", "its probabilities are sums over the frontier"),
+        ("pladies", "its probabilities are sums over the frontier"),
+        ("as-gcn", "its probabilities depend on the frontier"),
+        ("labor-1", "(LABOR-0, kind 'labor', does not)"),
+        ("labor_12", "adapts the probability of a source"),
+        ("labor-*", "adapts the probability of a source"),
+        ("labor_i", "adapts the probability of a source"),
+        ("cluster", "edges are those among all the nodes of a batch"),
+        ("cluster-gcn", "edges are those among all the nodes of a batch"),
+        ("saint", "edges are those among all the nodes of a batch"),
+        ("GraphSAINT-rw", "edges are those among all the nodes of a batch"),
+    ],
+)
+def test_samplers_that_look_at_the_frontier_are_refused(kind: str, reason: str) -> None:
+    text = refused("--sampler.kind", kind)
+    assert f"sampler.kind: {kind!r} is refused: " in text
+    assert reason in text
+    assert "engines would train on different graphs; expected node, layer, labor" in text
 
 
 @pytest.mark.parametrize("name", ["2024", "2026-07-01", "1e3", "true", "nan", "07:32:00"])
@@ -121,10 +158,23 @@ def test_an_override_without_a_value() -> None:
         (["--sampler.fanouts", "[5, 0, 5]"], "sampler.fanouts: expected positive numbers or -1"),
         (["--sampler.fanouts", "[5, -2, 5]"], "got [5, -2, 5]"),
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
-        (["--sampler.kind", "labor"], "sampler.kind: 'labor' is not built yet; built: node"),
+        (["--sampler.kind", "walk"], "sampler.kind: expected node, layer, labor; got 'walk'"),
+        (
+            ["--sampler.kind", "layer"],
+            "sampler.layer_sizes: expected one number of nodes per layer",
+        ),
+        (["--sampler.layer_sizes", "[0]"], "sampler.layer_sizes: expected positive numbers or -1"),
+        (
+            ["--sampler.kind", "layer", "--sampler.layer_sizes", "[9, 9]"],
+            "sampler.layer_sizes: expected one number of nodes per layer (3), got [9, 9]",
+        ),
+        (
+            ["--sampler.kind", "labor", "--sampler.fanouts", "[9, 9]"],
+            "sampler.fanouts: expected one fanout per layer (3), got [9, 9]",
+        ),
         (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
-        (["--hop.merge", "2"], 'hop.merge: 2 is not built yet; built: "off"'),
-        (["--hop.merge", "adaptive"], "hop.merge: 'adaptive' is not built yet"),
+        (["--hop.merge", "sometimes"], "hop.merge"),
+        (["--hop.merge_selection", "most"], "hop.merge_selection"),
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" is not built yet'),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),

@@ -13,7 +13,14 @@ from hopper.run_log import STAGES, RunLog
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """All lines but the one that tells when the log was opened."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in found if line.get("event") != "opened"]
+
+
+def opened(path: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line for line in found if line.get("event") == "opened"]
 
 
 def test_the_stages_are_those_of_the_results_schema() -> None:
@@ -108,5 +115,57 @@ def test_after_closing_lines_are_dropped_and_seconds_kept(tmp_path: Path) -> Non
         time.sleep(0.001)
     log.flush()
     log.close()
-    assert (tmp_path / "log.jsonl").read_text() == ""
+    assert lines(tmp_path / "log.jsonl") == []
     assert log.take_stage_seconds()["sample"] > 0
+
+
+def test_the_first_line_tells_when_the_log_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    before = time.perf_counter(), time.time()
+    log = RunLog(path)
+    after = time.perf_counter(), time.time()
+    log.within(epoch=0)
+    with log.stage("sync"):
+        pass
+    log.close()
+    first, span = (json.loads(line) for line in path.read_text().splitlines())
+    assert (first["event"], first["start"]) == ("opened", 0)
+    assert before[0] <= first["monotonic"] <= after[0]
+    assert before[1] <= first["unix"] <= after[1]
+    assert span["span"] == "sync"
+
+
+def test_logs_of_one_machine_name_the_same_clock(tmp_path: Path) -> None:
+    for name in ("rank-0", "rank-1"):
+        RunLog(tmp_path / name).close()
+        time.sleep(0.01)
+    [one], [other] = opened(tmp_path / "rank-0"), opened(tmp_path / "rank-1")
+    assert one["clock"] == other["clock"] != ""
+    assert other["monotonic"] - one["monotonic"] >= 0.01
+
+
+def test_a_machine_without_a_boot_identifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hopper.run_log._BOOT_ID", tmp_path / "missing")
+    RunLog(tmp_path / "log.jsonl").close()
+    assert opened(tmp_path / "log.jsonl")[0]["clock"] == ""
+
+
+def test_fields_are_noted_for_a_while(tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "log.jsonl")
+    log.within(epoch=1)
+    with log.noting(model=2, step=0):
+        log.event("inside")
+    log.event("outside")
+    log.close()
+    inside, outside = lines(tmp_path / "log.jsonl")
+    assert (inside["epoch"], inside["model"], inside["step"]) == (1, 2, 0)
+    assert outside.keys() == {"event", "start", "epoch"}
+
+
+def test_a_resumed_log_tells_again_when_it_was_opened(tmp_path: Path) -> None:
+    for append in (False, True):
+        RunLog(tmp_path / "log.jsonl", append=append).close()
+    first, second = opened(tmp_path / "log.jsonl")
+    assert second["monotonic"] > first["monotonic"]

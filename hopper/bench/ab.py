@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.parity import (
     COMPARED_LOSSES,
     EngineParity,
@@ -25,7 +26,7 @@ from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_request, make_schedule
+from hopper.engines.assemble import check_ranks, check_request, make_schedule
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.partition import PartitionedGraph
@@ -39,6 +40,7 @@ PARITY_ITERATIONS: Final = 8
 """bound of a parity run's iterations an epoch"""
 
 Say = Callable[[str], None]
+TrainRun = Callable[[str, Path, Path, Sequence[str], float], dict[str, Any]]
 Losses = list[float]
 
 
@@ -50,13 +52,15 @@ class Plan:
     """
 
     config: Config
-    engines: tuple[str, ...]
+    contenders: tuple[Contender, ...]
     out: Path
     rounds: int
     limit: float
     graph: PartitionedGraph = field(repr=False)
     iterations: int
     """an epoch's, in timed runs"""
+    train: TrainRun = field(default=train_in_process, repr=False)
+    """how a run is made: in processes of this machine, or over emulated hosts"""
 
     @property
     def world(self) -> int:
@@ -66,17 +70,17 @@ class Plan:
     @property
     def total_runs(self) -> int:
         """Parity runs and timed runs."""
-        return len(self.engines) * (1 + self.rounds)
+        return len(self.contenders) * (1 + self.rounds)
 
-    def run_dir(self, engine: str, round_index: int | None) -> Path:
+    def run_dir(self, contender: Contender, round_index: int | None) -> Path:
         """Where a run's files are; round None is the parity run."""
-        name = f"{engine}-parity" if round_index is None else f"{engine}-round-{round_index}"
-        return self.out / RUNS_FOLDER / name
+        suffix = "parity" if round_index is None else f"round-{round_index}"
+        return self.out / RUNS_FOLDER / f"{contender.folder}-{suffix}"
 
-    def order(self, round_index: int) -> list[str]:
-        """The engines in a round's order: each round another one begins."""
-        first = round_index % len(self.engines)
-        return [*self.engines[first:], *self.engines[:first]]
+    def order(self, round_index: int) -> list[Contender]:
+        """The contenders in a round's order: each round another one begins."""
+        first = round_index % len(self.contenders)
+        return [*self.contenders[first:], *self.contenders[:first]]
 
 
 @dataclass(frozen=True)
@@ -107,22 +111,20 @@ def make_plan(
     ------
     RequestError, ConfigError, GraphError: names what is wrong.
     """
-    if len(set(engines)) != len(engines) or not engines:
-        raise RequestError(f"--engines: expected distinct names, given {','.join(engines)!r}")
+    contenders = parse_contenders(engines)
     if rounds < 1:
         raise RequestError(f"--rounds: expected at least 1, given {rounds}")
     if limit is not None and not limit > 0:
         raise RequestError(f"--run-timeout: expected more than 0 seconds, given {limit:g}")
-    for engine in engines:
-        if engine == "auto":
-            raise RequestError('--engines: name the engines; "auto" is none')
-        _changed(config, train={"engine": engine})
+    configs = [contender.configure(config) for contender in contenders]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
     timed = _timed_config(config)
-    plan = Plan(timed, tuple(engines), out, rounds, 0.0, graph, 0)
+    plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
+    for each in configs:
+        check_ranks(each, plan.world)
     iterations = make_schedule(timed, graph, plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
     deadlines = timed.cluster.start_timeout_seconds + waits * timed.cluster.timeout_seconds
@@ -157,7 +159,7 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
 
 
 def run_parity(plan: Plan, on_run: Callable[[str], None]) -> dict[str, Losses]:
-    """The untimed runs that record gradients; returns every engine's loss curve."""
+    """The untimed runs that record gradients; returns every contender's loss curve."""
     curves = {}
     config = parity_config(plan)
     words = [
@@ -166,29 +168,38 @@ def run_parity(plan: Plan, on_run: Callable[[str], None]) -> dict[str, Losses]:
         *("--train.record_gradients", json.dumps(config.train.record_gradients)),
         *("--train.evaluate_every", "0"),
     ]
-    for engine in plan.engines:
-        on_run(f"{engine}, parity")
-        summary = _run(plan, engine, None, words)
-        curves[engine] = _curve(summary)
+    for contender in plan.contenders:
+        on_run(f"{contender.label}, parity")
+        summary = _run(plan, contender, None, words)
+        curves[contender.label] = _curve(summary)
     return curves
 
 
 def check_parity(plan: Plan, curves: Mapping[str, Losses]) -> tuple[EngineParity, ...]:
-    """Compare the recorded gradients with the single-process ones, and losses with each other."""
+    """Compare the recorded gradients with the single-process ones, and losses with each other.
+
+    An approximate engine has batches of its own: its gradient is compared on these, and its losses
+    with no other engine's.
+    """
     config = parity_config(plan)
     device = choose_device(config.train.device, local_ranks=plan.world)
-    reference = Reference(config, plan.graph, plan.world, device)
+    references: dict[str, Reference] = {}
     found = []
-    for engine in plan.engines:
-        recorded = read_recorded(plan.run_dir(engine, None) / GRADIENTS_FOLDER)
+    for contender in plan.contenders:
+        batches = "exact" if contender.exact else contender.engine
+        if batches not in references:
+            own = contender.configure(config)
+            references[batches] = Reference(own, plan.graph, plan.world, device)
+        recorded = read_recorded(plan.run_dir(contender, None) / GRADIENTS_FOLDER)
         expected = config.train.record_gradients
         if [moment.step for moment in recorded] != expected:
             raise RequestError(
-                f"{engine}: expected recorded gradients of iterations {expected}, found "
+                f"{contender.label}: expected recorded gradients of iterations {expected}, found "
                 f"{[moment.step for moment in recorded]}"
             )
-        parity = check_engine(engine, config.train.dtype, reference, recorded)
-        found.append(_with_losses(parity, curves[engine], curves[plan.engines[0]]))
+        parity = check_engine(contender.label, config.train.dtype, references[batches], recorded)
+        curve = curves[contender.label]
+        found.append(_with_losses(parity, curve, curves[_compared_with(plan, contender)]))
     return tuple(found)
 
 
@@ -199,13 +210,13 @@ def run_rounds(
     entries: list[dict[str, Any]] = []
     summaries: list[Mapping[str, Any]] = []
     for index in range(plan.rounds):
-        for engine in plan.order(index):
-            on_run(f"{engine}, round {index + 1} of {plan.rounds}")
-            summary = _run(plan, engine, index, [])
+        for contender in plan.order(index):
+            on_run(f"{contender.label}, round {index + 1} of {plan.rounds}")
+            summary = _run(plan, contender, index, [])
             seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
-            say(f"round {index + 1}/{plan.rounds}  {engine}: epochs of {seconds} s")
+            say(f"round {index + 1}/{plan.rounds}  {contender.label}: epochs of {seconds} s")
             summaries.append(summary)
-            entries.append(run_entry(plan.config, engine, index, summary))
+            entries.append(run_entry(plan.config, contender, index, summary))
     return entries, summaries
 
 
@@ -216,12 +227,14 @@ def conclude(
     summaries: Sequence[Mapping[str, Any]],
 ) -> Outcome:
     """Add the timed runs' losses to parity, and assemble the results."""
-    first = next(s for e, s in zip(entries, summaries, strict=True) if _is_first(plan, e))
+    curves: dict[str, list[Losses]] = {}
+    for entry, summary in zip(entries, summaries, strict=True):
+        curves.setdefault(entry["label"], []).append(_curve(summary))
     final = []
-    for each in parity:
-        own = (s for e, s in zip(entries, summaries, strict=True) if e["engine"] == each.engine)
-        for summary in own:
-            each = _with_losses(each, _curve(summary), _curve(first))
+    for contender, each in zip(plan.contenders, parity, strict=True):
+        expected = curves[_compared_with(plan, contender)][0]
+        for curve in curves[contender.label]:
+            each = _with_losses(each, curve, expected)
         final.append(each)
     results = assemble(plan.config, plan.graph, entries, final, describe_reference(plan))
     return Outcome(results, tuple(final))
@@ -248,10 +261,11 @@ def describe_reference(plan: Plan) -> str:
     config = parity_config(plan)
     compared = COMPARED_LOSSES[config.train.dtype]
     moments = ", ".join(str(step) for step in config.train.record_gradients)
+    which = f"the first {compared}" if compared else "all"
     return (
         f"gradients: one process, {config.train.dtype}, all roots of the global batch in one "
         f"pass, at iterations {moments} of a parity run; losses: the same, and "
-        f"{plan.engines[0]}'s over {f'the first {compared}' if compared else 'all'} iterations"
+        f"{_compared_with(plan, None)}'s over {which} iterations"
     )
 
 
@@ -269,13 +283,22 @@ def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
     return make_config(values)
 
 
-def _run(plan: Plan, engine: str, round_index: int | None, words: Sequence[str]) -> dict[str, Any]:
+def _compared_with(plan: Plan, contender: Contender | None) -> str:
+    """Whose losses a contender's are compared with: the first exact one's, if it is exact too."""
+    if contender is not None and not contender.exact:
+        return contender.label
+    return next((each for each in plan.contenders if each.exact), plan.contenders[0]).label
+
+
+def _run(
+    plan: Plan, contender: Contender, round_index: int | None, words: Sequence[str]
+) -> dict[str, Any]:
     which = "parity run" if round_index is None else f"round {round_index + 1}"
-    return train_in_process(
-        f"{engine}, {which}",
+    return plan.train(
+        f"{contender.label}, {which}",
         plan.out / CONFIG_FILE,
-        plan.run_dir(engine, round_index),
-        ["--train.engine", engine, *words],
+        plan.run_dir(contender, round_index),
+        [*contender.words, *words],
         plan.limit,
     )
 
@@ -287,7 +310,3 @@ def _curve(summary: Mapping[str, Any]) -> Losses:
 def _with_losses(parity: EngineParity, losses: Losses, others: Losses) -> EngineParity:
     difference = compare_losses(losses, others, parity.dtype)
     return replace(parity, loss_curve=worst([parity.loss_curve, difference]))
-
-
-def _is_first(plan: Plan, entry: Mapping[str, Any]) -> bool:
-    return entry["engine"] == plan.engines[0] and entry["round"] == 0

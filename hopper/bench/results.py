@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.bench.contender import Contender
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.parity import EngineParity
 from hopper.config import Config
@@ -21,25 +22,21 @@ RESULTS_FILE: Final = "results.json"
 
 
 def run_entry(
-    config: Config, engine: str, round_index: int, summary: Mapping[str, Any]
+    config: Config, contender: Contender, round_index: int, summary: Mapping[str, Any]
 ) -> dict[str, Any]:
     """One entry of ``runs``, from a run's summary."""
     return {
-        "engine": engine,
-        "options": engine_options(config, engine),
+        "label": contender.label,
+        "engine": contender.engine,
+        "exact": contender.exact,
+        "options": contender.options(config),
         "model": config.model.model_dump(),
         "round": round_index,
         "epochs": [_epoch_entry(epoch) for epoch in summary["epochs"]],
-        "nic_bytes": None,
+        "nic_bytes": _sum_by_server([epoch.get("nic_bytes") for epoch in summary["epochs"]]),
         "peak_rss_mib": summary["peak_rss_mib"],
         "accuracy": {key: summary["accuracy"].get(key) for key in ("val", "test")},
     }
-
-
-def engine_options(config: Config, engine: str) -> dict[str, Any]:
-    """The options that an engine alone reads: the section of its name, if it has one."""
-    section = getattr(config, engine, None)
-    return section.model_dump() if section is not None else {}
 
 
 def assemble(
@@ -122,10 +119,19 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": epoch["seconds"],
         "loss": epoch["loss"],
         "iterations": epoch["iterations"],
+        "decisions": epoch["decisions"],
         "bytes": {cause: epoch["bytes"][cause] for cause in CAUSES},
         "rows": {kind: epoch["rows"][kind] for kind in ROW_KINDS},
         "stage_seconds": {stage: epoch["stage_seconds"][stage] for stage in STAGES},
     }
+
+
+def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
+    """Bytes per server over a run; None unless every epoch was counted."""
+    counted = [epoch for epoch in epochs if epoch is not None]
+    if not counted or len(counted) < len(epochs):
+        return None
+    return [sum(servers) for servers in zip(*counted, strict=True)]
 
 
 def _speakable(value: Any) -> Any:

@@ -44,6 +44,12 @@ class Figures:
     stage_seconds: dict[str, float]
 
 
+def label_of(run: Run) -> str:
+    """What a run is called: its engine with the options it was given."""
+    label: str = run.get("label", run["engine"])
+    return label
+
+
 def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
     """A run's epochs without the first, which warms caches and compilers, where it has several."""
     epochs: list[Mapping[str, Any]] = list(run["epochs"])
@@ -88,8 +94,8 @@ def speed_up(runs: Iterable[Run], engine: str, baseline: str) -> Ratio:
     """
     by_round: dict[str, dict[int, float]] = {engine: {}, baseline: {}}
     for run in runs:
-        if run["engine"] in by_round:
-            by_round[run["engine"]][run["round"]] = epoch_seconds(run)
+        if label_of(run) in by_round:
+            by_round[label_of(run)][run["round"]] = epoch_seconds(run)
     if by_round[engine].keys() != by_round[baseline].keys():
         raise ValueError(f"{engine} and {baseline} did not run in the same rounds")
     rounds = sorted(by_round[engine])
@@ -106,7 +112,7 @@ def figures(runs: Iterable[Run], engine: str) -> Figures:
     ------
     ValueError: the engine did not run.
     """
-    own = [measured_epochs(run) for run in runs if run["engine"] == engine]
+    own = [measured_epochs(run) for run in runs if label_of(run) == engine]
     epochs = [epoch for run in own for epoch in run]
     if not epochs:
         raise ValueError(f"no epoch of {engine} was measured")
@@ -120,7 +126,7 @@ def figures(runs: Iterable[Run], engine: str) -> Figures:
 
 def engines_of(runs: Iterable[Run]) -> list[str]:
     """The engines that ran, in order of their first run."""
-    return list(dict.fromkeys(run["engine"] for run in runs))
+    return list(dict.fromkeys(label_of(run) for run in runs))
 
 
 def _means(epochs: Sequence[Mapping[str, Any]], group: str) -> dict[str, float]:

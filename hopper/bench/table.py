@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,7 @@ from hopper.bench.statistics import (
     Ratio,
     engines_of,
     figures,
+    label_of,
     measured_epochs,
     speed_up,
 )
@@ -21,6 +23,8 @@ from hopper.traffic import CAUSES
 
 REFUSED: Final = "refused"
 _MEGABYTE = 1e6
+_SHOWN: Final = 5e3
+"""bytes from which on a cause gets a column of megabytes with two decimals"""
 
 
 def print_results(console: Console, results: Mapping[str, Any], problems: Sequence[str]) -> None:
@@ -49,15 +53,11 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
     engines = engines_of(runs)
     baselines = [name for name in BASELINES if name in engines]
     measured = len(measured_epochs(runs[0]))
-    table = Table(title=f"Time: {_told_rounds(runs)} of {_count(measured, 'measured epoch')}")
-    table.add_column("engine")
-    table.add_column("epoch, s\n(median)", justify="right")
-    for baseline in baselines:
-        table.add_column(f"speed-up over\n{baseline} (95 %)", justify="right")
-    table.add_column("gradient\ndifference", justify="right")
-    table.add_column("loss\ndifference", justify="right")
+    title = f"Time: {_told_rounds(runs)} of {_count(measured, 'measured epoch')}"
+    headings = ["median\nepoch, s", *(f"faster than\n{baseline}" for baseline in baselines)]
+    table = _table(title, [*headings, "gradient\ndiffers", "loss\ndiffers"])
     for engine in engines:
-        cells = [engine, f"{figures(runs, engine).seconds:.3g}"]
+        cells = [engine_name(runs, engine), f"{figures(runs, engine).seconds:.3g}"]
         for baseline in baselines:
             if engine == baseline:
                 cells.append("1")
@@ -69,33 +69,41 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
     return table
 
 
+def engine_name(runs: Sequence[Mapping[str, Any]], label: str) -> str:
+    """A label, and whether it stands for an approximation."""
+    exact = all(run.get("exact", True) for run in runs if label_of(run) == label)
+    name = label.replace(":", "\n  ")
+    return name if exact else f"{name}\n  approximate"
+
+
 def traffic_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
-    """An engine a column; an epoch's bytes by cause over all ranks, remote rows, reduction."""
+    """Per engine: an epoch's bytes by cause over all ranks, remote rows, reduction."""
     engines = engines_of(results["runs"])
-    measured = [figures(results["runs"], engine) for engine in engines]
+    measured = {engine: figures(results["runs"], engine) for engine in engines}
     baseline = next((name for name in BASELINES if name in engines), None)
-    table = Table(title="Traffic between servers, an epoch")
-    table.add_column("")
-    for engine in engines:
-        table.add_column(engine, justify="right")
-    for cause in CAUSES:
-        if any(own.bytes[cause] for own in measured):
-            table.add_row(
-                f"{cause}, MB", *(f"{own.bytes[cause] / _MEGABYTE:,.2f}" for own in measured)
-            )
-    totals = (sum(own.bytes.values()) / _MEGABYTE for own in measured)
-    table.add_row("all, MB", *(f"{total:,.2f}" for total in totals), end_section=True)
-    for name, kind in (("remote rows read", "remote"), ("remote rows fetched", "remote_unique")):
-        table.add_row(name, *(f"{own.rows[kind]:,.0f}" for own in measured))
-    if baseline is not None:
-        base = measured[engines.index(baseline)]
-        table.add_row(
-            "feature bytes reduced by",
-            *(
-                REFUSED if problems and engine != baseline else _told_factor(base, own)
-                for engine, own in zip(engines, measured, strict=True)
-            ),
-        )
+    causes = [
+        cause for cause in CAUSES if any(own.bytes[cause] >= _SHOWN for own in measured.values())
+    ]
+    headings = [*causes, "all", "rows\nfetched"]
+    headings += ["features\nreduced"] if baseline is not None else []
+    table = _table("Traffic between servers, an epoch, MB", headings)
+    for engine, own in measured.items():
+        sent = [own.bytes[cause] for cause in causes]
+        cells = [f"{value / _MEGABYTE:,.2f}" for value in (*sent, sum(own.bytes.values()))]
+        cells.append(f"{own.rows['remote_unique']:,.0f}")
+        if baseline is not None:
+            refused = bool(problems) and engine != baseline
+            cells.append(REFUSED if refused else _told_factor(measured[baseline], own))
+        table.add_row(engine_name(results["runs"], engine), *cells)
+    return table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    """A column of engines, then numbers; fits a terminal of 80 columns."""
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("engine", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
@@ -120,14 +128,28 @@ def describe_setting(results: Mapping[str, Any]) -> str:
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB; "
         f"{dataset['name']}: {nodes:,} nodes, {edges:,} edges; {partition['method']} over "
-        f"{partition['servers']} servers on loopback: {shares or 'no measures'}"
+        f"{partition['servers']} servers on {_told_network(machine)}: {shares or 'no measures'}"
     )
+
+
+def _told_network(machine: Mapping[str, Any]) -> str:
+    """Where servers and ranks ran: loopback, or emulated hosts as they were asked for."""
+    emulation = machine.get("emulation") or {}
+    if not emulation.get("effective"):
+        return "loopback"
+    rate, cpus, memory = (emulation[key] for key in ("link_rate", "host_cpus", "host_memory"))
+    bounds = [
+        "links without a rate" if rate == "none" else f"links of {rate}",
+        f"{cpus:g} CPUs each" if cpus is not None else "",
+        f"{memory / 2**20:g} MiB each" if memory is not None else "",
+    ]
+    return f"emulated hosts ({', '.join(bound for bound in bounds if bound)})"
 
 
 def _told(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.mean:.2f} (no interval)"
-    return f"{ratio.mean:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        return f"{ratio.mean:.2f}"
+    return f"{ratio.mean:.2f}\n({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _told_factor(baseline: Figures, own: Figures) -> str:

@@ -47,9 +47,7 @@ def train_in_process(
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "hopper.cli", "train", str(config_file)]
-    # Quoted, so that no path reads as a number.
-    folder = json.dumps(str(run_dir.absolute()), ensure_ascii=False)
-    command += [f"--train.run_dir={folder}", *overrides]
+    command += [*run_dir_words(run_dir), *overrides]
     with (
         (run_dir / OUTPUT_FILE).open("wb") as output,
         (run_dir / ERRORS_FILE).open("wb") as errors,
@@ -62,24 +60,46 @@ def train_in_process(
     if code != 0:
         raise ClusterError(
             f"{what}: `hopper train` ended with exit code {code}: "
-            f"{_last_words(run_dir)} (all of it: {run_dir})"
+            f"{last_lines(run_dir / ERRORS_FILE, run_dir / OUTPUT_FILE)} (all of it: {run_dir})"
         )
     summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
     return summary
 
 
+def run_dir_words(run_dir: Path) -> list[str]:
+    """The override that makes a run write to ``run_dir``."""
+    # Quoted, so that no path reads as a number.
+    folder = json.dumps(str(run_dir.absolute()), ensure_ascii=False)
+    return [f"--train.run_dir={folder}"]
+
+
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Make SIGTERM end what runs as Ctrl-C does: by an exception that takes processes down."""
+    """Make SIGTERM and SIGHUP end what runs as Ctrl-C does: by an exception that takes processes
+    down."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    # A hang-up that is ignored is meant to be (nohup).
+    kinds = [
+        kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) != signal.SIG_IGN
+    ]
+    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def last_lines(*files: Path) -> str:
+    """The end of the first of some logs that is not empty."""
+    for file in files:
+        lines = file.read_text(errors="replace").strip().splitlines()
+        if lines:
+            return "\n".join(lines[-_QUOTED_LINES:])
+    return "it said nothing"
 
 
 @contextmanager
@@ -107,9 +127,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _last_words(run_dir: Path) -> str:
-    text = (run_dir / ERRORS_FILE).read_text(errors="replace").strip()
-    lines = (text or (run_dir / OUTPUT_FILE).read_text(errors="replace").strip()).splitlines()
-    return "\n".join(lines[-_QUOTED_LINES:]) or "it said nothing"

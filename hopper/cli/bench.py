@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopper.errors import RequestError
+
+if TYPE_CHECKING:
+    from hopper.bench.ab import Plan
+    from hopper.bench.emulate.request import Request
 
 _OVERRIDE = re.compile(r"--\w+\.\w+(=.*)?", re.DOTALL)
 
@@ -32,16 +38,39 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument("--engines", required=True, metavar="A,B,...", help="engines to compare")
+    parser.add_argument(
+        "--engines", required=True, metavar="A,B,...",
+        help="engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
+    )  # fmt: skip
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
     parser.add_argument("--rounds", type=int, default=3, metavar="R", help="default 3")
     parser.add_argument(
         "--run-timeout", type=float, metavar="SECONDS",
         help="deadline of each run (default: what the deadlines in the configuration add up to)",
     )  # fmt: skip
-    for name in ("--emulate", "--link-rate"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
+    _add_emulation(parser)
     parser.set_defaults(run=_run)
+
+
+def _add_emulation(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "emulated cluster", "hosts from network namespaces on this machine (root is needed)"
+    )
+    group.add_argument(
+        "--emulate", type=int, metavar="P", help="hosts, as many as there are partitions"
+    )
+    group.add_argument(
+        "--link-rate", metavar="RATE",
+        help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
+    )  # fmt: skip
+    group.add_argument(
+        "--host-cpus", type=float, metavar="F", help="CPUs a host may use (default: no bound)"
+    )
+    group.add_argument(
+        "--host-memory",
+        metavar="SIZE",
+        help="memory a host may use, such as 2G (default: no bound)",
+    )
 
 
 class _OverridableParser(argparse.ArgumentParser):
@@ -67,30 +96,76 @@ class _OverridableParser(argparse.ArgumentParser):
 
 
 def _run(options: argparse.Namespace) -> int:
-    for name in ("emulate", "link_rate"):
-        if getattr(options, name) is not None:
-            raise RequestError(
-                f"--{name.replace('_', '-')} is not built yet: servers and ranks run on this "
-                "machine and talk over loopback"
-            )
     from hopper.bench.ab import make_plan, run_ab
+    from hopper.bench.emulate.reconcile import print_reconciliation
     from hopper.bench.picture import PICTURE_FILE, draw
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
     from hopper.bench.train_process import ended_by_signals
     from hopper.config import load_config
+    from hopper.partition import PartitionedGraph
 
     config = load_config(options.config, options.overrides)
     engines = [name.strip() for name in options.engines.split(",")]
+    request = _emulation_request(options)
+    if request is not None:
+        request.check(config, PartitionedGraph.open(config.data.partitioned).book.servers)
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
     console = Console()
-    with _progress(console, plan.total_runs) as bar, ended_by_signals():
+    with (
+        _progress(console, plan.total_runs) as bar,
+        ended_by_signals(),
+        _on_hosts(plan, request, bar.say) as (plan, emulation),
+    ):
         outcome = run_ab(plan, bar.say, bar.begin)
+    outcome.results["machine"]["emulation"] = emulation
     write_results(plan.out, outcome.results)
     draw(outcome.results, plan.out / PICTURE_FILE)
     print_results(console, outcome.results, outcome.problems)
+    print_reconciliation(console, outcome.results["runs"])
     console.print(f"results, picture and runs in {plan.out}", soft_wrap=True, highlight=False)
     return 1 if outcome.problems else 0
+
+
+def _emulation_request(options: argparse.Namespace) -> Request | None:
+    """What ``--emulate`` and its companions ask for; None without ``--emulate``."""
+    from hopper.bench.emulate.request import make_request
+
+    if options.emulate is not None:
+        return make_request(
+            options.emulate, options.link_rate, options.host_cpus, options.host_memory
+        )
+    for name in ("link_rate", "host_cpus", "host_memory"):
+        if getattr(options, name) is not None:
+            raise RequestError(
+                f"--{name.replace('_', '-')}: belongs to an emulated cluster; give --emulate P too"
+            )
+    return None
+
+
+@contextmanager
+def _on_hosts(
+    plan: Plan, request: Request | None, say: Callable[[str], None]
+) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
+    """The plan to carry out and what results.json says of emulation: on hosts where they were asked
+    for and can be had."""
+    from hopper.bench.emulate.hosts import emulated
+    from hopper.bench.emulate.train import train_on_hosts
+
+    if request is None:
+        yield plan, None
+        return
+    with emulated(request) as cluster:
+        if cluster.removed:
+            say(f"removed what an earlier run had left: {', '.join(cluster.removed)}")
+        if cluster.effective:
+            plan = replace(plan, train=partial(train_on_hosts, cluster))
+        else:
+            say(
+                f"NOT EMULATED: {cluster.why_not}. Servers and ranks run on loopback, without a "
+                "rate or bounds"
+            )
+        yield plan, cluster.describe()
 
 
 class _Bar:

@@ -2,11 +2,21 @@
 
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.hop import Hop
+from hopper.engines.locality import Locality
 from hopper.engines.model_centric import ModelCentric
 from hopper.engines.zero_hop import ZeroHop
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop)
+    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop, Locality)
 }
 
-__all__ = ["ENGINE_CLASSES", "Engine", "Hop", "ModelCentric", "StepReport", "TrainState", "ZeroHop"]
+__all__ = [
+    "ENGINE_CLASSES",
+    "Engine",
+    "Hop",
+    "Locality",
+    "ModelCentric",
+    "StepReport",
+    "TrainState",
+    "ZeroHop",
+]

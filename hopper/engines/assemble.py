@@ -7,12 +7,15 @@ import torch
 from hopper.config import Config
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
-from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler
+from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_model, check_exactness
 from hopper.partition import PartitionedGraph
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
 
 
 def check_request(config: Config, schema: GraphSchema) -> None:
@@ -41,14 +44,29 @@ def check_request(config: Config, schema: GraphSchema) -> None:
         raise RequestError(f"{where}: the graph has no training split")
 
 
+def check_ranks(config: Config, ranks: int) -> None:
+    """Refuse what that many ranks cannot do.
+
+    Raises
+    ------
+    RequestError: names the key and its limit.
+    """
+    merge = config.hop.merge
+    if config.train.engine_name == "hop" and isinstance(merge, int) and merge >= ranks:
+        raise RequestError(
+            f"hop.merge: expected at most {ranks - 1}, one less than the {ranks} ranks (an "
+            f"iteration has that many time steps), given {merge}"
+        )
+
+
 def make_sampler(config: Config, graph: PartitionedGraph) -> NeighborSampler:
     """The sampler of a configuration over a partitioned graph."""
     schema = graph.schema
-    return NeighborSampler(
+    return SAMPLERS[config.sampler.kind](
         {relation: graph.topology(relation) for relation in schema.relations},
         {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
         schema.target_type(),
-        config.sampler.fanouts,
+        config.sampler.sizes,
         config.train.seed,
     )
 
@@ -85,7 +103,8 @@ def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSc
     """
     target = graph.schema.target_type()
     train_ids = graph.split("train")
-    schedule = RootSchedule(
+    kind = LocalRootSchedule if config.train.engine_name == "locality" else RootSchedule
+    schedule = kind(
         graph.book,
         target,
         train_ids,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +40,9 @@ class StepReport:
     """One iteration, as every rank knows it.
 
     loss: sum of root losses divided by the size of the global batch.
-    roots: size of the global batch.
     """
 
     loss: float
-    roots: int
 
 
 class Engine(ABC):
@@ -61,10 +59,26 @@ class Engine(ABC):
         self.state = state
         self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
         """called after synchronisation, before the update, with gradient and loss in place"""
+        self.replayed: Mapping[str, Any] = {}
+        """decisions of the epoch in another run, to be taken again instead of anew"""
 
     @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Train one global batch and update the parameters on every rank."""
+
+    def decisions(self) -> dict[str, Any]:
+        """What was decided for the epoch under way; recorded, so that it can be replayed."""
+        return {}
+
+    def epoch_ended(self, seconds: float) -> None:  # noqa: B027  # most engines decide nothing
+        """Take note of an epoch's time: the maximum over ranks, the same number on all of them."""
+
+    def decision_state(self) -> dict[str, Any]:
+        """What the next decisions depend on, as JSON (for checkpoints)."""
+        return {}
+
+    def restore_decisions(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # as above
+        """Go on from what :meth:`decision_state` returned."""
 
     def fetched_once(self, subgraphs: Sequence[Subgraph]) -> FeatureSource:
         """Rows for several passes: remote ones are fetched now, each once for all of them."""
@@ -99,4 +113,4 @@ class Engine(ABC):
             if clip > 0:
                 nn.utils.clip_grad_norm_(state.packed.module.parameters(), clip)
             state.optimizer.step()
-        return StepReport(loss=loss, roots=batch.size)
+        return StepReport(loss=loss)

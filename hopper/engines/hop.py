@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.features import FeatureSource
+from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
+from hopper.migrate.dock import Dock
 from hopper.migrate.schedule import Visit, visits
-from hopper.migrate.transport import RingTransport
+from hopper.migrate.transport import Cargo, Transport
+from hopper.traffic import Cause
+
+Groups = dict[tuple[int, int], list[Subgraph]]
+"""by time step and model"""
 
 
 class Hop(Engine):
@@ -21,45 +30,97 @@ class Hop(Engine):
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
-        self._transport = RingTransport(state.cluster, state.log)
+        moves_parameters = state.config.hop.migrate == "model"
+        self._dock = Dock(state.packed, moves_parameters)
+        cause: Cause = "model" if moves_parameters else "gradient"
+        self._transport = Transport(state.cluster, state.log, cause)
+        self._adaptive = AdaptiveMerge(state.cluster.world - 1)
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
         state = self.state
         state.packed.clear()
-        schedule = visits(state.cluster.rank, state.cluster.world)
-        groups = {visit.model: self._sample(batch, visit) for visit in schedule}
+        steps = self._time_steps(batch)
+        schedule = visits(steps.ranks, state.cluster.rank)
+        groups = self._sample(batch, steps, schedule)
         rows = self._rows(groups)
-        before: Visit | None = None
+        self._dock.start(schedule[0].models)
         for visit in schedule:
-            if before is not None:
-                self._move_models(batch, before, visit)
-            state.trainer.accumulate(state.packed, groups.pop(visit.model), rows, batch.size)
-            before = visit
+            if visit.step > 0:
+                self._move_models(batch, schedule[visit.step - 1], visit)
+            for model in visit.models:
+                self._train(batch, groups.pop((visit.step, model)), rows, visit.step, model)
+        self._dock.unload()
         return self.synchronise_and_update(batch)
 
-    def _sample(self, batch: GlobalBatch, visit: Visit) -> list[Subgraph]:
-        roots = batch.group(visit.model, self.state.cluster.rank)
-        return self.state.trainer.sample(roots, batch.epoch, batch.iteration)
+    def decisions(self) -> dict[str, Any]:
+        """See :class:`Engine`: the number of time steps that are dissolved."""
+        merge = self.state.config.hop.merge
+        if merge == "adaptive":
+            replayed = self.replayed.get("merge")
+            return {"merge": self._adaptive.dissolve if replayed is None else replayed}
+        return {"merge": 0 if merge == "off" else merge}
 
-    def _rows(self, groups: dict[int, list[Subgraph]]) -> FeatureSource:
+    def epoch_ended(self, seconds: float) -> None:
+        """See :class:`Engine`."""
+        self._adaptive.epoch_ended(seconds)
+
+    def decision_state(self) -> dict[str, Any]:
+        """See :class:`Engine`."""
+        return {"merge_seconds": self._adaptive.seconds}
+
+    def restore_decisions(self, state: Mapping[str, Any]) -> None:
+        """See :class:`Engine`."""
+        self._adaptive = AdaptiveMerge(self.state.cluster.world - 1, state["merge_seconds"])
+
+    def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
+        config = self.state.config
+        return make_time_steps(
+            batch,
+            self.state.cluster.world,
+            self.decisions()["merge"],
+            config.hop.merge_selection,
+            config.train.seed,
+        )
+
+    def _sample(self, batch: GlobalBatch, steps: TimeSteps, schedule: list[Visit]) -> Groups:
+        groups: Groups = {}
+        for visit in schedule:
+            for model in visit.models:
+                with self.state.log.noting(step=visit.step, model=model):
+                    roots = steps.groups[model][visit.step]
+                    groups[visit.step, model] = self.state.trainer.sample(
+                        roots, batch.epoch, batch.iteration
+                    )
+        return groups
+
+    def _rows(self, groups: Groups) -> FeatureSource:
         """Where input rows come from: with pre-gathering, remote ones are fetched once for all."""
         if not self.state.config.hop.pregather:
             return self.state.rows
         return self.fetched_once([part for group in groups.values() for part in group])
 
+    def _train(
+        self,
+        batch: GlobalBatch,
+        subgraphs: list[Subgraph],
+        rows: FeatureSource,
+        step: int,
+        model: int,
+    ) -> None:
+        state = self.state
+        with state.log.noting(step=step, model=model), self._dock.aboard(model) as packed:
+            state.trainer.accumulate(packed, subgraphs, rows, batch.size)
+
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
-        """Pass on the model of the time step before, and take in this one's."""
-        if before.pass_to is None or now.receive_from is None:
-            raise ValueError(f"no model moves between {before} and {now}")
-        migrate = self.state.config.hop.migrate
-        packed = self.state.packed
+        """Pass on the models of the time step before, and take in this one's."""
+        dock = self._dock
+        leaving = [Cargo(move, dock.leave(move.model)) for move in before.departures]
+        coming = [Cargo(move, dock.empty_buffer()) for move in now.arrivals]
         moment = (batch.epoch, batch.iteration, now.step)
-        self._transport.swap(
-            packed.buffer if migrate == "model" else packed.accumulated,
-            pass_to=before.pass_to,
-            receive_from=now.receive_from,
-            sent_header=(*moment, before.model),
-            due_header=(*moment, now.model),
-            cause="model" if migrate == "model" else "gradient",
-        )
+        with self.state.log.noting(step=now.step):
+            self._transport.exchange(moment, leaving, coming)
+        for cargo in leaving:
+            dock.reuse(cargo.buffer)
+        for cargo in coming:
+            dock.enter(cargo.move.model, cargo.buffer)

@@ -42,11 +42,21 @@ class Block:
     """uint64 key of (seed, epoch, iteration), from which dropout keys are derived"""
     prepared: dict[str, Any] = field(default_factory=dict)
     """what a kernel backend prepared for this block (a transpose, a DGL graph)"""
+    drawn_inverse: Tensor | None = None
+    """[edges] float64, one over each edge's probability of being drawn; None: the destination's
+    in-degree over its number of sampled edges"""
+    equally_likely: bool = True
+    """whether all in-edges of a destination had the same probability"""
 
     @property
     def num_edges(self) -> int:
         """Number of sampled edges."""
         return int(self.indices.numel())
+
+    @property
+    def draws_a_fixed_number(self) -> bool:
+        """Whether the probability of an edge is that of node-wise draws, sampled / in_degree."""
+        return self.drawn_inverse is None
 
     def sampled_degree(self) -> Tensor:
         """[num_dst] int64: number of sampled in-edges of each destination."""
@@ -56,6 +66,36 @@ class Block:
         """[edges] int64: the destination row of each edge."""
         rows = torch.arange(self.num_dst, device=self.indptr.device)
         return rows.repeat_interleave(self.sampled_degree(), output_size=self.num_edges)
+
+    def inverse_probability(self, dtype: torch.dtype) -> Tensor:
+        """[edges]: one over the probability with which the sampler draws each edge.
+
+        A sum over the sampled in-edges of a destination, each weighted by this, has the sum over
+        all of its in-edges as its expectation (Horvitz and Thompson, JASA 47(260), 1952). Where a
+        fixed number is drawn node-wise it is ``in_degree / sampled``.
+        """
+        if self.drawn_inverse is not None:
+            return self.drawn_inverse.to(dtype)
+        by_destination = self.dst_in_degree.double() / self.sampled_degree().clamp(min=1)
+        return self._to_edges(by_destination).to(dtype)
+
+    def mean_weights(self, dtype: torch.dtype) -> Tensor:
+        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges.
+
+        A weighted mean with these estimates the mean over all in-edges (Hajek's ratio estimator).
+        Where edges were equally likely it is the plain mean over those sampled.
+        """
+        if self.equally_likely:
+            by_destination = self.sampled_degree().double().reciprocal()
+            return self._to_edges(by_destination).to(dtype)
+        weights = self.inverse_probability(torch.float64)
+        if weights.numel() == 0:
+            return weights.to(dtype)
+        totals = torch.segment_reduce(weights, "sum", offsets=self.indptr, axis=0, unsafe=True)
+        return (weights / self._to_edges(totals)).to(dtype)
+
+    def _to_edges(self, by_destination: Tensor) -> Tensor:
+        return by_destination.repeat_interleave(self.sampled_degree(), output_size=self.num_edges)
 
     def to(self, device: torch.device) -> Block:
         """The same block on another device; prepared structures are dropped."""
@@ -73,6 +113,15 @@ class Block:
                 "dst_in_degree",
             )
         }
+        inverse = None
+        if not self.draws_a_fixed_number:
+            inverse = self.inverse_probability(torch.float64).to(device, non_blocking=True)
         return Block(
-            self.relation, self.num_src, self.num_dst, iteration_key=self.iteration_key, **moved
+            self.relation,
+            self.num_src,
+            self.num_dst,
+            iteration_key=self.iteration_key,
+            drawn_inverse=inverse,
+            equally_likely=self.equally_likely,
+            **moved,
         )

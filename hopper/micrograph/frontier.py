@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 from cache_server.draw import absorb, draw_positions
 
+Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbour lists"""
+
 # Frontier tables hold the row of a node, or one of these.
 UNSEEN: Final = -1
 
@@ -28,7 +31,7 @@ def draw_hop(
     frontier: NDArray[np.int64],
     fanout: int,
     key: np.uint64,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+) -> Drawn:
     """Draw the neighbours of a frontier (design.md, invariant 1; docs/draws.md).
 
     Parameters

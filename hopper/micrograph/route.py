@@ -101,7 +101,8 @@ class RootSchedule:
         self._models = models
         self._ranks_per_server = ranks_per_server
         whole, rest = divmod(self._train_ids.size, self._size)
-        self.iterations = whole + (1 if rest and not drop_last else 0)
+        self._whole_epoch = whole + (1 if rest and not drop_last else 0)
+        self.iterations = self._whole_epoch
         if most_iterations:
             self.iterations = min(self.iterations, most_iterations)
         self._order: tuple[int, NDArray[np.int64]] | None = None
@@ -118,3 +119,35 @@ class RootSchedule:
         if self._order is None or self._order[0] != epoch:
             self._order = (epoch, permutation(self._seed, epoch, self._train_ids))
         return self._order[1]
+
+
+class LocalRootSchedule(RootSchedule):
+    """Global batches whose mini-batch d holds roots of home rank d only (the ``locality`` engine).
+
+    An epoch has as many iterations as one of :class:`RootSchedule`, and every rank deals its own
+    roots evenly to them: a rank with more roots has larger mini-batches.
+    """
+
+    _by_rank: tuple[int, list[NDArray[np.int64]]] | None = None
+
+    def batch(self, epoch: int, iteration: int) -> GlobalBatch:
+        """The global batch of one iteration."""
+        parts = []
+        for own in self._roots_by_rank(epoch):
+            first, stop = (own.size * (iteration + i) // self._whole_epoch for i in (0, 1))
+            parts.append(own[first:stop])
+        sizes = [part.size for part in parts]
+        return GlobalBatch(
+            epoch,
+            iteration,
+            np.concatenate(parts),
+            np.concatenate(([0], np.cumsum(sizes))),
+            np.repeat(np.arange(self._models), sizes),
+        )
+
+    def _roots_by_rank(self, epoch: int) -> list[NDArray[np.int64]]:
+        if self._by_rank is None or self._by_rank[0] != epoch:
+            roots = self._global_ids[self._epoch_order(epoch)]
+            homes = home_ranks(self._book, self._target, roots, self._ranks_per_server)
+            self._by_rank = (epoch, [roots[homes == rank] for rank in range(self._models)])
+        return self._by_rank[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import frontier
-from hopper.micrograph.subgraph import HopEdges, Subgraph
+from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 _MOST_NODES = np.iinfo(np.int32).max
 
@@ -26,7 +27,8 @@ _MOST_NODES = np.iinfo(np.int32).max
 class NeighborSampler:
     """Node-wise sampling without replacement, ``fanouts[l]`` in-neighbours a relation at hop l.
 
-    Safe to call from several threads at once.
+    Safe to call from several threads at once. Other placement-invariant samplers derive from it and
+    say how a hop is drawn (:meth:`draw`) and how likely an edge is (:attr:`inclusions`).
 
     Parameters
     ----------
@@ -42,6 +44,9 @@ class NeighborSampler:
     RequestError: a node type has more nodes than a frontier row can name.
     """
 
+    size_key: ClassVar[str] = "fanouts"
+    """the key of ``[sampler]`` that gives the numbers per hop"""
+
     def __init__(
         self,
         topologies: Mapping[Relation, Topology],
@@ -52,8 +57,8 @@ class NeighborSampler:
     ) -> None:
         if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
             raise ConfigError(
-                "sampler.fanouts: expected one positive number (or -1 for all neighbours) per "
-                f"layer, got {list(fanouts)}"
+                f"sampler.{self.size_key}: expected one positive number (or -1 for all "
+                f"neighbours) per layer, got {list(fanouts)}"
             )
         for node_type, ids in original_ids.items():
             if ids.size > _MOST_NODES:
@@ -66,6 +71,8 @@ class NeighborSampler:
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed
+        self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
+        """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
         self._lock = threading.Lock()
 
@@ -95,8 +102,8 @@ class NeighborSampler:
             if sizes[0][self.target] != roots.size:
                 raise ValueError("a root occurs twice in one batch")
             hops = [
-                self._expand(hop, fanout, (epoch, iteration), nodes, sizes, tables)
-                for hop, fanout in enumerate(self.fanouts)
+                self._expand(hop, (epoch, iteration), nodes, sizes, tables)
+                for hop in range(len(self.fanouts))
             ]
         finally:
             self._give_tables_back(tables, nodes)
@@ -108,12 +115,40 @@ class NeighborSampler:
             topologies=self.topologies,
             original_ids=self.original_ids,
             iteration_key=key_of(DROPOUT, self.seed, epoch, iteration),
+            inclusions=self.inclusions,
         )
+
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> frontier.Drawn:
+        """Draw the in-edges of some destinations.
+
+        Parameters
+        ----------
+        destinations: [n] int64 global ids.
+        moment: epoch and iteration.
+        """
+        topology = self.topologies[relation]
+        return frontier.draw_hop(
+            topology.indptr,
+            topology.indices,
+            self.original_ids[relation.dst],
+            destinations,
+            self.fanouts[hop],
+            self.hop_key(NEIGHBOURS, moment, hop, relation),
+        )
+
+    def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
+        """The key that a node's draws at one hop of one relation extend (docs/draws.md)."""
+        return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
 
     def _expand(
         self,
         hop: int,
-        fanout: int,
         moment: tuple[int, int],
         nodes: dict[str, list[NDArray[np.int64]]],
         sizes: list[dict[str, int]],
@@ -123,17 +158,8 @@ class NeighborSampler:
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
-        for relation, topology in self.topologies.items():
-            destinations = frontiers[relation.dst]
-            key = key_of(NEIGHBOURS, self.seed, *moment, hop, relation.draw_key())
-            offsets, sources, positions = frontier.draw_hop(
-                topology.indptr,
-                topology.indices,
-                self.original_ids[relation.dst],
-                destinations,
-                fanout,
-                np.uint64(key),
-            )
+        for relation in self.topologies:
+            offsets, sources, positions = self.draw(hop, relation, frontiers[relation.dst], moment)
             rows = self._enter(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)

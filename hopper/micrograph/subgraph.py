@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,22 @@ class HopEdges(NamedTuple):
     """[edges] int64, position in the destination's canonical neighbour list"""
 
 
+class Inclusion(Protocol):
+    """With which probability a hop's edges are drawn, where it is not sampled / in-degree."""
+
+    @property
+    def equally_likely(self) -> bool:
+        """Whether all in-edges of a destination have the same probability."""
+
+    def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
+        """[edges] float64: one over the probability of each edge of a block.
+
+        Parameters
+        ----------
+        sources: [num_src] int64 global ids of the block's sources.
+        """
+
+
 @dataclass(frozen=True)
 class Subgraph:
     """The k-hop sampled computation graph of a set of roots.
@@ -45,6 +61,8 @@ class Subgraph:
     topologies: Mapping[Relation, Topology]
     original_ids: Mapping[str, NDArray[np.int64]]
     iteration_key: int
+    inclusions: Sequence[Inclusion | None]
+    """[hops] probabilities of the edges; None where a fixed number was drawn, or all"""
 
     @property
     def num_roots(self) -> int:
@@ -131,6 +149,22 @@ class SampledBlock(Block):
         self.iteration_key = subgraph.iteration_key
         self.prepared = {}
         self._facts = facts
+        self._inclusion = subgraph.inclusions[hop]
+        self._sources = subgraph.nodes[relation.src]
+        if self._inclusion is not None:
+            self.equally_likely = self._inclusion.equally_likely
+
+    @property
+    def draws_a_fixed_number(self) -> bool:
+        """See :class:`Block`."""
+        return self._inclusion is None
+
+    def inverse_probability(self, dtype: torch.dtype) -> Tensor:
+        """See :class:`Block`."""
+        if self._inclusion is not None and self.drawn_inverse is None:
+            sources = self._sources[: self.num_src]
+            self.drawn_inverse = self._inclusion.inverse_probability(self, sources)
+        return super().inverse_probability(dtype)
 
     def __getattr__(self, name: str) -> Tensor:
         # Called only for what is not there yet.

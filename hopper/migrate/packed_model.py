@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -28,19 +31,41 @@ class PackedModel:
         dtype, device = kinds.pop()
         count = sum(p.numel() for p in self._parameters)
         self.buffer = torch.zeros(2 * count + 1, dtype=dtype, device=device)
-        self.parameters = self.buffer[:count]
-        self.gradients = self.buffer[count : 2 * count]
-        self.loss = self.buffer[2 * count :]
-        self.accumulated = self.buffer[count:]
+        offset = 0
+        for parameter in self._parameters:
+            part = self.buffer[offset : offset + parameter.numel()]
+            part.view_as(parameter).copy_(parameter.detach())
+            offset += parameter.numel()
+        self._bind(self.buffer[:count], self.buffer[count:])
+
+    def _bind(self, parameters: Tensor, accumulated: Tensor) -> None:
+        count = parameters.numel()
+        self.parameters = parameters
+        self.accumulated = accumulated
         """gradients and loss: what synchronisation sums"""
+        self.gradients = accumulated[:count]
+        self.loss = accumulated[count:]
         offset = 0
         for parameter in self._parameters:
             part = slice(offset, offset + parameter.numel())
-            flat = self.parameters[part].view_as(parameter)
-            flat.copy_(parameter.detach())
-            parameter.data = flat
+            parameter.data = self.parameters[part].view_as(parameter)
             parameter.grad = self.gradients[part].view_as(parameter)
             offset = part.stop
+
+    @contextmanager
+    def standing_in(self, parameters: Tensor, accumulated: Tensor) -> Iterator[None]:
+        """Let the module be another model for a while: with these parameters and gradients.
+
+        Parameters
+        ----------
+        parameters, accumulated: [count] and [count + 1], like this model's own.
+        """
+        own = self.parameters, self.accumulated
+        self._bind(parameters, accumulated)
+        try:
+            yield
+        finally:
+            self._bind(*own)
 
     def clear(self) -> None:
         """Set gradients and loss to zero."""

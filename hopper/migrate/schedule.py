@@ -1,35 +1,59 @@
-"""Which model a rank trains at which time step (HopGNN, section 5.1), as pure functions.
+"""Which models a rank trains at which time step, and how they move (HopGNN, section 5.1).
 
-At time step t, rank r trains model (r - t) mod N on group (that model, r) and then passes the
-model on to rank r + 1. So each time step is a permutation of the models over the ranks, and after
-N steps every model has met every one of its groups once.
+Pure functions: every rank derives its own part from where each model trains at each step.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Move(NamedTuple):
+    """One model on its way."""
+
+    model: int
+    rank: int
+    """the other end: where it comes from, or where it goes"""
+
 
 class Visit(NamedTuple):
     """What one rank does in one time step."""
 
     step: int
-    model: int
-    """the model to train, on this rank's group of it"""
-    receive_from: int | None
-    """the rank that the model comes from; None before the first time step"""
-    pass_to: int | None
-    """the rank that it goes to; None after the last time step"""
+    arrivals: tuple[Move, ...]
+    """models that come from other ranks before the step"""
+    models: tuple[int, ...]
+    """models to train, in this order; none is ordinary, several wait for each other"""
+    departures: tuple[Move, ...]
+    """models that go to other ranks after the step"""
 
 
-def visits(rank: int, ranks: int) -> list[Visit]:
-    """The time steps of one iteration as ``rank`` lives them, in order."""
-    return [
-        Visit(
-            step=step,
-            model=(rank - step) % ranks,
-            receive_from=(rank - 1) % ranks if step > 0 else None,
-            pass_to=(rank + 1) % ranks if step < ranks - 1 else None,
+def visits(ranks: NDArray[np.int64], rank: int) -> list[Visit]:
+    """The time steps of one iteration as ``rank`` lives them, in order.
+
+    Parameters
+    ----------
+    ranks: [models, steps] int64, where each model trains at each step.
+    """
+    timeline = []
+    last = ranks.shape[1] - 1
+    for step in range(last + 1):
+        here = [int(model) for model in np.flatnonzero(ranks[:, step] == rank)]
+        before, after = ranks[here, max(0, step - 1)], ranks[here, min(last, step + 1)]
+        timeline.append(
+            Visit(
+                step=step,
+                arrivals=_moves(here, before, rank),
+                models=tuple(here),
+                departures=_moves(here, after, rank),
+            )
         )
-        for step in range(ranks)
-    ]
+    return timeline
+
+
+def _moves(models: list[int], others: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
+    pairs = zip(models, others.tolist(), strict=True)
+    return tuple(Move(model, other) for model, other in pairs if other != rank)

@@ -1,8 +1,10 @@
-"""Passing a packed model around the ring of ranks."""
+"""Passing packed models from rank to rank."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.errors import ClusterError
+from hopper.migrate.schedule import Move
 from hopper.run_log import RunLog
 from hopper.traffic import Cause
 
@@ -18,86 +21,93 @@ _TAG_HEADER = 1
 _TAG_BODY = 2
 
 
-class RingTransport:
-    """Moves buffers between ranks, with a header that says what comes.
+class Cargo(NamedTuple):
+    """A model on its way, and the buffer that it is sent from or received into."""
+
+    move: Move
+    buffer: Tensor
+
+
+class Transport:
+    """Moves models between time steps, each with a header that says what comes.
 
     The header (epoch, iteration, time step, model) travels ahead of the body: waiting for it is
-    time lost to a slower rank and counted as ``wait``; the body's transfer is ``migrate``. A header
-    that does not fit ends the run instead of training the wrong model.
+    time lost to a slower rank and counted as ``wait``; the bodies' transfer is ``migrate``. A
+    header that does not fit ends the run instead of training the wrong model.
 
-    Both directions are under way at once, so that a ring of blocking sends cannot form.
+    All directions are under way at once, so that a ring of blocking sends cannot form. Several
+    models between the same two ranks travel in order of model.
     """
 
-    def __init__(self, cluster: Cluster, log: RunLog) -> None:
+    def __init__(self, cluster: Cluster, log: RunLog, cause: Cause) -> None:
         self._cluster = cluster
         self._log = log
-        self._incoming: Tensor | None = None
+        self._cause = cause
 
-    def swap(
-        self,
-        buffer: Tensor,
-        pass_to: int,
-        receive_from: int,
-        sent_header: tuple[int, int, int, int],
-        due_header: tuple[int, int, int, int],
-        cause: Cause,
+    def exchange(
+        self, moment: tuple[int, int, int], leaving: Sequence[Cargo], coming: Sequence[Cargo]
     ) -> None:
-        """Send ``buffer`` to a rank and replace its content with what another rank sends.
+        """Send the models that leave after a time step, receive those due before the next.
+
+        Parameters
+        ----------
+        moment: epoch, iteration and the time step that comes.
+        leaving, coming: in order of model; may be empty.
 
         Raises
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         ClusterError: what arrived is not what is due.
         """
-        name = (
-            f"time step {sent_header[2]}: sending model {sent_header[3]} to rank {pass_to} and "
-            f"receiving model {due_header[3]} from rank {receive_from}"
-        )
-        header = torch.tensor(sent_header, dtype=torch.int64)
-        arrived = torch.empty(_HEADER_WORDS, dtype=torch.int64)
-        incoming = self._buffer_like(buffer)
-        with self._cluster.watched(name):
+        if not leaving and not coming:
+            return
+        sent = [torch.tensor([*moment, each.move.model]) for each in leaving]
+        arrived = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in coming]
+        with self._cluster.watched(_describe(moment[2], leaving, coming)):
             with self._log.stage("wait", operation="migrate"):
-                requests = [
-                    dist.isend(header, pass_to, tag=_TAG_HEADER),
-                    dist.irecv(arrived, receive_from, tag=_TAG_HEADER),
-                ]
-                self._wait(requests)
-            if tuple(arrived.tolist()) != due_header:
-                raise ClusterError(
-                    f"rank {self._cluster.rank}: expected (epoch, iteration, time step, model) "
-                    f"{due_header} from rank {receive_from}, got {tuple(arrived.tolist())}"
+                headers = list(zip(leaving, sent, strict=True))
+                expected = list(zip(coming, arrived, strict=True))
+                self._wait(
+                    [dist.isend(h, each.move.rank, tag=_TAG_HEADER) for each, h in headers]
+                    + [dist.irecv(h, each.move.rank, tag=_TAG_HEADER) for each, h in expected]
                 )
-            with self._log.stage("migrate", model=sent_header[3], bytes=buffer.nbytes):
-                self._wait(self._exchange(buffer, incoming, pass_to, receive_from))
-                buffer.copy_(incoming)
-        self._cluster.count_message("control", pass_to, header.nbytes)
-        self._cluster.count_message(cause, pass_to, buffer.nbytes)
+            for each, header in expected:
+                self._check(header, (*moment, each.move.model), each.move.rank)
+            size = sum(each.buffer.nbytes for each in leaving)
+            models = [each.move.model for each in leaving]
+            with self._log.stage("migrate", models=models, bytes=size):
+                self._wait(self._start(leaving, coming))
+        for each, header in headers:
+            self._cluster.count_message("control", each.move.rank, header.nbytes)
+            self._cluster.count_message(self._cause, each.move.rank, each.buffer.nbytes)
 
-    def _exchange(
-        self, buffer: Tensor, incoming: Tensor, pass_to: int, receive_from: int
-    ) -> list[dist.Work | None]:
-        if buffer.device.type == "cpu":
-            return [
-                dist.isend(buffer, pass_to, tag=_TAG_BODY),
-                dist.irecv(incoming, receive_from, tag=_TAG_BODY),
+    def _check(self, header: Tensor, due: tuple[int, int, int, int], rank: int) -> None:
+        if tuple(header.tolist()) != due:
+            raise ClusterError(
+                f"rank {self._cluster.rank}: expected (epoch, iteration, time step, model) "
+                f"{due} from rank {rank}, got {tuple(header.tolist())}"
+            )
+
+    def _start(self, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> list[dist.Work | None]:
+        if all(each.buffer.device.type == "cpu" for each in (*leaving, *coming)):
+            return [dist.isend(each.buffer, each.move.rank, tag=_TAG_BODY) for each in leaving] + [
+                dist.irecv(each.buffer, each.move.rank, tag=_TAG_BODY) for each in coming
             ]
         # NCCL pairs the two directions only when they are issued as one batch.
         return list(
             dist.batch_isend_irecv(
-                [
-                    dist.P2POp(dist.isend, buffer, pass_to),
-                    dist.P2POp(dist.irecv, incoming, receive_from),
-                ]
+                [dist.P2POp(dist.isend, each.buffer, each.move.rank) for each in leaving]
+                + [dist.P2POp(dist.irecv, each.buffer, each.move.rank) for each in coming]
             )
         )
 
-    def _wait(self, requests: list[dist.Work | None]) -> None:
+    def _wait(self, requests: Sequence[dist.Work | None]) -> None:
         for request in requests:
             if request is not None:
                 request.wait(timedelta(seconds=self._cluster.timeout))
 
-    def _buffer_like(self, buffer: Tensor) -> Tensor:
-        if self._incoming is None or self._incoming.shape != buffer.shape:
-            self._incoming = torch.empty_like(buffer)
-        return self._incoming
+
+def _describe(step: int, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> str:
+    parts = [f"sending model {each.move.model} to rank {each.move.rank}" for each in leaving]
+    parts += [f"receiving model {each.move.model} from rank {each.move.rank}" for each in coming]
+    return f"before time step {step}: {', '.join(parts)}"

@@ -27,7 +27,9 @@ class GATLayer(Layer):
     and v itself: what GAT computes on a graph with one self loop added per node, without needing
     the loop among the block's edges. A self loop that the graph already has counts besides it.
 
-    Over sampled neighbours the softmax is over those sampled; nothing is rescaled.
+    Over sampled neighbours the softmax is over those sampled. Where the sampler draws some
+    neighbours of v with a higher probability than others, each exponential is multiplied by its
+    neighbour's inverse probability over the mean of these (docs/samplers.md).
 
     Parameters
     ----------
@@ -77,6 +79,8 @@ class GATLayer(Layer):
         dst_term = (z_dst * self.attention_dst).sum(-1)
         own_term = (z_dst * self.attention_src).sum(-1)
         logits = functional.leaky_relu(edge_add(block, src_term, dst_term), NEGATIVE_SLOPE)
+        if not block.equally_likely:
+            logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         self_logits = functional.leaky_relu(own_term + dst_term, NEGATIVE_SLOPE)
         attention, own = edge_softmax_with_self(block, logits, self_logits)
         attention = self.edge_dropout(block, attention)
@@ -114,3 +118,11 @@ class GAT(GNN):
                 )
             )
         super().__init__(stack, dropout)
+
+
+def log_importance(block: Block, dtype: torch.dtype) -> Tensor:
+    """[edges]: log of each inverse probability over their mean among its destination's edges."""
+    sampled = block.sampled_degree().repeat_interleave(
+        block.sampled_degree(), output_size=block.num_edges
+    )
+    return (block.mean_weights(torch.float64) * sampled).log().to(dtype)

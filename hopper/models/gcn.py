@@ -18,9 +18,10 @@ class GCNLayer(Layer):
     """Degree-normalised sum over neighbours and the node itself.
 
     With full-graph degrees d, ``sum_u h_u W / sqrt((d_out(u) + 1)(d_in(v) + 1)) +
-    h_v W / (d_in(v) + 1) + b``: eq. 2 on the graph with self loops. Over sampled neighbours the
-    sum is rescaled by ``d_in(v) / sampled(v)``, which keeps its expectation. Degrees come from the
-    full graph because a block's own source degrees depend on which roots share the block.
+    h_v W / (d_in(v) + 1) + b``: eq. 2 on the graph with self loops. Over sampled neighbours each
+    is weighted by its inverse probability too (node-wise ``d_in(v) / sampled(v)``), which keeps the
+    sum's expectation. Degrees come from the full graph because a block's own source degrees depend
+    on which roots share the block.
 
     W is applied before the aggregation where that makes rows narrower, after it otherwise.
 
@@ -87,10 +88,9 @@ class GCN(GNN):
 
 
 def edge_weights(block: Block, dtype: torch.dtype) -> Tensor:
-    """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1)) * d_in(v) / sampled(v)``."""
+    """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
     source = (block.src_out_degree + 1).double().rsqrt()
-    in_degree = block.dst_in_degree.double()
-    sampled = block.sampled_degree().clamp(min=1)
-    target = in_degree / sampled * (in_degree + 1).rsqrt()
+    target = (block.dst_in_degree + 1).double().rsqrt()
     per_edge = target.repeat_interleave(block.sampled_degree(), output_size=block.num_edges)
-    return (per_edge * source.index_select(0, block.indices)).to(dtype)
+    weights = block.inverse_probability(torch.float64) * per_edge
+    return (weights * source.index_select(0, block.indices)).to(dtype)

@@ -16,6 +16,11 @@ from hopper.models.layer import Layer
 class GNN(nn.Module):
     """Layers applied one after the other, with counter-based dropout before each.
 
+    What a stack does around layer ``index`` is in two parts that read one row at a time:
+    :meth:`prepare`, wherever a source's row lives, and :meth:`finish`, at the destination. With
+    the layer's own parts between them they make up :meth:`step`, so an engine that places parts
+    on different servers needs no other knowledge of the stack.
+
     Parameters
     ----------
     layers: one per block, first layer first.
@@ -51,11 +56,11 @@ class GNN(nn.Module):
         return h
 
     def step(self, index: int, block: Block, h_src: Tensor) -> Tensor:
-        """[num_dst, width]: dropout and layer ``index`` on one block (layer-wise inference).
+        """[num_dst, width]: everything of layer ``index`` on one block (layer-wise inference).
 
         Parameters
         ----------
-        h_src: [num_src, width of the layer's input]; the destinations are its first rows.
+        h_src: [num_src, width of the stack's rows]; the destinations are its first rows.
         """
         if block.relation.src != block.relation.dst:
             raise RequestError(
@@ -67,8 +72,30 @@ class GNN(nn.Module):
                 f"{type(self).__name__}, layer {index}: expected {block.num_src} source rows; "
                 f"given {h_src.shape[0]}"
             )
-        h_src = self.dropouts[index](block, h_src)
-        out: Tensor = self.layers[index](block, h_src, h_src[: block.num_dst])
+        rows = self.prepare(index, block, h_src)
+        out: Tensor = self.layers[index](block, rows, rows[: block.num_dst])
+        return self.finish(index, block, h_src[: block.num_dst], out)
+
+    def prepare(self, index: int, block: Block, h_src: Tensor) -> Tensor:
+        """[num_src, width of the layer's input]: what layer ``index`` reads; here, dropout.
+
+        Row by row: a row's result depends on its node and values only.
+
+        Parameters
+        ----------
+        h_src: [num_src, ...], rows of the block's sources.
+        """
+        rows: Tensor = self.dropouts[index](block, h_src)
+        return rows
+
+    def finish(self, index: int, block: Block, h_dst: Tensor, out: Tensor) -> Tensor:
+        """[num_dst, ...]: the stack's new rows, row by row; here, what the layer computed.
+
+        Parameters
+        ----------
+        h_dst: [num_dst, ...], the destinations' rows before :meth:`prepare`.
+        out: [num_dst, ...], what layer ``index`` computed.
+        """
         return out
 
 

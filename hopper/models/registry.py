@@ -11,13 +11,21 @@ import torch
 from torch import nn
 
 from hopper.errors import ConfigError
+from hopper.models.deepgcn import DeepGCN
+from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
 from hopper.models.sage import GraphSAGE
 from hopper.ops.counter_mask import drop_threshold
 
-MODELS: Final[dict[str, type[nn.Module]]] = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT}
-PLANNED: Final = ("deepgcn", "film", "rgcn", "rgat", "hgt")
+MODELS: Final[dict[str, type[nn.Module]]] = {
+    "gcn": GCN,
+    "sage": GraphSAGE,
+    "gat": GAT,
+    "deepgcn": DeepGCN,
+    "film": FiLM,
+}
+PLANNED: Final = ("rgcn", "rgat", "hgt")
 
 
 def build_model(
@@ -39,9 +47,9 @@ def build_model(
 
     Parameters
     ----------
-    name: "gcn", "sage", "gat", or "package.module:Class" for a class of one's own, an
-        ``nn.Module`` called with the keywords in_dim, out_dim, layers, hidden, heads, dropout
-        whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
+    name: "gcn", "sage", "gat", "deepgcn", "film", or "package.module:Class" for a class of one's
+        own, an ``nn.Module`` called with the keywords in_dim, out_dim, layers, hidden, heads,
+        dropout whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
     dropout: probability in [0, 1).
     seed: of the initialisation.
 

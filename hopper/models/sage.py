@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
 from hopper.models.layer import Algebra, Layer
-from hopper.ops import copy_mean
+from hopper.ops import copy_mean, weighted_sum
 
 
 class SAGELayer(Layer):
     """``W_self h_v + W_neigh mean(h_u) + b`` over the sampled in-neighbours u of v.
 
-    The mean of no neighbours is zero. ``W_neigh`` is applied before the aggregation where that
+    The mean of no neighbours is zero. Where the sampler draws some neighbours of v with a higher
+    probability than others, the mean is weighted by inverse probabilities that are scaled to add up
+    to 1 (docs/samplers.md). ``W_neigh`` is applied before the aggregation where that
     makes rows narrower, after it otherwise.
 
     Parameters
@@ -53,7 +55,9 @@ class SAGELayer(Layer):
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: the mean over sampled in-neighbours."""
-        return copy_mean(block, z_src)
+        if block.equally_likely:
+            return copy_mean(block, z_src)
+        return weighted_sum(block, z_src, block.mean_weights(z_src.dtype))
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, bias, activation."""

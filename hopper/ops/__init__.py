@@ -1,20 +1,27 @@
 """Message-passing kernels over blocks: one interface, several backends, no atomics."""
 
 from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self
-from hopper.ops.dropout import drop_edges, drop_rows, drop_self
+from hopper.ops.dropout import drop_destinations, drop_edges, drop_rows, drop_self
+from hopper.ops.edges import destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import copy_mean, copy_sum, weighted_sum
+from hopper.ops.modulation import modulated_sum
 from hopper.ops.selection import backend, use_backend
 
 __all__ = [
     "backend",
     "copy_mean",
     "copy_sum",
+    "destination_rows",
+    "drop_destinations",
     "drop_edges",
     "drop_rows",
     "drop_self",
     "edge_add",
     "edge_softmax",
     "edge_softmax_with_self",
+    "edge_sum",
+    "modulated_sum",
+    "source_rows",
     "use_backend",
     "weighted_sum",
 ]

@@ -68,6 +68,16 @@ def edges_to_sources(block: Block) -> Csr:
     return csr
 
 
+def edges_to_destinations(block: Block) -> Csr:
+    """Pattern [num_dst] <- [edges]: each destination gathers its sampled in-edges."""
+    prepared = block.prepared
+    if "ops.edges_to_destinations" not in prepared:
+        every = torch.arange(block.num_edges, device=block.indptr.device)
+        prepared["ops.edges_to_destinations"] = Csr(block.indptr, every, block.num_edges)
+    csr: Csr = prepared["ops.edges_to_destinations"]
+    return csr
+
+
 def edge_order(block: Block) -> Tensor:
     """[edges] int64: the block's edges sorted by source row, ties in block order."""
     return _transpose(block)[1]

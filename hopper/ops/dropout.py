@@ -41,6 +41,19 @@ def drop_rows(block: Block, h_src: Tensor, p: float, layer: int) -> Tensor:
     return drop(h_src, row_keys(key, block.src_original), threshold)
 
 
+def drop_destinations(block: Block, h_dst: Tensor, p: float, layer: int) -> Tensor:
+    """Dropout on rows of the destinations, h_dst [num_dst, ...], as a next layer would drop them.
+
+    ``layer`` is the index of what reads the rows: the masks are those of :func:`drop_rows` in a
+    block whose sources these destinations are. Otherwise as :func:`drop_rows`.
+    """
+    threshold = drop_threshold(p)
+    if threshold == 0:
+        return h_dst
+    key = site_key(block.iteration_key, layer, Site.ROWS, node_type_key(block.relation.dst))
+    return drop(h_dst, row_keys(key, block.dst_original), threshold)
+
+
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
     """Dropout on values per edge and head, x [edges, ...]; otherwise as :func:`drop_rows`."""
     threshold = drop_threshold(p)

@@ -11,8 +11,8 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from cache_server.parent import end_with_parent
 from hopper.config import load_config
 from hopper.errors import HopperError
-from hopper.train.launch import DIE_WITH_PARENT
 from hopper.train.rank import run_rank
+from hopper.train.rank_processes import DIE_WITH_PARENT
 
 USAGE = "usage: torchrun ... -m hopper.train CONFIG.toml [--section.key VALUE ...]"
 

@@ -43,6 +43,8 @@ class Progress:
     best_score: float | None = None
     best_epoch: int | None = None
     epochs_without_gain: int = 0
+    decisions: dict[str, Any] = field(default_factory=dict)
+    """what the engine's next decisions depend on"""
 
 
 def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
@@ -103,7 +105,7 @@ def load_checkpoint(
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
     """What must be equal for a run to continue another: all that decides its bits."""
-    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients"}
+    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"}
     # What a machine makes of these is compared instead.
     free |= {"device", "threads"}
     values = config.model_dump()

@@ -27,6 +27,8 @@ from hopper.train.checkpoint import (
 )
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.network_counter import NetworkCounter
+from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import (
     SUMMARY_FILE,
     EpochRecord,
@@ -71,6 +73,8 @@ class Trainer:
         self._progress = Progress()
         self._epochs: list[dict[str, Any]] = []
         engine.on_gradient = self._record_gradient
+        self._network = NetworkCounter(state.config.cluster.interface, state.cluster)
+        self._replay = read_decisions(state.config, state.cluster.world)
 
     def run(self) -> None:
         """Train to the end; see :func:`hopper.train.rank.run_rank` for errors."""
@@ -99,25 +103,34 @@ class Trainer:
         state.cluster.arrive(f"starting epoch {progress.epoch}")
         state.packed.module.train()
         self._reset_counters()
-        start, first = time.perf_counter(), progress.iteration
+        self.engine.replayed = decisions_of(self._replay, progress.epoch)
+        self._network.start()
+        start, iteration_seconds = time.perf_counter(), list[float]()
         while progress.iteration < self.schedule.iterations:
             state.log.within(epoch=progress.epoch, iteration=progress.iteration)
             batch = self.schedule.batch(progress.epoch, progress.iteration)
+            began = time.perf_counter()
             report = self.engine.train_step(batch)
+            iteration_seconds.append(time.perf_counter() - began)
             progress.losses.append(report.loss)
             progress.iteration += 1
             progress.step += 1
             console.step(report.loss)
             self._checkpoint_if_due()
+        seconds = time.perf_counter() - start
         record = agree_on_epoch(
             state.cluster,
             progress.epoch,
-            time.perf_counter() - start,
+            seconds,
             progress.losses,
-            progress.iteration - first,
+            iteration_seconds,
             state.rows.take_rows(),
             state.log.take_stage_seconds(),
+            self._network.stop(f"epoch {progress.epoch}"),
         )
+        record.engine, record.ranks = self.engine.name, state.cluster.world
+        record.decisions = self.engine.decisions()
+        self.engine.epoch_ended(record.typical_seconds)
         state.log.flush()
         return record
 
@@ -203,6 +216,7 @@ class Trainer:
                 state.packed.module,
                 state.optimizer,
             )
+            self.engine.restore_decisions(self._progress.decisions)
             state.log.event("resumed", step=self._progress.step)
         elif self._is_first:
             refuse_finished(self._run_dir)
@@ -218,6 +232,7 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         state = self.state
+        self._progress.decisions = self.engine.decision_state()
         if self._is_first:
             save_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,

@@ -15,6 +15,7 @@ from hopper.engines import ENGINE_CLASSES, TrainState
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import (
     DTYPES,
+    check_ranks,
     check_request,
     make_model,
     make_sampler,
@@ -57,6 +58,7 @@ def run_rank(config: Config) -> None:
     )
     remote = None
     try:
+        check_ranks(config, cluster.world)
         if cluster.servers != graph.book.servers:
             raise RequestError(
                 f"{config.data.partitioned} has {graph.book.servers} partitions; with "

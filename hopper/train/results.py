@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -18,21 +19,27 @@ from hopper.traffic import CAUSES, Cause
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
-ROW_KINDS = [field.name for field in fields(RowCounts)]
+ROW_KINDS = [each.name for each in fields(RowCounts)]
 
 
 @dataclass
 class EpochRecord:
     """One epoch over all ranks.
 
-    seconds: the slowest rank's training time, evaluation left out. loss: mean over the epoch's
+    seconds: the slowest rank's training time, evaluation left out. typical_seconds: the slowest
+    rank's median iteration, times the iterations: what decisions go by, since neither a warm-up nor
+    a resumption within the epoch shows in it. loss: mean over the epoch's
     iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
     than all where the run was resumed within the epoch. bytes, rows: summed over ranks.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
+    decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
+    ranks say for whom that holds. nic_bytes: what each server's network interface sent, in order of
+    server; None where none is read.
     """
 
     epoch: int
     seconds: float
+    typical_seconds: float
     loss: float
     iterations: int
     measured_iterations: int
@@ -43,6 +50,10 @@ class EpochRecord:
     val: float | None = None
     evaluation_seconds: float = 0.0
     evaluation_bytes: int = 0
+    engine: str = ""
+    ranks: int = 0
+    decisions: dict[str, Any] = field(default_factory=dict)
+    nic_bytes: list[int] | None = None
 
 
 def agree_on_epoch(
@@ -50,34 +61,41 @@ def agree_on_epoch(
     epoch: int,
     seconds: float,
     losses: list[float],
-    measured: int,
+    iteration_seconds: list[float],
     rows: RowCounts,
     stage_seconds: dict[Stage, float],
+    nic_bytes: int | None = None,
 ) -> EpochRecord:
     """Combine every rank's counters into one record; takes the rank's traffic counters."""
     sent = cluster.traffic.take()
     mine = torch.tensor(
         [
             seconds,
+            median(iteration_seconds) * len(losses),
             *(float(sent[cause]) for cause in CAUSES),
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
+            -1.0 if nic_bytes is None else float(nic_bytes),
         ],
         dtype=torch.float64,
     )
     everyone = cluster.all_gather(mine, "control", f"adding up epoch {epoch}")
-    slowest, sums, means = everyone[:, 0].max(), everyone.sum(0), everyone.mean(0)
-    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(ROW_KINDS)
+    slowest, sums, means = everyone.amax(0), everyone.sum(0), everyone.mean(0)
+    first_ranks = everyone[:: cluster.ranks_per_server]
+    sent_by_server = [int(value) for value in first_ranks[:, -1]]
+    first_row, first_stage = 2 + len(CAUSES), 2 + len(CAUSES) + len(ROW_KINDS)
     return EpochRecord(
         epoch=epoch,
-        seconds=float(slowest),
+        seconds=float(slowest[0]),
+        typical_seconds=float(slowest[1]),
         loss=sum(losses) / len(losses),
         iterations=len(losses),
-        measured_iterations=measured,
+        measured_iterations=len(iteration_seconds),
         iteration_losses=losses,
-        bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
+        bytes={cause: int(sums[2 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
+        nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
     )
 
 

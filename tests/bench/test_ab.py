@@ -22,6 +22,7 @@ from hopper.bench.ab import (
     conclude,
     parity_config,
 )
+from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry, write_results
 from hopper.bench.statistics import figures
@@ -88,7 +89,7 @@ def test_results_have_the_schema(results: dict[str, Any]) -> None:
 
 def _check_run(run: Mapping[str, Any]) -> None:
     assert set(run) == {
-        *("engine", "options", "model", "round"),
+        *("label", "engine", "exact", "options", "model", "round"),
         *("epochs", "nic_bytes", "peak_rss_mib", "accuracy"),
     }
     assert run["nic_bytes"] is None
@@ -97,7 +98,10 @@ def _check_run(run: Mapping[str, Any]) -> None:
     assert 0 <= run["accuracy"]["test"] <= 1
     assert len(run["epochs"]) == 2
     for epoch in run["epochs"]:
-        assert set(epoch) == {"seconds", "loss", "iterations", "bytes", "rows", "stage_seconds"}
+        assert set(epoch) == {
+            *("seconds", "loss", "iterations", "decisions"),
+            *("bytes", "rows", "stage_seconds"),
+        }
         assert epoch["seconds"] > 0
         assert epoch["iterations"] == 3
         assert set(epoch["bytes"]) == set(CAUSES)
@@ -133,19 +137,21 @@ def again(finished: tuple[Path, int]) -> tuple[Plan, list[dict[str, Any]], list[
     out, _ = finished
     config = load_config(out / CONFIG_FILE)
     graph = PartitionedGraph.open(config.data.partitioned)
-    plan = Plan(config, ENGINES, out, 1, 60.0, graph, iterations=3)
+    contenders = parse_contenders(ENGINES)
+    plan = Plan(config, contenders, out, 1, 60.0, graph, iterations=3)
     summaries = [
-        json.loads((plan.run_dir(engine, 0) / "summary.json").read_text()) for engine in ENGINES
+        json.loads((plan.run_dir(each, 0) / "summary.json").read_text()) for each in contenders
     ]
-    entries = [run_entry(config, e, 0, s) for e, s in zip(ENGINES, summaries, strict=True)]
+    entries = [run_entry(config, e, 0, s) for e, s in zip(contenders, summaries, strict=True)]
     return plan, entries, summaries
 
 
 def _curves(plan: Plan) -> dict[str, list[float]]:
     curves = {}
-    for engine in plan.engines:
-        summary = json.loads((plan.run_dir(engine, None) / "summary.json").read_text())
-        curves[engine] = [loss for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
+    for contender in plan.contenders:
+        summary = json.loads((plan.run_dir(contender, None) / "summary.json").read_text())
+        losses = [loss for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
+        curves[contender.label] = losses
     return curves
 
 
@@ -164,7 +170,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     plan, entries, summaries = again
     curves = _curves(plan)
     last = parity_config(plan).train.record_gradients[-1]
-    path = plan.run_dir("hop", None) / "gradients" / f"step-{last}.safetensors"
+    path = plan.run_dir(Contender.parse("hop"), None) / "gradients" / f"step-{last}.safetensors"
     whole = path.read_bytes()
     with safe_open(str(path), framework="pt") as file:
         facts = file.metadata()

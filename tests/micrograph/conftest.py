@@ -7,14 +7,16 @@ sets.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import pytest
 
 WORDS = 1 << 64
 GOLDEN = 0x9E3779B97F4A7C15
-NEIGHBOURS, ROOTS = 1, 2
+NEIGHBOURS, ROOTS, LAYERS, LABOR = 1, 2, 5, 6
 
 Triple = tuple[str, str, str]
 Edge = tuple[int, int]
@@ -70,6 +72,40 @@ class Reference:
             drawn.append(top if pick in drawn else pick)
         return drawn
 
+    def weights(self, edges: Sequence[Edge]) -> dict[int, int]:
+        """Per source with an edge: its weight in layer samples."""
+        shares, out_degrees = Counter[int](), Counter(u for u, _ in edges)
+        in_degrees = Counter(v for _, v in edges)
+        for u, v in edges:
+            shares[u] += (1 << 32) // (in_degrees[v] + 1)
+        return {u: max(1, shares[u] // (out_degrees[u] + 1)) for u in out_degrees}
+
+    def thresholds(self, weights: Mapping[int, int], size: int) -> dict[int, int]:
+        """Per source: the variate, of 2^64, from which on it is not in a layer's sample."""
+        total = max(1, sum(weights.values()))
+        return {
+            u: WORDS if w * size >= total else w * (size * WORDS // total)
+            for u, w in weights.items()
+        }
+
+    def places(
+        self, kind: str, edges: Sequence[Edge], key: tuple[int, ...], node: int, size: int
+    ) -> list[int]:
+        """Positions drawn from a node's neighbour list; key without its first and last word."""
+        neighbours = sorted(u for u, v in edges if v == node)
+        degree = len(neighbours)
+        if size < 0:
+            return list(range(degree))
+        if kind == "node":
+            whole = self.key(NEIGHBOURS, *key, node)
+            return self.positions(whole, degree, min(degree, size))
+        word = LABOR if kind == "labor" else LAYERS
+        variates = [self.variate(self.key(word, *key, u), 0) for u in neighbours]
+        if kind == "labor":
+            return [i for i, r in enumerate(variates) if Fraction(r * degree, WORDS) < size]
+        limits = self.thresholds(self.weights(edges), size)
+        return [i for i, u in enumerate(neighbours) if variates[i] < limits[u]]
+
     def permutation(self, seed: int, epoch: int, ids: Sequence[int]) -> list[int]:
         key = self.key(ROOTS, seed, epoch)
         return sorted(ids, key=lambda each: (self.absorb(key, each), each))
@@ -82,8 +118,12 @@ class Reference:
         roots: Sequence[int],
         fanouts: Sequence[int],
         moment: tuple[int, int, int],
+        kind: str = "node",
     ) -> ReferenceSubgraph:
-        """Sample, given edges in order of edge id and ``moment`` = (seed, epoch, iteration)."""
+        """Sample, given edges in order of edge id and ``moment`` = (seed, epoch, iteration).
+
+        ``fanouts`` are the sizes of layers where ``kind`` is "layer".
+        """
         found = ReferenceSubgraph({name: [] for name in types}, [])
         found.nodes[target] += roots
         found.sizes.append({name: len(ids) for name, ids in found.nodes.items()})
@@ -91,13 +131,12 @@ class Reference:
             frontier = {name: list(ids) for name, ids in found.nodes.items()}
             found.edges.append({})
             for relation in sorted(relations):
-                key = self.key(NEIGHBOURS, *moment, hop, self.relation_key(relation))
+                key = (*moment, hop, self.relation_key(relation))
                 drawn = []
                 for node in frontier[relation[2]]:
                     # Python's sort is stable: parallel edges stay in order of edge id.
                     neighbours = sorted(u for u, v in relations[relation] if v == node)
-                    count = len(neighbours) if fanout < 0 else min(len(neighbours), fanout)
-                    for place in self.positions(self.absorb(key, node), len(neighbours), count):
+                    for place in self.places(kind, relations[relation], key, node, fanout):
                         drawn.append((node, place, neighbours[place]))
                         if neighbours[place] not in found.nodes[relation[0]]:
                             found.nodes[relation[0]].append(neighbours[place])

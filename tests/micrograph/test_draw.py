@@ -17,10 +17,15 @@ from scipy.stats import chi2
 from cache_server import draw
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph import source_draw
+from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
 from hopper.micrograph.sample import NeighborSampler
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "draws.md"
-WORD = st.integers(0, (1 << 64) - 1)
+WORDS = 1 << 64
+WORD = st.integers(0, WORDS - 1)
 # The first call compiles.
 unhurried = settings(deadline=None, max_examples=50)
 
@@ -89,25 +94,34 @@ def test_vectors_of_the_permutation(reference: Any) -> None:
         assert reference.permutation(row["seed"], row["epoch"], row["ids"]) == row["order"]
 
 
-def test_vector_of_the_subgraph(reference: Any) -> None:
-    row = vectors()["subgraph"]
-    relation, edges = Relation(*row["relation"]), row["edges"]
-    moment = row["seed"], row["epoch"], row["iteration"]
-    found = reference.sample(
-        {relation: edges}, ["node"], "node", row["roots"], row["fanouts"], moment
+@pytest.mark.parametrize(
+    ("name", "kind", "sampler_class"),
+    [
+        ("subgraph", "node", NeighborSampler),
+        ("layer_subgraph", "layer", LayerSampler),
+        ("labor_subgraph", "labor", LaborSampler),
+    ],
+)
+def test_vectors_of_subgraphs(
+    reference: Any, name: str, kind: str, sampler_class: type[NeighborSampler]
+) -> None:
+    row, relation, topology = vectors()[name], *graph_of_the_page()
+    edges = vectors()["subgraph"]["edges"]
+    sizes, frontiers = (
+        (row["fanouts"], row["sizes"]) if kind == "node" else (row["sizes"], row["frontiers"])
     )
+    moment = row["seed"], row["epoch"], row["iteration"]
+    found = reference.sample({relation: edges}, ["node"], "node", row["roots"], sizes, moment, kind)
     assert found.nodes["node"] == row["nodes"]
-    assert [size["node"] for size in found.sizes] == row["sizes"]
+    assert [size["node"] for size in found.sizes] == frontiers
     assert [[list(edge) for edge in hop[relation]] for hop in found.edges] == row["drawn"]
 
-    src, dst = np.array(edges).T.copy()
-    topology = build_topology(src, dst, 5, 5)
-    sampler = NeighborSampler(
-        {relation: topology}, {"node": np.arange(5)}, "node", row["fanouts"], row["seed"]
+    sampler = sampler_class(
+        {relation: topology}, {"node": np.arange(5)}, "node", sizes, row["seed"]
     )
     subgraph = sampler.sample(np.array(row["roots"]), row["epoch"], row["iteration"])
     assert subgraph.nodes["node"].tolist() == row["nodes"]
-    assert [size["node"] for size in subgraph.sizes] == row["sizes"]
+    assert [size["node"] for size in subgraph.sizes] == frontiers
     for hop, expected in zip(subgraph.hops, row["drawn"], strict=True):
         indptr, rows, places = hop[relation]
         heads = np.repeat(subgraph.nodes["node"][: indptr.size - 1], np.diff(indptr))
@@ -115,10 +129,49 @@ def test_vector_of_the_subgraph(reference: Any) -> None:
         assert drawn.tolist() == expected
 
 
+def graph_of_the_page() -> tuple[Relation, Topology]:
+    row = vectors()["subgraph"]
+    src, dst = np.array(row["edges"]).T.copy()
+    return Relation(*row["relation"]), build_topology(src, dst, 5, 5)
+
+
+def test_vectors_of_source_variates(reference: Any) -> None:
+    rows = vectors()["source_variates"]
+    assert {row["word"] for row in rows} == {draw.LAYERS, draw.LABOR}
+    for row in rows:
+        words = row["word"], row["seed"], row["epoch"], row["iteration"], row["hop"]
+        key = draw.key_of(*words, Relation(*row["relation"]).draw_key(), row["node"])
+        assert key == word(row["key"])
+        assert reference.key(*words, reference.relation_key(row["relation"]), row["node"]) == key
+        variate = int(draw.variate(np.uint64(key), np.uint64(0)))
+        assert variate == reference.variate(key, 0) == word(row["variate"])
+        if "degree" in row:
+            below = int(draw.below(np.uint64(variate), np.uint64(row["degree"])))
+            assert below == row["below"]
+            assert (below < row["fanout"]) is row["drawn"]
+
+
+def test_vectors_of_layer_weights(reference: Any) -> None:
+    row, (_, topology) = vectors()["layer_weights"], graph_of_the_page()
+    weights = source_draw.column_weights(topology.indptr, topology.indices, topology.out_degrees)
+    expected = reference.weights(vectors()["subgraph"]["edges"])
+    assert weights.tolist() == row["weights"] == [expected[u] for u in range(5)]
+    assert sum(row["weights"]) == row["total"]
+    for each in row["thresholds"]:
+        thresholds = make_thresholds(each["size"], weights)
+        assert int(thresholds.certain) == each["certain"]
+        assert int(thresholds.factor) == word(each["factor"])
+        limits = reference.thresholds(expected, each["size"])
+        for weight, limit in zip(row["weights"], map(limits.get, range(5)), strict=True):
+            certain = weight >= each["certain"]
+            assert limit == (WORDS if certain else weight * word(each["factor"]))
+
+
 def test_the_first_words_are_those_of_the_page(reference: Any) -> None:
     # A new use needs a new word, and a line in the page's table.
-    uses = [draw.NEIGHBOURS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS]
-    assert uses == [1, 2, 3, 4]
+    uses = [draw.NEIGHBOURS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS, draw.LAYERS, draw.LABOR]
+    uses += [draw.MERGING]
+    assert uses == [1, 2, 3, 4, 5, 6, 8]
     table = re.findall(r"^\| (\d) \| ([\w ]+) \|", DOCUMENT.read_text(), re.MULTILINE)
     assert [int(number) for number, _ in table] == uses
 

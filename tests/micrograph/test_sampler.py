@@ -24,6 +24,8 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 
@@ -38,6 +40,8 @@ RELATIONS = [
         ("paper", "venue"),
     )
 ]
+SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
+every_kind = pytest.mark.parametrize("kind", SAMPLERS)
 unhurried = settings(deadline=None, max_examples=25)
 
 
@@ -65,10 +69,14 @@ class Placed:
     global_ids: dict[str, NDArray[np.int64]]
 
     def sample(
-        self, roots: Sequence[int], fanouts: Sequence[int], moment: tuple[int, int, int]
+        self,
+        roots: Sequence[int],
+        fanouts: Sequence[int],
+        moment: tuple[int, int, int],
+        kind: str = "node",
     ) -> Subgraph:
         seed, epoch, iteration = moment
-        sampler = NeighborSampler(self.topologies, self.original_ids, "paper", fanouts, seed)
+        sampler = SAMPLERS[kind](self.topologies, self.original_ids, "paper", fanouts, seed)
         return sampler.sample(self.global_ids["paper"][list(roots)], epoch, iteration)
 
 
@@ -185,15 +193,18 @@ def same(one: Subgraph, other: Subgraph) -> bool:
     )
 
 
+@every_kind
 @settings(deadline=None, max_examples=60)
-@given(cases(), st.integers(1, 4), st.integers(0, 1 << 30))
+@given(case=cases(), servers=st.integers(1, 4), placement=st.integers(0, 1 << 30))
 def test_agrees_with_the_reference_on_any_partition(
-    reference: Any, case: Any, servers: int, placement: int
+    reference: Any, kind: str, case: Any, servers: int, placement: int
 ) -> None:
     """Catches every dependence on global ids: nodes, rows, sizes, edges and their order."""
     graph, roots, fanouts, moment = case
-    expected = reference.sample(graph.edges, list(graph.counts), "paper", roots, fanouts, moment)
-    subgraph = place(graph, servers, placement).sample(roots, fanouts, moment)
+    expected = reference.sample(
+        graph.edges, list(graph.counts), "paper", roots, fanouts, moment, kind
+    )
+    subgraph = place(graph, servers, placement).sample(roots, fanouts, moment, kind)
     assert original_nodes(subgraph) == expected.nodes
     assert subgraph.sizes == expected.sizes
     assert original_edges(subgraph) == expected.edges
@@ -202,17 +213,18 @@ def test_agrees_with_the_reference_on_any_partition(
     assert subgraph.iteration_key == key_of(DROPOUT, *moment)
 
 
+@every_kind
 @unhurried
-@given(cases(), st.data())
-def test_a_subgraph_is_the_union_of_its_micrographs(case: Any, data: Any) -> None:
+@given(case=cases(), data=st.data())
+def test_a_subgraph_is_the_union_of_its_micrographs(kind: str, case: Any, data: Any) -> None:
     """On one server together, on another partition one by one, and in random groups."""
     graph, roots, fanouts, moment = case
-    whole = place(graph, 1, 0).sample(roots, fanouts, moment)
+    whole = place(graph, 1, 0).sample(roots, fanouts, moment, kind)
     elsewhere = place(graph, 3, data.draw(st.integers(0, 99)))
     labels = [data.draw(st.integers(0, 2)) for _ in roots]
     groups = [[r for r, label in zip(roots, labels, strict=True) if label == g] for g in range(3)]
     for parts in ([[root] for root in roots], groups):
-        sampled = [elsewhere.sample(part, fanouts, moment) for part in parts]
+        sampled = [elsewhere.sample(part, fanouts, moment, kind) for part in parts]
         assert set().union(*map(edge_set, sampled)) == edge_set(whole)
         assert set().union(*map(node_set, sampled)) == node_set(whole)
 
@@ -237,11 +249,12 @@ def test_counts_and_replacement(case: Any) -> None:
                 assert neighbours[destination][position] == source
 
 
+@every_kind
 @unhurried
-@given(cases())
-def test_blocks(case: Any) -> None:
+@given(case=cases())
+def test_blocks(kind: str, case: Any) -> None:
     graph, roots, fanouts, moment = case
-    subgraph = place(graph, 3, 2).sample(roots, fanouts, moment)
+    subgraph = place(graph, 3, 2).sample(roots, fanouts, moment, kind)
     blocks = subgraph.hetero_blocks()
     assert len(blocks) == len(fanouts)
     for hop, relations in enumerate(reversed(blocks)):
@@ -271,11 +284,12 @@ def test_blocks(case: Any) -> None:
     )
 
 
+@every_kind
 @unhurried
-@given(cases())
-def test_frontiers_are_cumulative(case: Any) -> None:
+@given(case=cases())
+def test_frontiers_are_cumulative(kind: str, case: Any) -> None:
     graph, roots, fanouts, moment = case
-    subgraph = place(graph, 2, 3).sample(roots, fanouts, moment)
+    subgraph = place(graph, 2, 3).sample(roots, fanouts, moment, kind)
     assert original_nodes(subgraph)["paper"][: len(roots)] == roots
     for node_type, nodes in original_nodes(subgraph).items():
         assert len(set(nodes)) == len(nodes)
@@ -295,17 +309,18 @@ def test_blocks_of_a_graph_with_one_relation() -> None:
 
 
 def random_sampler(
-    nodes: int, edges: int, fanouts: Sequence[int], seed: int = 0
+    nodes: int, edges: int, fanouts: Sequence[int], seed: int = 0, kind: str = "node"
 ) -> NeighborSampler:
     """A sampler over a random homogeneous graph, its nodes relabelled at random."""
     generator = np.random.default_rng(17)
     src, dst = generator.integers(0, nodes, (2, edges))
     topology = build_topology(src, dst, nodes, nodes)
-    return NeighborSampler({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, seed)
+    return SAMPLERS[kind]({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, seed)
 
 
-def test_no_roots() -> None:
-    subgraph = random_sampler(20, 50, [3, -1]).sample(np.empty(0, np.int64), 0, 0)
+@every_kind
+def test_no_roots(kind: str) -> None:
+    subgraph = random_sampler(20, 50, [3, -1], kind=kind).sample(np.empty(0, np.int64), 0, 0)
     assert subgraph.num_roots == 0
     assert subgraph.num_edges == 0
     for block in subgraph.blocks():
@@ -320,10 +335,12 @@ def test_a_root_given_twice_is_refused_and_leaves_no_trace() -> None:
     assert same(sampler.sample(np.array([3, 7, 9]), 0, 0), before)
 
 
+@every_kind
 @pytest.mark.parametrize("fanouts", [[], [0], [5, -2], [3, 0, 3]])
-def test_fanouts_out_of_range(fanouts: list[int]) -> None:
-    with pytest.raises(ConfigError, match=r"sampler\.fanouts: expected .* got \["):
-        random_sampler(3, 3, fanouts)
+def test_fanouts_out_of_range(kind: str, fanouts: list[int]) -> None:
+    key = "layer_sizes" if kind == "layer" else "fanouts"
+    with pytest.raises(ConfigError, match=rf"sampler\.{key}: expected .* got \["):
+        random_sampler(3, 3, fanouts, kind=kind)
 
 
 def test_more_nodes_than_rows_can_name() -> None:
@@ -362,14 +379,18 @@ def test_a_relation_more_changes_no_draw_of_the_others() -> None:
         assert original_edges(one)[0][relation] == original_edges(other)[0][relation]
 
 
+@every_kind
 @pytest.mark.parametrize("moment", [(0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0)])
-def test_seed_epoch_iteration_and_hop_all_matter(moment: tuple[int, int, int, int]) -> None:
+def test_seed_epoch_iteration_and_hop_all_matter(
+    kind: str, moment: tuple[int, int, int, int]
+) -> None:
     """Isolated nodes aside, two moments draw differently for most of 200 nodes."""
     seed, epoch, iteration, hop = moment
-    roots, fanouts = np.arange(200), [2, 2]
+    roots, fanouts = np.arange(200), [40, 40] if kind == "layer" else [2, 2]
 
     def drawn(seed: int, epoch: int, iteration: int, hop: int) -> list[set[int]]:
-        subgraph = random_sampler(200, 4000, fanouts, seed).sample(roots, epoch, iteration)
+        sampler = random_sampler(200, 4000, fanouts, seed, kind)
+        subgraph = sampler.sample(roots, epoch, iteration)
         indptr, rows, _ = subgraph.hops[hop][EDGE]
         return [set(rows[indptr[v] : indptr[v + 1]].tolist()) for v in range(200)]
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.micrograph import frontier
+from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 
@@ -35,13 +37,13 @@ def same(one: Subgraph, other: Subgraph) -> bool:
 
 
 def random_sampler(
-    nodes: int, edges: int, fanouts: Sequence[int], seed: int = 0
+    nodes: int, edges: int, fanouts: Sequence[int], kind: type[NeighborSampler] = NeighborSampler
 ) -> NeighborSampler:
     """A sampler over a random homogeneous graph, its nodes relabelled at random."""
     generator = np.random.default_rng(17)
     src, dst = generator.integers(0, nodes, (2, edges))
     topology = build_topology(src, dst, nodes, nodes)
-    return NeighborSampler({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, seed)
+    return kind({EDGE: topology}, {"node": np.arange(nodes)}, "node", fanouts, 0)
 
 
 @pytest.fixture
@@ -56,9 +58,13 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_one_thread_or_two() -> None:
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [(NeighborSampler, [5, 6]), (LayerSampler, [9000, 4000]), (LaborSampler, [5, 6])],
+)
+def test_one_thread_or_two(kind: type[NeighborSampler], sizes: list[int]) -> None:
     roots = np.random.default_rng(0).permutation(20_000)[:1500]
-    sampler = random_sampler(20_000, 200_000, [5, 6])
+    sampler = random_sampler(20_000, 200_000, sizes, kind)
     on_two = sampler.sample(roots, 0, 0)
     numba.set_num_threads(1)
     assert same(sampler.sample(roots, 0, 0), on_two)

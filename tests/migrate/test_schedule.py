@@ -1,50 +1,81 @@
-"""The ring schedule: each step a permutation, every model on each of its groups once."""
+"""Who trains what where: models move between steps, none is lost, none arrives unannounced."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from hopper.migrate.schedule import visits
+from hopper.migrate.schedule import Move, Visit, visits
 
 RANKS = [1, 2, 3, 4, 7, 16]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_each_time_step_is_a_permutation(ranks: int) -> None:
-    timelines = [visits(rank, ranks) for rank in range(ranks)]
-    assert {len(timeline) for timeline in timelines} == {ranks}
-    for step in range(ranks):
-        assert {timeline[step].step for timeline in timelines} == {step}
-        assert sorted(timeline[step].model for timeline in timelines) == list(range(ranks))
+def ring(ranks: int) -> NDArray[np.int64]:
+    """[models, steps]: model d on rank (d + t) mod N at step t."""
+    return (np.arange(ranks)[:, None] + np.arange(ranks)) % ranks
+
+
+@st.composite
+def itineraries(draw: st.DrawFn) -> NDArray[np.int64]:
+    """Any number of models on any ranks at any steps."""
+    ranks, steps = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    places = st.lists(st.integers(0, ranks - 1), min_size=steps, max_size=steps)
+    return np.array(draw(st.lists(places, min_size=ranks, max_size=ranks)), np.int64)
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-def test_every_model_meets_each_of_its_groups_once(ranks: int) -> None:
-    met = sorted((visit.model, rank) for rank in range(ranks) for visit in visits(rank, ranks))
-    assert met == [(model, rank) for model in range(ranks) for rank in range(ranks)]
+def test_on_the_ring_every_rank_trains_one_model_a_step(ranks: int) -> None:
+    for rank in range(ranks):
+        timeline = visits(ring(ranks), rank)
+        assert [visit.step for visit in timeline] == list(range(ranks))
+        assert [visit.models for visit in timeline] == [
+            ((rank - step) % ranks,) for step in range(ranks)
+        ]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_models_start_at_home_and_move_to_the_next_rank(ranks: int) -> None:
-    timelines = [visits(rank, ranks) for rank in range(ranks)]
-    assert [timeline[0].model for timeline in timelines] == list(range(ranks))
-    for rank, timeline in enumerate(timelines):
-        following = (rank + 1) % ranks
-        for step in range(ranks - 1):
-            assert timelines[following][step + 1].model == timeline[step].model
+def test_a_ring_of_three_as_rank_0_lives_it() -> None:
+    assert visits(ring(3), 0) == [
+        Visit(0, arrivals=(), models=(0,), departures=(Move(0, 1),)),
+        Visit(1, arrivals=(Move(2, 2),), models=(2,), departures=(Move(2, 1),)),
+        Visit(2, arrivals=(Move(1, 2),), models=(1,), departures=()),
+    ]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_what_is_passed_on_is_received(ranks: int) -> None:
-    timelines = [visits(rank, ranks) for rank in range(ranks)]
-    sent, received = set(), set()
-    for rank, timeline in enumerate(timelines):
-        for visit in timeline:
-            if visit.pass_to is not None:
-                sent.add((visit.step + 1, rank, visit.pass_to, visit.model))
-            if visit.receive_from is not None:
-                received.add((visit.step, visit.receive_from, rank, visit.model))
-        assert timeline[0].receive_from is None
-        assert timeline[-1].pass_to is None
+def test_models_that_meet_are_trained_in_order_and_one_that_stays_does_not_move() -> None:
+    ranks = np.array([[0, 1], [1, 1]])
+    assert visits(ranks, 0) == [
+        Visit(0, arrivals=(), models=(0,), departures=(Move(0, 1),)),
+        Visit(1, arrivals=(), models=(), departures=()),
+    ]
+    assert visits(ranks, 1) == [
+        Visit(0, arrivals=(), models=(1,), departures=()),
+        Visit(1, arrivals=(Move(0, 0),), models=(0, 1), departures=()),
+    ]
+
+
+@settings(deadline=None)
+@given(itineraries())
+def test_what_leaves_arrives_and_every_model_is_trained_where_it_is_due(
+    ranks: NDArray[np.int64],
+) -> None:
+    count, steps = ranks.shape
+    timelines = [visits(ranks, rank) for rank in range(count)]
+    trained = {(m, v.step): rank for rank, t in enumerate(timelines) for v in t for m in v.models}
+    assert trained == {(m, s): ranks[m, s] for m in range(count) for s in range(steps)}
+    sent = {
+        (visit.step + 1, move.model, rank, move.rank)
+        for rank, timeline in enumerate(timelines)
+        for visit in timeline
+        for move in visit.departures
+    }
+    received = {
+        (visit.step, move.model, move.rank, rank)
+        for rank, timeline in enumerate(timelines)
+        for visit in timeline
+        for move in visit.arrivals
+    }
     assert sent == received
-    assert len(sent) == ranks * (ranks - 1)
+    assert all(origin != goal for _, _, origin, goal in sent)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hopper.models import build_model
 from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
@@ -117,3 +118,33 @@ def test_gat(dgl, graph, in_dim, width, concat):
     ]
     x = torch.randn(graph.num_nodes, in_dim)
     compare(ours, lambda x: join(theirs(g, x)), pairs, x, graph.block())
+
+
+def test_deepgcn(dgl, graph):
+    """The whole stack, rebuilt from dgl.nn.GraphConv and torch's layer norm."""
+    ours = build_model(
+        "deepgcn", in_dim=7, out_dim=3, layers=4, hidden=5, dtype=torch.float64, seed=1
+    )
+    for norm in ours.norms:
+        torch.nn.init.normal_(norm.weight)
+        torch.nn.init.normal_(norm.bias)
+    convolutions = []
+    for layer in ours.layers:
+        torch.nn.init.normal_(layer.bias)
+        theirs = dgl.nn.GraphConv(*layer.weight.shape, norm="both")
+        theirs.weight.data.copy_(layer.weight)
+        theirs.bias.data.copy_(layer.bias)
+        convolutions.append(theirs)
+    g = dgl.graph(graph.edges(self_loops=True), num_nodes=graph.num_nodes)
+    x = torch.randn(graph.num_nodes, 7, generator=torch.Generator().manual_seed(0))
+    h = convolutions[0](g, x)
+    for norm, convolution in zip(ours.norms[:-1], convolutions[1:], strict=True):
+        h = h + convolution(g, norm(h).relu())
+    expected = ours.classifier(ours.norms[-1](h).relu())
+    out = ours([graph.block()] * 4, x)
+    torch.testing.assert_close(out, expected, **TOLERANCE)
+    out.sin().sum().backward()
+    mine = [layer.weight.grad for layer in ours.layers]
+    expected.sin().sum().backward()
+    for layer, theirs in zip(mine, convolutions, strict=True):
+        torch.testing.assert_close(layer, theirs.weight.grad, **TOLERANCE)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
+import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from hopper.errors import ExactnessError
 from hopper.models import build_model, check_exactness
@@ -17,7 +21,13 @@ class Nested(nn.Module):
 
 @pytest.mark.parametrize(
     "inner",
-    [nn.BatchNorm1d(2), nn.BatchNorm2d(2), nn.SyncBatchNorm(2), nn.LazyBatchNorm1d()],
+    [
+        nn.BatchNorm1d(2),
+        nn.BatchNorm1d(2, track_running_stats=False),
+        nn.BatchNorm2d(2),
+        nn.SyncBatchNorm(2),
+        nn.LazyBatchNorm1d(),
+    ],
 )
 def test_batch_norm_is_refused(inner):
     with pytest.raises(ExactnessError, match=r"model: stack\.1 .*BatchNorm.*LayerNorm"):
@@ -45,11 +55,79 @@ def test_the_module_itself_is_named():
         check_exactness(nn.Dropout(0.1))
 
 
-@pytest.mark.parametrize("inner", [nn.Dropout(0.0), nn.LayerNorm(2), nn.InstanceNorm1d(2)])
+class GraphNorm(nn.Module):
+    """Stands for a graph library's norm over the nodes of a pass."""
+
+
+class PairNorm(GraphNorm):
+    pass
+
+
+class RowNorm(nn.Module):
+    """Stands for a user's own batch norm: it keeps a running mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(2))
+
+
+class LayerNorm(nn.Module):
+    """Stands for PyTorch Geometric's."""
+
+    def __init__(self, mode):
+        super().__init__()
+        self.mode = mode
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        GraphNorm(),
+        PairNorm(),
+        RowNorm(),
+        LayerNorm("graph"),
+        nn.InstanceNorm1d(2, track_running_stats=True),
+    ],
+)
+def test_other_norms_over_rows_are_refused(inner):
+    with pytest.raises(ExactnessError, match=r"model: stack\.1 .*share a pass.*nn\.LayerNorm"):
+        check_exactness(Nested(inner))
+
+
+def test_what_changes_with_every_pass_is_refused():
+    for inner in (parametrizations.spectral_norm(nn.Linear(2, 2)), old_spectral_norm()):
+        with pytest.raises(ExactnessError, match=r"model: stack\.1.*every pass.*weight_norm"):
+            check_exactness(Nested(inner))
+
+
+def old_spectral_norm():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.spectral_norm(nn.Linear(2, 2))
+
+
+def test_random_slopes_are_refused():
+    with pytest.raises(ExactnessError, match=r"model: stack\.1 \(RReLU\).*LeakyReLU"):
+        check_exactness(Nested(nn.RReLU()))
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        nn.Dropout(0.0),
+        nn.LayerNorm(2),
+        nn.RMSNorm(2),
+        nn.GroupNorm(1, 2),
+        nn.InstanceNorm1d(2),
+        LayerNorm("node"),
+        nn.RReLU(0.2, 0.2),
+        parametrizations.weight_norm(nn.Linear(2, 2)),
+    ],
+)
 def test_harmless_modules_pass(inner):
     check_exactness(Nested(inner))
 
 
-@pytest.mark.parametrize("name", ["gcn", "sage", "gat"])
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "deepgcn", "film"])
 def test_our_models_pass(name):
     check_exactness(build_model(name, in_dim=2, out_dim=2, layers=2, hidden=2, dropout=0.5))

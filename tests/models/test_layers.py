@@ -11,12 +11,13 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.models import GNN, Layer, build_model
 from hopper.models.dropout import EdgeDropout, RowDropout, SelfDropout
+from hopper.models.film import FiLMLayer
 from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer, edge_weights
 from hopper.models.sage import SAGELayer
 from hopper.ops import message_passing
 
-NAMES = ["gcn", "sage", "gat"]
+NAMES = ["gcn", "sage", "gat", "deepgcn", "film"]
 
 
 def model_of(name, **changes):
@@ -25,10 +26,13 @@ def model_of(name, **changes):
 
 
 def layers_of(in_dim, out_dim):
+    film = FiLMLayer(in_dim, out_dim).double()
+    torch.nn.init.normal_(film.modulation.weight)
     return [
         GCNLayer(in_dim, out_dim, activation=torch.relu).double(),
         SAGELayer(in_dim, out_dim, activation=torch.relu).double(),
         GATLayer(in_dim, out_dim, 2, concat=True, dropout=0.3).double(),
+        film,
     ]
 
 
@@ -72,7 +76,7 @@ def test_declarations_hold(graph):
         one, other = (rows_for(graph, seed=s)[block.dst_original] for s in (2, 3))
         same = torch.equal(layer.aggregate(block, z_src, one), layer.aggregate(block, z_src, other))
         assert same is not layer.reads_destination
-    assert [layer.algebra for layer in layers_of(2, 2)] == ["sum", "mean", "softmax"]
+    assert [layer.algebra for layer in layers_of(2, 2)] == ["sum", "mean", "softmax", "mean"]
 
 
 @pytest.mark.parametrize("layer_class", [GCNLayer, SAGELayer])

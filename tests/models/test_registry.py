@@ -8,6 +8,8 @@ from torch import nn
 
 from hopper.errors import ConfigError
 from hopper.models import build_model
+from hopper.models.deepgcn import DeepGCN
+from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
 from hopper.models.sage import GraphSAGE
@@ -20,7 +22,10 @@ def same(one, other):
     return all(a == b and torch.equal(p, q) for (a, p), (b, q) in pairs)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", GraphSAGE), ("gat", GAT)])
+KINDS = {"gcn": GCN, "sage": GraphSAGE, "gat": GAT, "deepgcn": DeepGCN, "film": FiLM}
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_initialisation_depends_on_the_seed_only(name, kind):
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -38,9 +43,10 @@ def test_initialisation_depends_on_the_seed_only(name, kind):
     assert not same(one, build_model(name, **OPTIONS, seed=8))
 
 
-def test_dtype():
-    single = build_model("gat", **OPTIONS, seed=7)
-    double = build_model("gat", **OPTIONS, seed=7, dtype=torch.float64)
+@pytest.mark.parametrize("name", KINDS)
+def test_dtype(name):
+    single = build_model(name, **OPTIONS, seed=7)
+    double = build_model(name, **OPTIONS, seed=7, dtype=torch.float64)
     assert {p.dtype for p in single.parameters()} == {torch.float32}
     assert {p.dtype for p in double.parameters()} == {torch.float64}
     assert same(single, double.float())
@@ -90,9 +96,7 @@ def test_a_class_of_one_s_own(own_package):
         ("nowhere_at_all:Own", "module 'nowhere_at_all' cannot be imported .ModuleNotFoundError"),
         ("broken_models_for_test:Own", "cannot be imported .OSError: no such library"),
         (":Own", "module '' cannot be imported"),
-        ("gin", r"expected gcn, sage, gat or package\.module:Class; given 'gin'"),
-        ("deepgcn", "deepgcn is not built yet"),
-        ("film", "film is not built yet"),
+        ("gin", r"expected gcn, sage, gat, deepgcn, film or package\.module:Class; given 'gin'"),
         ("rgcn", "rgcn is not built yet"),
         ("rgat", "rgat is not built yet"),
         ("hgt", "hgt is not built yet"),

@@ -161,6 +161,8 @@ class Runs:
                 "run_dir": str(self._folder / name),
                 **train,
             },
+            # Decisions from clocks differ from run to run.
+            "hop": {"merge": "off"},
             "cluster": {"timeout_seconds": 20.0},
         }
         file = self._folder / f"{name}.json"

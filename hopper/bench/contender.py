@@ -1,0 +1,90 @@
+"""What an A/B compares: an engine, perhaps with options of its own.
+
+Written ``ENGINE[:KEY=VALUE]...``, as in ``hop:merge=off:pregather=false``; a key without a section
+is one of the section that has the engine's name. The text is also the label in tables and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hopper.config import Config, make_config
+from hopper.engines import ENGINE_CLASSES
+from hopper.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a comparison.
+
+    Attributes
+    ----------
+    label: as it was written.
+    engine: name of the engine.
+    words: what to add to ``hopper train CONFIG``.
+    """
+
+    label: str
+    engine: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Contender:
+        """Read ``ENGINE[:KEY=VALUE]...``.
+
+        Raises
+        ------
+        RequestError: an option is not KEY=VALUE.
+        """
+        engine, *options = text.split(":")
+        words = [f"--train.engine={engine}"]
+        for option in options:
+            key, equals, value = option.partition("=")
+            if not equals or not key:
+                raise RequestError(
+                    f"--engines: {text}: expected ENGINE[:KEY=VALUE]..., got option {option!r}"
+                )
+            words.append(f"--{key if '.' in key else f'{engine}.{key}'}={value}")
+        return cls(text, engine, tuple(words))
+
+    @property
+    def exact(self) -> bool:
+        """Whether its gradient is that of every other exact engine."""
+        return ENGINE_CLASSES[self.engine].exact
+
+    @property
+    def folder(self) -> str:
+        """A name for its files."""
+        return self.label.replace(":", "-").replace("=", "-").replace("/", "-")
+
+    def configure(self, config: Config) -> Config:
+        """The configuration that it runs with.
+
+        Raises
+        ------
+        ConfigError: names the key at fault.
+        """
+        return make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+
+    def options(self, config: Config) -> dict[str, Any]:
+        """The options that its engine alone reads: the section of its name, if it has one."""
+        section = getattr(self.configure(config), self.engine, None)
+        return section.model_dump() if section is not None else {}
+
+
+def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
+    """Read what is to be compared.
+
+    Raises
+    ------
+    RequestError: none is named, one twice, or one is no engine.
+    """
+    if len(set(texts)) != len(texts) or not texts:
+        raise RequestError(f"--engines: expected distinct names, given {','.join(texts)!r}")
+    contenders = tuple(Contender.parse(text) for text in texts)
+    for contender in contenders:
+        if contender.engine == "auto":
+            raise RequestError('--engines: name the engines; "auto" is none')
+    return contenders

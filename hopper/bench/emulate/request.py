@@ -1,0 +1,138 @@
+"""What is asked of an emulated cluster, read from words and checked before anything is made."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hopper.config import Config
+from hopper.errors import RequestError
+
+MOST_HOSTS: Final = 200
+DEFAULT_RATE: Final = "1gbit"
+NO_RATE: Final = "none"
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit)", re.IGNORECASE)
+_BITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)(k|m|g|kib|mib|gib)?", re.IGNORECASE)
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_LEAST_CPUS: Final = 0.05
+_LEAST_MEMORY: Final = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Request:
+    """An emulated cluster as it was asked for.
+
+    Attributes
+    ----------
+    hosts: P, one for each partition.
+    link_rate: the words of the request, such as "1gbit" or "none".
+    host_cpus: CPUs each host may use; None = no bound.
+    host_memory: bytes each host may use; None = no bound.
+    """
+
+    hosts: int
+    link_rate: str = DEFAULT_RATE
+    host_cpus: float | None = None
+    host_memory: int | None = None
+
+    @property
+    def bits_per_second(self) -> int | None:
+        """The rate of every link in each direction; None = not limited."""
+        return parse_rate(self.link_rate)
+
+    def check(self, config: Config, servers: int) -> None:
+        """Refuse what does not fit the run.
+
+        Raises
+        ------
+        RequestError: as many hosts as partitions are needed, and servers that are started here.
+        """
+        if self.hosts != servers:
+            raise RequestError(
+                f"--emulate: {config.data.partitioned} has {servers} partitions, which need "
+                f"{servers} hosts; given {self.hosts}"
+            )
+        if config.cluster.servers:
+            raise RequestError(
+                "--emulate starts the feature servers on its hosts: cluster.servers must be "
+                f"empty, given {config.cluster.servers}"
+            )
+        if config.cluster.interface:
+            raise RequestError(
+                "--emulate reads the counters of its hosts' interfaces: cluster.interface must be "
+                f"empty, given {config.cluster.interface!r}"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """For results.json; says nothing of whether it could be had."""
+        return {
+            "hosts": self.hosts,
+            "link_rate": self.link_rate,
+            "host_cpus": self.host_cpus,
+            "host_memory": self.host_memory,
+        }
+
+
+def make_request(
+    hosts: int,
+    link_rate: str | None = None,
+    host_cpus: float | None = None,
+    host_memory: str | None = None,
+) -> Request:
+    """Check the words of ``--emulate``, ``--link-rate``, ``--host-cpus`` and ``--host-memory``.
+
+    Raises
+    ------
+    RequestError: names the option, what was expected and what came.
+    """
+    if not 1 <= hosts <= MOST_HOSTS:
+        raise RequestError(f"--emulate: expected 1 to {MOST_HOSTS} hosts, given {hosts}")
+    if host_cpus is not None and not _LEAST_CPUS <= host_cpus < math.inf:
+        raise RequestError(f"--host-cpus: expected at least {_LEAST_CPUS:g}, given {host_cpus:g}")
+    rate = (link_rate or DEFAULT_RATE).lower()
+    parse_rate(rate)
+    memory = None if host_memory is None else parse_size(host_memory)
+    return Request(hosts, rate, host_cpus, memory)
+
+
+def parse_rate(text: str) -> int | None:
+    """Bits per second of "100mbit" and the like; None for "none".
+
+    Raises
+    ------
+    RequestError: another form, or nothing per second.
+    """
+    match = _RATE.fullmatch(text)
+    if text.lower() == NO_RATE:
+        return None
+    bits = int(float(match[1]) * _BITS[match[2].lower()]) if match else 0
+    if bits < _BITS["kbit"]:
+        raise RequestError(
+            f"--link-rate: expected {NO_RATE}, or a number of at least 1 kbit with its unit kbit, "
+            f"mbit or gbit, such as 100mbit; given {text!r}"
+        )
+    return bits
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "2G", "512M" and the like (powers of 1024).
+
+    Raises
+    ------
+    RequestError: another form, or too little for a feature server and a rank.
+    """
+    match = _SIZE.fullmatch(text)
+    size = 0
+    if match:
+        unit = (match[2] or "").lower().removesuffix("ib")
+        size = int(float(match[1]) * _UNITS[unit])
+    if size < _LEAST_MEMORY:
+        raise RequestError(
+            f"--host-memory: expected at least {_LEAST_MEMORY >> 20}M, as a number with K, M or G; "
+            f"given {text!r}"
+        )
+    return size

@@ -1,0 +1,225 @@
+"""One training run over emulated hosts: on each its feature server and its ranks."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from hopper.bench.emulate.agent import read_failures
+from hopper.bench.emulate.commands import signals_held
+from hopper.bench.emulate.hosts import EmulatedCluster
+from hopper.bench.emulate.limits import ran_out_of_memory
+from hopper.bench.emulate.network import INTERFACE, end_processes
+from hopper.bench.train_process import last_lines, run_dir_words
+from hopper.config import Config, load_config
+from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
+from hopper.train.feature_servers import FeatureServers, feature_servers, stop_processes
+from hopper.train.launch import prepare, read_summary, write_config
+from hopper.train.rank_processes import (
+    POLL_SECONDS,
+    Failure,
+    explain,
+    how_it_ended,
+    was_killed,
+)
+
+HOSTS_FOLDER: Final = "hosts"
+_MEETING_PORT: Final = 29500
+_STOP_SECONDS: Final = 15.0
+_GRACE_SECONDS: Final = 10.0
+"""how long the hosts of ranks that miss another have to end by themselves, and to tell whom"""
+
+
+def train_on_hosts(
+    cluster: EmulatedCluster,
+    what: str,
+    config_file: Path,
+    run_dir: Path,
+    overrides: Sequence[str],
+    limit: float,
+) -> dict[str, Any]:
+    """Train over emulated hosts, from the start of servers and ranks to the run's summary.
+
+    What they print goes to files in ``run_dir``. Whatever ends the wait, nothing runs on the hosts
+    when this returns. Must be called from the process and main thread that built the hosts.
+
+    Parameters
+    ----------
+    what: names the run in errors, such as "hop, round 2".
+    overrides: words ``--section.key value`` after those of the run directory.
+    limit: seconds that the whole run may take.
+
+    Returns
+    -------
+    The run's summary.json; its epochs have ``nic_bytes``.
+
+    Raises
+    ------
+    ClusterError: the run failed; names the host, and the rank or server that failed first.
+    DeadlineExceeded: it did not end in time.
+    """
+    deadline = time.monotonic() + limit
+    run_dir.mkdir(parents=True, exist_ok=True)
+    config = load_config(config_file, [*run_dir_words(run_dir), *overrides])
+    threads = config.train.threads or threads_per_rank(cluster, config.cluster.ranks_per_server)
+    values = config.model_dump()
+    values["cluster"]["interface"] = INTERFACE
+    values["train"]["threads"] = threads
+    config = Config.model_validate(values)
+    _graph, _ranks, run_dir = prepare(config)
+    places = [host.place for host in cluster.hosts]
+    try:
+        with _emptied(cluster), feature_servers(config, run_dir, places) as servers:
+            write_config(config, run_dir, servers.addresses)
+            with _agents(cluster, config, run_dir) as agents:
+                if not _await(cluster, agents, servers, run_dir, deadline):
+                    raise DeadlineExceeded(what, "training", limit)
+    except DeadlineExceeded as error:
+        if error.who == what:
+            raise
+        raise ClusterError(f"{what}: {error} (all of it: {run_dir})") from error
+    except ClusterError as error:
+        raise ClusterError(f"{what}: {error} (all of it: {run_dir})") from error
+    return read_summary(run_dir)
+
+
+def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
+    """CPU threads of a rank: a host's CPUs divided by its ranks; without a bound on hosts, the
+    machine's by all ranks. At least 1."""
+    cpus = cluster.request.host_cpus
+    if cpus is not None:
+        return max(1, math.ceil(cpus) // ranks_per_server)
+    return max(1, len(os.sched_getaffinity(0)) // (len(cluster.hosts) * ranks_per_server))
+
+
+@contextmanager
+def _emptied(cluster: EmulatedCluster) -> Iterator[None]:
+    """Leave nothing running on the hosts, not even what does not react."""
+    try:
+        yield
+    finally:
+        with signals_held():
+            for host in cluster.hosts:
+                end_processes(host.network.namespace)
+
+
+@contextmanager
+def _agents(
+    cluster: EmulatedCluster, config: Config, run_dir: Path
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start torchrun's agent on every host; all have ended after this context."""
+    folder = run_dir / HOSTS_FOLDER
+    folder.mkdir(exist_ok=True)
+    environment = os.environ | {
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+        "NCCL_SOCKET_IFNAME": INTERFACE,
+        "OMP_NUM_THREADS": str(config.train.threads),
+        # Hosts share this machine's cores: a thread that waits must not spin on one.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    endpoint = f"{cluster.hosts[0].network.address}:{_MEETING_PORT}"
+    agents: list[subprocess.Popen[bytes]] = []
+    try:
+        for index, host in enumerate(cluster.hosts):
+            _failures_file(run_dir, index).unlink(missing_ok=True)
+            command = [
+                *host.place.prefix,
+                *(sys.executable, "-m", "hopper.bench.emulate.agent", str(run_dir / "config.json")),
+                *("--ranks", str(config.cluster.ranks_per_server), "--host", str(index)),
+                *("--hosts", str(len(cluster.hosts)), "--endpoint", endpoint),
+                *("--failures", str(_failures_file(run_dir, index))),
+            ]
+            with _log_file(run_dir, index).open("wb") as log:
+                agents.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=environment,
+                        # Ctrl-C reaches this process alone, which then ends the run in order.
+                        start_new_session=True,
+                    )
+                )
+        yield agents
+    finally:
+        stop_processes(agents, _STOP_SECONDS)
+
+
+def _await(
+    cluster: EmulatedCluster,
+    agents: Sequence[subprocess.Popen[bytes]],
+    servers: FeatureServers,
+    run_dir: Path,
+    deadline: float,
+) -> bool:
+    """Wait for every agent to end well; False if the deadline came first.
+
+    Raises
+    ------
+    ServerLost, ClusterError: what ended first, and on which host.
+    """
+    judged_at = math.inf
+    while True:
+        lost = servers.find_lost()
+        if lost is not None:
+            raise ServerLost(f"{lost}; the ranks were ended")
+        codes = [agent.poll() for agent in agents]
+        if all(code == 0 for code in codes):
+            return True
+        if any(codes):
+            judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)
+            failures = [
+                each
+                for i in range(len(agents))
+                for each in read_failures(_failures_file(run_dir, i))
+            ]
+            known = any(was_killed(each) for each in failures) or min(c or 0 for c in codes) < 0
+            if known or None not in codes or time.monotonic() > judged_at:
+                raise ClusterError(_judge(cluster, agents, failures, run_dir))
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+
+
+def _judge(
+    cluster: EmulatedCluster,
+    agents: Sequence[subprocess.Popen[bytes]],
+    failures: Sequence[Failure],
+    run_dir: Path,
+) -> str:
+    """What failed first, on which host; the rest failed in consequence."""
+    told = ""
+    silent = [i for i, agent in enumerate(agents) if agent.returncode and agent.returncode < 0]
+    if not failures:
+        silent = silent or [i for i, agent in enumerate(agents) if agent.returncode]
+    if silent:
+        index = silent[0]
+        code = agents[index].returncode
+        told = (
+            f"host {index}: the agent of its ranks (pid {agents[index].pid}) "
+            f"{how_it_ended(code)}: {last_lines(_log_file(run_dir, index))}"
+        )
+    else:
+        told = str(explain(failures))
+    starved = [i for i, host in enumerate(cluster.hosts) if ran_out_of_memory(host.cgroups)]
+    if starved:
+        bound = (cluster.request.host_memory or 0) / 2**20
+        hosts = ", ".join(f"host {i}" for i in starved)
+        told += f"; {hosts} reached the bound of {bound:g} MiB (--host-memory)"
+    return told
+
+
+def _log_file(run_dir: Path, index: int) -> Path:
+    return run_dir / HOSTS_FOLDER / f"{index}.log"
+
+
+def _failures_file(run_dir: Path, index: int) -> Path:
+    return run_dir / HOSTS_FOLDER / f"{index}.json"

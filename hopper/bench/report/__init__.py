@@ -1,0 +1,26 @@
+"""``hopper report``: a self-contained HTML page about an A/B or a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from hopper.bench.report.page import page
+from hopper.bench.report.source import read_source
+from hopper.train.results import write_text
+
+__all__ = ["REPORT_FILE", "write_report"]
+
+REPORT_FILE: Final = "report.html"
+
+
+def write_report(folder: Path) -> Path:
+    """Write ``report.html`` into an A/B's or a run's folder; returns where it is.
+
+    Raises
+    ------
+    RequestError: the folder is neither, or a file of it is not what it should be.
+    """
+    path = folder / REPORT_FILE
+    write_text(path, page(read_source(folder)))
+    return path

@@ -1,0 +1,160 @@
+"""The top of the page: what was found, in a sentence, and a card per engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hopper.bench.report import bars, units
+from hopper.bench.report.findings import Findings
+from hopper.bench.report.markup import Child, Markup, tag
+from hopper.bench.report.source import Source
+from hopper.bench.statistics import CONFIDENCE, Ratio, measured_epochs
+
+
+def headline(source: Source, found: Findings) -> str:
+    """What was found, as a heading."""
+    data = str(source.results.dataset.get("name", "")) or source.folder.resolve().name
+    if source.kind == "run":
+        name = source.names[0]
+        return f"{name} on {data}: {units.seconds(found.figures[name].seconds)} an epoch"
+    if found.problems:
+        return "No speed-up can be told"
+    ratios = found.ratios.get(found.baselines[0], {}) if found.baselines else {}
+    told = {name: ratio for name, ratio in ratios.items() if name not in found.approximate}
+    if not told:
+        return f"{units.listed(source.names)} on {data}"
+    name, best = max(told.items(), key=lambda each: each[1].mean)
+    baseline = found.baselines[0]
+    if best.low is not None and best.high is not None and best.low <= 1:
+        if best.high < 1:
+            return f"No engine is faster than {baseline}; {name} comes closest"
+        return f"No engine is clearly faster than {baseline}"
+    if best.mean < 1:
+        return f"No engine is faster than {baseline}; {name} comes closest"
+    return f"{name} trains {best.mean:.2f} times as fast as {baseline}"
+
+
+def hero(source: Source, found: Findings) -> Markup:
+    """Heading, what was compared, refusal if there is one, cards."""
+    kind = "A/B comparison" if source.kind == "ab" else "Training run"
+    data = str(source.results.dataset.get("name", ""))
+    return tag(
+        "header",
+        tag("p", " · ".join(each for each in (f"Hopper {kind}", data, _model(source)) if each),
+            class_="overline"),
+        tag("h1", headline(source, found)),
+        tag("p", _lead(source, found), class_="lead"),
+        _refusal(found),
+        _cards(source, found),
+    )  # fmt: skip
+
+
+def _model(source: Source) -> str:
+    model = source.results.runs[0].model
+    told = [str(model.get("name", ""))]
+    told += [f"{model[key]} {word}" for key, word in (("layers", "layers"),) if key in model]
+    told += [f"hidden {model['hidden']}"] if "hidden" in model else []
+    return ", ".join(each for each in told if each)
+
+
+def _lead(source: Source, found: Findings) -> str:
+    run = source.results.runs[0]
+    epochs = units.things(len(measured_epochs(run.model_dump())), "measured epoch")
+    if source.kind == "run":
+        return f"{epochs} of {units.things(len(run.epochs), 'epoch')}; the first warms up."
+    rounds = len({each.round for each in source.results.runs})
+    text = (
+        f"{units.things(rounds, 'interleaved round')} of {epochs} on identical seeds, roots and "
+        "draws."
+    )
+    if found.problems:
+        return text
+    checked = [v for n, v in found.gradients.items() if n not in found.approximate and v is not None]
+    if checked:
+        text += (
+            f" All exact engines computed the same gradient: largest relative difference "
+            f"{max(checked):.1e}, limit {found.gradient_limit:g}."
+        )
+    if rounds < 2:
+        text += " One round only: speed-ups have no interval."
+    return text
+
+
+def _refusal(found: Findings) -> Child:
+    if not found.problems:
+        return None
+    return tag(
+        "div",
+        tag("h2", "Refused: the engines did not compute the same"),
+        tag("p", "A speed-up compares engines that do the same work. These do not, so their times "
+            "are shown but not set against each other."),
+        tag("ul", [tag("li", problem) for problem in found.problems]),
+        class_="refusal",
+        role="alert",
+    )  # fmt: skip
+
+
+def _cards(source: Source, found: Findings) -> Markup:
+    cards = [_card(source, found, index, name) for index, name in enumerate(source.names)]
+    return tag("div", cards, class_="cards")
+
+
+def _card(source: Source, found: Findings, index: int, name: str) -> Markup:
+    own = found.figures[name]
+    told: list[Child] = []
+    ratios = [(b, found.ratio(name, b)) for b in found.baselines if b != name]
+    first = next((ratio for _, ratio in ratios if ratio is not None), None)
+    if first is not None:
+        big = tag("p", f"{first.mean:.2f}", tag("span", "×"), class_="big")
+        told += [_interval(b, ratio, ratio is first) for b, ratio in ratios if ratio is not None]
+        told.append(tag("p", f"{units.seconds(own.seconds)} an epoch"))
+    else:
+        big = tag("p", units.seconds(own.seconds), class_="big")
+        told.append(tag("p", "an epoch"))
+    told.append(tag("p", f"{units.size(sum(own.bytes.values()))} sent, {_sent(found, name)}"))
+    badges = [tag("span", word, class_="badge") for word in _badges(found, name)]
+    heading = tag("h2", tag("span", class_=f"swatch e{index % 8}", aria_hidden="true"), name, badges)
+    return tag("div", heading, big, told, class_="card")
+
+
+def _badges(found: Findings, name: str) -> Sequence[str]:
+    badges = ["baseline"] if found.baselines and name == found.baselines[0] else []
+    return [*badges, "approximate"] if name in found.approximate else badges
+
+
+def _interval(baseline: str, ratio: Ratio, is_first: bool) -> Markup:
+    """Words on a ratio; the first one's number stands above them already."""
+    text = f"as fast as {baseline}" if is_first else f"{ratio.mean:.2f}× as fast as {baseline}"
+    if ratio.low is not None and ratio.high is not None:
+        interval = f"{CONFIDENCE:.0%} interval {ratio.low:.2f} to {ratio.high:.2f}"
+    else:
+        interval = "one round, no interval"
+    return tag("p", text, tag("br"), tag("small", interval))
+
+
+def _sent(found: Findings, name: str) -> str:
+    """Feature bytes against the first baseline's, where that may be told."""
+    own = found.figures[name].bytes["feature"]
+    if not found.baselines or found.problems or name == found.baselines[0] or not own:
+        return f"{units.size(own)} of it features"
+    factor = found.figures[found.baselines[0]].bytes["feature"] / own
+    return f"{units.three_digits(factor)}× fewer feature bytes" if factor >= 1.005 else (
+        f"{units.size(own)} of it features"
+    )
+
+
+def ratios_section(source: Source, found: Findings) -> Child:
+    """Speed-ups on an axis, a chart for each baseline."""
+    colours = {name: index % 8 for index, name in enumerate(source.names)}
+    charts = [
+        bars.ratios(
+            f"Speed-up over {baseline}",
+            f"Epoch time of {baseline} divided by the engine's, geometric mean over paired rounds, "
+            f"with the {CONFIDENCE:.0%} interval of Student's t.",
+            {name: (colours[name], ratio) for name, ratio in found.ratios[baseline].items()},
+        )
+        for baseline in found.baselines
+        if found.ratios.get(baseline)
+    ]
+    notes = [tag("p", each, class_="note") for each in found.unpaired]
+    return [*charts, *notes] if charts or notes else None

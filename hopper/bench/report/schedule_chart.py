@@ -1,0 +1,239 @@
+"""The time steps as they ran: ranks below each other, what each did when, models passing on.
+
+Two colourings of the same marks, chosen by style.css: by model, and by stage. Time is a share of
+the width, so zooming is a wider chart, and a common time axis a narrower one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hopper.bench.report import units
+from hopper.bench.report.bars import legend
+from hopper.bench.report.markup import Markup, joined, percent, tag
+from hopper.bench.report.spans import Passage, Span, Timeline
+from hopper.bench.report.tables import Cell, table
+from hopper.run_log import STAGES
+
+_ROW: Final = 38
+_BAR: Final = 26
+_THIN: Final = {"wait": 8, "migrate": 14, "sync": 14}
+"""heights of what is no work, below that of work"""
+_AXIS: Final = 24
+_SHORTEST: Final = 2e-4
+"""share of the iteration below which a span would be thinner than a hair"""
+_LABELLED: Final = 0.028
+_PALETTE: Final = 8
+
+
+def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
+    """All recorded iterations of all names, with what chooses between them."""
+    several = max((len(each) for each in timelines.values()), default=0)
+    hop = any(span.model is not None for each in timelines.values() for t in each for span in t.spans)
+    panels = [
+        tag(
+            "div",
+            [
+                _chart(name, recorded[index], _longest(timelines, index))
+                for name, recorded in timelines.items()
+                if index < len(recorded)
+            ],
+            class_="iteration",
+            data_iteration=index,
+        )
+        for index in range(several)
+    ]
+    first = next(iter(timelines.values()))
+    names = [f"Iteration {each.iteration}" for each in max(timelines.values(), key=len)]
+    return tag(
+        "div",
+        _controls(names, hop),
+        tag("p", f"Epoch {first[0].epoch}, the last one recorded.", class_="unseen"),
+        panels,
+        class_="schedule" + (" by-model" if hop else " by-stage"),
+        id="schedule-charts",
+    )
+
+
+def key(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
+    """What the colours mean, in both colourings."""
+    models = sorted(
+        {s.model for each in timelines.values() for t in each for s in t.spans if s.model is not None}
+    )
+    by_stage = legend({stage: f"k-{stage}" for stage in STAGES})
+    if not models:
+        return tag("div", by_stage, class_="for-stage")
+    by_model = {f"model {model}": f"e{model % _PALETTE}" for model in models[:_PALETTE]}
+    others = {"several models, or none": "k-plain", "moving": "k-moving", "waiting": "k-wait"}
+    return joined(
+        tag("div", legend(by_model | others), class_="for-model"),
+        tag("div", by_stage, class_="for-stage"),
+    )
+
+
+def _longest(timelines: Mapping[str, Sequence[Timeline]], index: int) -> float:
+    return max(each[index].seconds for each in timelines.values() if index < len(each))
+
+
+def _controls(names: Sequence[str], hop: bool) -> Markup:
+    """Shown by script.js; without it everything is on the page at once."""
+    choices = [
+        tag("button", name, type="button", data_choose=index, aria_pressed=str(index == 0).lower())
+        for index, name in enumerate(names)
+    ]
+    colours = [
+        tag("button", f"by {kind}", type="button", data_colour=kind,
+            aria_pressed=str(kind == "model").lower())
+        for kind in ("model", "stage")
+    ]  # fmt: skip
+    zooms = [
+        tag("button", sign, type="button", data_zoom=factor, aria_label=label)
+        for sign, factor, label in (("−", 0.5, "Zoom out"), ("+", 2, "Zoom in"))
+    ]
+    common = tag("button", "same time axis", type="button", data_common=True, aria_pressed="false")
+
+    def group(label: str, children: Sequence[Markup]) -> Markup:
+        return tag("div", children, class_="buttons", role="group", aria_label=label)
+
+    return tag(
+        "div",
+        group("Iteration", choices) if len(names) > 1 else None,
+        group("Colours", colours) if hop else None,
+        group("Time axis", [common, *zooms]),
+        class_="controls",
+        hidden=True,
+    )
+
+
+def _chart(name: str, timeline: Timeline, longest: float) -> Markup:
+    height = timeline.ranks * _ROW + _AXIS
+    waits = _waiting(timeline)
+    labels = [
+        tag("div", tag("b", f"rank {rank}"), tag("span", f"waits {waits[rank]:.0%}"))
+        for rank in range(timeline.ranks)
+    ]
+    marks = joined(
+        _grid(timeline, height),
+        [_passage(passage, timeline) for passage in timeline.passages],
+        [_span(span, timeline) for span in _shown(timeline)],
+        [_arrival(passage, timeline) for passage in timeline.passages],
+    )
+    words = (
+        f"{name}, iteration {timeline.iteration}: {units.seconds(timeline.seconds)}. "
+        + "; ".join(f"rank {rank} waits {share:.0%}" for rank, share in waits.items())
+    )
+    svg = tag("svg", marks, role="img", aria_label=words, width="100%", height=height)
+    inner = tag("div", svg, class_="gantt-inner", style=f"--share:{timeline.seconds / longest:.4f}")
+    return tag(
+        "figure",
+        tag(
+            "figcaption",
+            tag("h3", name),
+            tag("p", f"epoch {timeline.epoch}, iteration {timeline.iteration}: ",
+                tag("b", units.seconds(timeline.seconds)), _note(timeline)),
+        ),
+        tag("div", tag("div", labels, class_="gantt-ranks"),
+            tag("div", inner, class_="gantt-scroll", tabindex=0, role="region",
+                aria_label=f"Time steps of {name}"),
+            class_="gantt"),
+        tag("details", tag("summary", "Numbers"), _numbers(name, timeline), class_="numbers"),
+    )  # fmt: skip
+
+
+def _note(timeline: Timeline) -> str:
+    if timeline.alignment == "barriers":
+        return "; ranks' clocks aligned by the waits that end iterations"
+    if timeline.alignment == "none":
+        return "; ranks' clocks could not be aligned, so compare only within a rank"
+    return ""
+
+
+def _shown(timeline: Timeline) -> list[Span]:
+    least = _SHORTEST * timeline.seconds
+    return [span for span in timeline.spans if span.seconds >= least]
+
+
+def _span(span: Span, timeline: Timeline) -> Markup:
+    height = _THIN.get(span.stage, _BAR)
+    start, width = span.start / timeline.seconds, span.seconds / timeline.seconds
+    # Without migrating models every rank trains its own.
+    owner = span.model if timeline.passages or span.model is not None else span.rank
+    colour = "m-none" if owner is None else f"e{owner % _PALETTE}"
+    rect = tag(
+        "rect", x=percent(start), y=span.rank * _ROW + (_ROW - height) / 2, width=percent(width),
+        height=height, class_=f"span s-{span.stage} {colour}", data_tip=_tip(span),
+    )  # fmt: skip
+    if span.stage != "compute" or span.model is None or width < _LABELLED:
+        return rect
+    middle = span.rank * _ROW + _ROW / 2
+    text = tag("text", f"m{span.model}", x=percent(start + width / 2), y=middle, class_=f"in {colour}")
+    return joined(rect, text)
+
+
+def _tip(span: Span) -> str:
+    lines = [f"rank {span.rank}: {span.stage}, {units.seconds(span.seconds)}"]
+    if span.model is not None:
+        lines.append(f"model {span.model}")
+    if span.step is not None:
+        lines.append(f"time step {span.step}")
+    lines += [f"{name}: {value}" for name, value in span.details.items()]
+    return "\n".join(lines)
+
+
+def _passage(passage: Passage, timeline: Timeline) -> Markup:
+    """From the middle of the sender's row to the receiver's."""
+    x1, x2 = (percent(t / timeline.seconds) for t in (passage.leaves, passage.arrives))
+    y1, y2 = (rank * _ROW + _ROW / 2 for rank in (passage.source, passage.target))
+    tip = f"model {passage.model}: rank {passage.source} to {passage.target}\nbefore time step {passage.step}"
+    colour = f"e{passage.model % _PALETTE}"
+    return tag(
+        "g",
+        tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_="halo"),
+        tag("line", x1=x1, x2=x2, y1=y1, y2=y2, class_="path"),
+        class_=f"passage {colour}",
+        data_tip=tip,
+    )
+
+
+def _arrival(passage: Passage, timeline: Timeline) -> Markup:
+    """A dot where a model arrives."""
+    x, y = percent(passage.arrives / timeline.seconds), passage.target * _ROW + _ROW / 2
+    return tag("circle", cx=x, cy=y, r=3.5, class_=f"arrival e{passage.model % _PALETTE}")
+
+
+def _grid(timeline: Timeline, height: int) -> list[Markup]:
+    bottom = height - _AXIS
+    marks = [
+        tag("line", x1=0, x2="100%", y1=rank * _ROW, y2=rank * _ROW, class_="grid")
+        for rank in range(timeline.ranks + 1)
+    ]
+    for tick in units.round_steps(0.0, timeline.seconds, 7):
+        x = percent(tick / timeline.seconds)
+        marks.append(tag("line", x1=x, x2=x, y1=0, y2=bottom + 5, class_="grid"))
+        late = tick > 0.96 * timeline.seconds
+        marks.append(
+            tag("text", units.tick(tick, timeline.seconds), x=x, y=height - 6,
+                class_="tick first" if tick == 0 else "tick last" if late else "tick")
+        )  # fmt: skip
+    return marks
+
+
+def _waiting(timeline: Timeline) -> dict[int, float]:
+    """Each rank's share of the iteration spent waiting for others."""
+    waited = dict.fromkeys(range(timeline.ranks), 0.0)
+    for span in timeline.spans:
+        if span.stage == "wait":
+            waited[span.rank] += span.seconds
+    return {rank: seconds / timeline.seconds for rank, seconds in waited.items()}
+
+
+def _numbers(name: str, timeline: Timeline) -> Markup:
+    sums = {(rank, stage): 0.0 for rank in range(timeline.ranks) for stage in STAGES}
+    for span in timeline.spans:
+        sums[span.rank, span.stage] += span.seconds
+    rows = [
+        [f"rank {rank}", *(Cell(units.seconds(sums[rank, stage])) for stage in STAGES)]
+        for rank in range(timeline.ranks)
+    ]
+    return table(f"{name}: a rank's time by stage", ["", *STAGES], rows)

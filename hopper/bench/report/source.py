@@ -1,0 +1,262 @@
+"""What a report is made of: an A/B's folder, or that of a single training run.
+
+results.json, or summary.json, has to be there and sound. Everything else (spans, loss curves, the
+partitioned graph) adds to the report; where it is gone, :attr:`Source.missing` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from hopper.bench.report.spans import Timeline, read_timelines
+from hopper.bench.results import RESULTS_FILE, describe_dataset, describe_partition
+from hopper.errors import HopperError, RequestError
+from hopper.partition import PartitionedGraph
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+from hopper.train.results import ROW_KINDS, SUMMARY_FILE
+
+CONFIG_FILE: Final = "config.json"
+RUNS_FOLDER: Final = "runs"
+SPANS_FOLDER: Final = "spans"
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("expected a finite number")
+    return value
+
+
+Amount = Annotated[float, Field(ge=0.0), AfterValidator(_finite)]
+
+
+def _known(names: Sequence[str]) -> BeforeValidator:
+    """What is not told of a group counts as 0, in the group's own order; other names follow."""
+
+    def fill(value: Any) -> Any:
+        return {**dict.fromkeys(names, 0.0), **value} if isinstance(value, Mapping) else value
+
+    return BeforeValidator(fill)
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class Epoch(_Read):
+    """One epoch of a run; see design.md's results schema."""
+
+    seconds: Annotated[float, Field(gt=0.0), AfterValidator(_finite)]
+    loss: float
+    iterations: int
+    bytes: Annotated[dict[str, Amount], _known(CAUSES)]
+    rows: Annotated[dict[str, Amount], _known(ROW_KINDS)]
+    stage_seconds: Annotated[dict[str, Amount], _known(STAGES)]
+    iteration_losses: list[float] = []
+    val: float | None = None
+
+
+class Run(_Read):
+    """One run of an engine in one round."""
+
+    engine: str
+    label: str = ""
+    options: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    round: int = 0
+    epochs: Annotated[list[Epoch], Field(min_length=1)]
+    nic_bytes: list[Any] | None = None
+    peak_rss_mib: list[Amount] = []
+    accuracy: dict[str, float | None] = {}
+    exact: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """What the run is called in the report: its label, else its engine."""
+        return self.label or self.engine
+
+
+class Parity(_Read):
+    """How far each engine's gradients and losses are from the reference's."""
+
+    reference: str = ""
+    max_relative_gradient_difference: dict[str, float] = {}
+    max_relative_loss_difference: dict[str, float] = {}
+
+
+class Results(_Read):
+    """The content of results.json."""
+
+    version: Literal[1] = Field(alias="schema")
+    commit: str = ""
+    versions: dict[str, str | None] = {}
+    machine: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    dataset: dict[str, Any] = {}
+    partition: dict[str, Any] = {}
+    runs: Annotated[list[Run], Field(min_length=1)]
+    parity: Parity | None = None
+
+
+class Summary(_Read):
+    """The content of a run's summary.json."""
+
+    engine: str
+    exact: bool | None = None
+    metric: str = "accuracy"
+    accuracy: dict[str, float | None] = {}
+    peak_rss_mib: list[Amount] = []
+    epochs: Annotated[list[Epoch], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Everything that a report tells.
+
+    kind: "ab", or "run" for a single training run, whose results hold one run and no parity.
+    learning: by name of run, the epochs of its first round with losses per iteration and scores.
+    timelines: by name of run, its recorded iterations; see :mod:`hopper.bench.report.spans`.
+    missing: sentences on what could not be shown and why.
+    """
+
+    folder: Path
+    kind: Literal["ab", "run"]
+    results: Results
+    metric: str
+    learning: dict[str, list[Epoch]]
+    timelines: dict[str, list[Timeline]]
+    missing: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """What is compared, in order of the first run."""
+        return list(dict.fromkeys(run.name for run in self.results.runs))
+
+    def runs_of(self, name: str) -> list[Run]:
+        """The runs of one name, in order of rounds."""
+        return sorted((r for r in self.results.runs if r.name == name), key=lambda run: run.round)
+
+
+def read_source(folder: Path) -> Source:
+    """Read an A/B's folder, or a single run's.
+
+    Raises
+    ------
+    RequestError: the folder holds neither; or a file of it is not what it should be (file and
+        field named).
+    """
+    if (folder / RESULTS_FILE).is_file():
+        return _read_ab(folder)
+    if (folder / SUMMARY_FILE).is_file():
+        return _read_run(folder)
+    raise RequestError(
+        f"{folder}: expected a folder with {RESULTS_FILE} (of `hopper bench ab`) or "
+        f"{SUMMARY_FILE} (of a finished `hopper train`), found neither"
+    )
+
+
+def _read_ab(folder: Path) -> Source:
+    results = _parsed(Results, folder / RESULTS_FILE)
+    firsts: dict[str, Run] = {}
+    for run in results.runs:
+        if run.name not in firsts or run.round < firsts[run.name].round:
+            firsts[run.name] = run
+    learning, timelines, missing, metric = {}, {}, [], "accuracy"
+    for name, run in firsts.items():
+        learning[name] = run.epochs
+        place = _run_folder(folder, run)
+        if place is None:
+            missing.append(
+                f"{name}: no folder {RUNS_FOLDER}/{name}-round-{run.round}: losses are shown per "
+                "epoch, scores and time steps not at all"
+            )
+            continue
+        summary = _parsed(Summary, place / SUMMARY_FILE)
+        learning[name], metric = summary.epochs, summary.metric
+        _add_timelines(name, place, timelines, missing)
+    return Source(folder, "ab", results, metric, learning, timelines, missing)
+
+
+def _read_run(folder: Path) -> Source:
+    summary = _parsed(Summary, folder / SUMMARY_FILE)
+    missing = ["Machine, versions and commit: a run's folder does not hold them"]
+    config = _config(folder, missing)
+    described = _described(config, missing)
+    run = {
+        **summary.model_dump(exclude={"exact", "metric"}),
+        "exact": summary.exact,
+        "model": config.get("model", {}),
+        "options": config.get(summary.engine, {}),
+    }
+    results = Results.model_validate({"schema": 1, "config": config, "runs": [run], **described})
+    timelines: dict[str, list[Timeline]] = {}
+    _add_timelines(summary.engine, folder, timelines, missing)
+    learning = {summary.engine: summary.epochs}
+    return Source(folder, "run", results, summary.metric, learning, timelines, missing)
+
+
+def _add_timelines(
+    name: str, place: Path, timelines: dict[str, list[Timeline]], missing: list[str]
+) -> None:
+    spans = place / SPANS_FOLDER
+    found = read_timelines(spans) if spans.is_dir() else []
+    if found:
+        timelines[name] = found
+    else:
+        missing.append(f"{name}: no recorded spans in {place.name}/{SPANS_FOLDER}: no time steps")
+
+
+def _run_folder(folder: Path, run: Run) -> Path | None:
+    """Where a run's own files are; None where they are gone."""
+    place = folder / RUNS_FOLDER / f"{run.name}-round-{run.round}"
+    inside = place.parent == folder / RUNS_FOLDER
+    return place if inside and (place / SUMMARY_FILE).is_file() else None
+
+
+def _config(folder: Path, missing: list[str]) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        missing.append(f"Configuration: no {CONFIG_FILE}")
+        return {}
+    found = _loaded(path)
+    if not isinstance(found, dict):
+        raise RequestError(f"{path}: expected an object, given {type(found).__name__}")
+    return found
+
+
+def _described(config: Mapping[str, Any], missing: list[str]) -> dict[str, Any]:
+    """Graph and partition of a single run, from the partitioned directory that it read."""
+    path = config.get("data", {}).get("partitioned", "")
+    try:
+        graph = PartitionedGraph.open(path)
+        return {"dataset": describe_dataset(graph), "partition": describe_partition(graph)}
+    except (HopperError, OSError) as error:
+        missing.append(f"Graph and locality: the partitioned graph cannot be read ({error})")
+        return {}
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RequestError(f"{path}: expected JSON: {error}") from error
+
+
+def _parsed(kind: type[_Kind], path: Path) -> _Kind:
+    try:
+        return kind.model_validate(_loaded(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
+        given = str(first["input"])
+        told = given if len(given) <= 60 else given[:57] + "..."
+        raise RequestError(f"{path}: {field}: {first['msg']}; given {told}") from error

@@ -1,0 +1,268 @@
+"""The spans of a run, ranks laid on one time axis, for a few iterations of the last epoch.
+
+Every rank writes ``start`` in seconds since it opened its log. Ranks that name the same clock are
+aligned by it, exactly. For ranks on several machines, whose clocks differ, the wait that ends an
+iteration is taken: nobody leaves it before the last rank has come, so its end is the same moment
+everywhere, up to a message's travel. The median over the epoch's iterations is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple
+
+from hopper.errors import RequestError
+from hopper.run_log import OPENED, STAGES
+
+SHOWN_ITERATIONS: Final = 3
+"""the first of the last epoch: more would only make the file larger"""
+_KEPT_ITERATIONS: Final = 8
+
+Key = tuple[int, int]
+"""epoch and iteration"""
+Alignment = Literal["clock", "barriers", "none"]
+
+
+class Span(NamedTuple):
+    """A stage of one rank; start in seconds since the iteration began on its first rank."""
+
+    rank: int
+    stage: str
+    start: float
+    seconds: float
+    model: int | None
+    step: int | None
+    details: Mapping[str, Any]
+
+
+class Passage(NamedTuple):
+    """A model on its way, from the start of the sender's ``migrate`` to the receiver's end."""
+
+    model: int
+    step: int
+    source: int
+    target: int
+    leaves: float
+    arrives: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One iteration on all ranks."""
+
+    epoch: int
+    iteration: int
+    ranks: int
+    seconds: float
+    spans: tuple[Span, ...]
+    passages: tuple[Passage, ...]
+    alignment: Alignment
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """When a log was opened, by two clocks; ``clock`` names the second one."""
+
+    unix: float
+    monotonic: float
+    clock: str
+
+
+@dataclass
+class _RankLog:
+    """One file: the kept iterations' lines, and when the rank left each iteration's last wait."""
+
+    path: Path
+    opened: dict[Key, _Opened | None] = field(default_factory=dict)
+    lines: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)
+    left: dict[Key, tuple[_Opened | None, float]] = field(default_factory=dict)
+    kept: dict[int, list[int]] = field(default_factory=dict)
+
+
+def read_timelines(folder: Path) -> list[Timeline]:
+    """The first iterations of the last epoch that every rank recorded; none without files.
+
+    Raises
+    ------
+    RequestError: a file is not a run log, or a rank's is missing.
+    """
+    logs = [_read_rank(path) for path in _paths(folder)]
+    if not logs:
+        return []
+    together = set.intersection(*(set(log.lines) for log in logs))
+    if not together:
+        return []
+    last = max(epoch for epoch, _ in together)
+    keys = sorted(key for key in together if key[0] == last)[:SHOWN_ITERATIONS]
+    return [_timeline(logs, key) for key in keys]
+
+
+def _paths(folder: Path) -> list[Path]:
+    found = {}
+    for path in folder.glob("rank-*.jsonl"):
+        number = path.stem.removeprefix("rank-")
+        if number.isdecimal():
+            found[int(number)] = path
+    if sorted(found) != list(range(len(found))):
+        raise RequestError(
+            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(found)}"
+        )
+    return [found[rank] for rank in sorted(found)]
+
+
+def _read_rank(path: Path) -> _RankLog:
+    """Keep the first iterations of every epoch; what a resumed run wrote anew replaces the old."""
+    log = _RankLog(path)
+    opened: _Opened | None = None
+    written: set[Key] = set()
+    for number, line in _lines(path):
+        if line.get("event") == OPENED:
+            opened, written = _opening(path, number, line), set()
+        if "span" not in line or "epoch" not in line or "iteration" not in line:
+            continue
+        span = _checked(path, number, line)
+        key = span["epoch"], span["iteration"]
+        if span["span"] == "wait" and span.get("operation") == "sync":
+            log.left[key] = opened, span["start"] + span["seconds"]
+        if _is_kept(log, key):
+            if key not in written:
+                written.add(key)
+                log.lines[key], log.opened[key] = [], opened
+            log.lines[key].append(span)
+    return log
+
+
+def _is_kept(log: _RankLog, key: Key) -> bool:
+    epoch, iteration = key
+    first = log.kept.setdefault(epoch, [])
+    if iteration not in first and len(first) < _KEPT_ITERATIONS:
+        first.append(iteration)
+    return iteration in first
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lines with their number; a last one that a crash left half written is dropped."""
+    broken = ""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for number, text in enumerate(file, 1):
+            if broken:
+                raise RequestError(broken)
+            try:
+                line = json.loads(text)
+            except json.JSONDecodeError as error:
+                broken = f"{path}: line {number}: expected JSON: {error}"
+                continue
+            if not isinstance(line, dict):
+                raise RequestError(f"{path}: line {number}: expected an object, given {text[:60]}")
+            yield number, line
+
+
+def _opening(path: Path, number: int, line: dict[str, Any]) -> _Opened:
+    times = [_number(path, number, line, name) for name in ("unix", "monotonic")]
+    return _Opened(*times, clock=str(line.get("clock") or ""))
+
+
+def _checked(path: Path, number: int, line: dict[str, Any]) -> dict[str, Any]:
+    for name in ("start", "seconds"):
+        _number(path, number, line, name)
+    for name in ("epoch", "iteration", "model", "step"):
+        value = line.get(name)
+        # A bool is an int to Python, and no iteration.
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise RequestError(
+                f"{path}: line {number}: {name}: expected an integer, given {value!r}"
+            )
+    if line["span"] not in STAGES:
+        raise RequestError(
+            f"{path}: line {number}: span: expected {', '.join(STAGES)}, given {line['span']!r}"
+        )
+    return line
+
+
+def _number(path: Path, number: int, line: Mapping[str, Any], name: str) -> float:
+    value = line.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RequestError(f"{path}: line {number}: {name}: expected a number, given {value!r}")
+    return float(value)
+
+
+def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
+    offsets, alignment = _offsets(logs, key)
+    begin = min(
+        line["start"] + offset
+        for log, offset in zip(logs, offsets, strict=True)
+        for line in log.lines[key]
+    )
+    told = {"span", "start", "seconds", "epoch", "iteration", "model", "step"}
+    spans = [
+        Span(
+            rank=rank,
+            stage=line["span"],
+            start=line["start"] + offset - begin,
+            seconds=max(0.0, line["seconds"]),
+            model=line.get("model"),
+            step=line.get("step"),
+            details={name: value for name, value in line.items() if name not in told},
+        )
+        for rank, (log, offset) in enumerate(zip(logs, offsets, strict=True))
+        for line in log.lines[key]
+    ]
+    return Timeline(
+        epoch=key[0],
+        iteration=key[1],
+        ranks=len(logs),
+        seconds=max(span.start + span.seconds for span in spans),
+        spans=tuple(spans),
+        passages=tuple(_passages(spans)),
+        alignment=alignment,
+    )
+
+
+def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment]:
+    """What to add to each rank's ``start``."""
+    opened = [log.opened[key] for log in logs]
+    known = [each for each in opened if each is not None]
+    if len(known) == len(logs) and known[0].clock and len({each.clock for each in known}) == 1:
+        return [each.monotonic for each in known], "clock"
+    if len(logs) == 1:
+        return [0.0], "clock"
+    left = [_left(log, key) for log in logs]
+    together = set.intersection(*(set(each) for each in left))
+    if together:
+        differences = ([left[0][i] - each[i] for i in together] for each in left)
+        return [median(each) for each in differences], "barriers"
+    if len(known) == len(logs):
+        return [each.unix for each in known], "none"
+    return [0.0] * len(logs), "none"
+
+
+def _left(log: _RankLog, key: Key) -> dict[int, float]:
+    """When a rank left the last wait of the epoch's iterations, in the seconds of ``key``'s spans."""
+    return {
+        iteration: left
+        for (epoch, iteration), (opened, left) in log.left.items()
+        # What was written before a resumption counts from another zero.
+        if epoch == key[0] and opened == log.opened[key]
+    }
+
+
+def _passages(spans: Sequence[Span]) -> Iterator[Passage]:
+    """Where models went between time steps: each group is sampled where it is trained."""
+    places = {
+        (span.model, span.step): span.rank
+        for span in spans
+        if span.stage in ("sample", "compute") and span.model is not None and span.step is not None
+    }
+    moves = {(span.rank, span.step): span for span in spans if span.stage == "migrate"}
+    for (model, step), rank in sorted(places.items()):
+        target = places.get((model, step + 1))
+        leaving, coming = moves.get((rank, step + 1)), moves.get((target, step + 1))
+        if target is None or target == rank or leaving is None or coming is None:
+            continue
+        arrives = max(coming.start + coming.seconds, leaving.start)
+        yield Passage(model, step + 1, rank, target, leaving.start, arrives)

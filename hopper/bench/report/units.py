@@ -1,0 +1,88 @@
+"""Numbers for people: three digits that matter, and a unit that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_SECONDS = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits without an exponent."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0 or abs(value) >= 99.95:
+        return f"{value:,.0f}"
+    places = 2 - math.floor(math.log10(abs(value)))
+    return f"{value:.{min(max(places, 0), 6)}f}"
+
+
+def seconds(value: float) -> str:
+    """Seconds, milliseconds or microseconds."""
+    if value >= 600:
+        return f"{value / 60:,.0f} min"
+    unit = next(each for each in _SECONDS if value >= each[0])
+    return f"{three_digits(value * unit[2])} {unit[1]}" if value > 0 else "0 s"
+
+
+def tick(value: float, longest: float) -> str:
+    """A round number of seconds on an axis, in the unit of the axis' end."""
+    unit = next((each for each in _SECONDS if longest >= each[0]))
+    return f"{value * unit[2]:.6g} {unit[1]}" if value else "0"
+
+
+def size(value: float) -> str:
+    """Bytes, in decimal units as links are rated."""
+    for least, unit in _BYTES:
+        if value >= least:
+            return f"{three_digits(value / least)} {unit}"
+    return f"{value:,.0f} B"
+
+
+def memory(value: float) -> str:
+    """MiB, GiB from 1024 on."""
+    return f"{three_digits(value / 1024)} GiB" if value >= 1024 else f"{three_digits(value)} MiB"
+
+
+def count(value: float) -> str:
+    """A number of things; thousands and millions from 10,000 on."""
+    if value >= 999_500:
+        return f"{three_digits(value / 1e6)} M"
+    if value >= 10_000:
+        return f"{three_digits(value / 1e3)} k"
+    return f"{value:,.0f}"
+
+
+def share(value: float) -> str:
+    """A share of 1 in per cent."""
+    return f"{100 * value:.1f} %"
+
+
+def difference(value: float | None) -> str:
+    """A relative difference; None was not checked."""
+    if value is None:
+        return "not checked"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def things(number: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a row, the last after "and"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
+
+
+def round_steps(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round numbers from ``low`` to ``high`` for an axis, about ``wanted`` of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [index * step for index in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -1,0 +1,28 @@
+"""``hopper report DIR``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "report",
+        help="write DIR/report.html: one page about an A/B or a training run",
+        description="Reads what `hopper bench ab` wrote, or the run directory of `hopper train`, "
+        "and writes one HTML file that shows it. What a folder does not hold is left out, and the "
+        "page says so.",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.bench.report import write_report
+
+    path = write_report(options.folder)
+    print(f"report in {path}")
+    return 0

@@ -1,0 +1,71 @@
+"""``hopper schedule CONFIG.toml``: what an iteration of the hop engine trains where and when."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hopper.errors import RequestError
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "schedule",
+        help="show the time steps of an iteration of the hop engine",
+        description="Nothing is trained: every rank derives the time steps from the configuration "
+        "alone. Any key of it can be overridden as --section.key VALUE, at the end.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--epoch", type=int, default=0, metavar="E", help="default 0")
+    parser.add_argument("--iteration", type=int, default=0, metavar="I", help="default 0")
+    parser.add_argument("--dissolve", type=int, metavar="K", help="steps to dissolve (hop.merge)")
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.config import load_config
+    from hopper.engines.assemble import make_schedule
+    from hopper.micrograph.merge import make_time_steps
+    from hopper.migrate.picture import draw_schedule, tell_schedule
+    from hopper.partition import PartitionedGraph
+
+    config = load_config(options.config, options.overrides)
+    graph = PartitionedGraph.open(config.data.partitioned)
+    ranks = graph.book.servers * config.cluster.ranks_per_server
+    batches = make_schedule(config, graph, ranks)
+    if not 0 <= options.iteration < batches.iterations:
+        raise RequestError(
+            f"--iteration: expected 0 to {batches.iterations - 1}, given {options.iteration}"
+        )
+    dissolve = options.dissolve
+    if dissolve is None:
+        dissolve = config.hop.merge if isinstance(config.hop.merge, int) else 0
+    if not 0 <= dissolve < ranks:
+        raise RequestError(
+            f"--dissolve: expected 0 to {ranks - 1} of the {ranks} steps, given {dissolve}"
+        )
+    batch = batches.batch(options.epoch, options.iteration)
+    selection = config.hop.merge_selection
+    steps = make_time_steps(batch, ranks, dissolve, selection, config.train.seed)
+    title = (
+        f"epoch {options.epoch}, iteration {options.iteration}: {batch.size} roots, "
+        f"{steps.count} of {ranks} time steps"
+    )
+    table = Table("rank", *(f"time step {step}" for step in range(steps.count)), title=title)
+    for rank, row in enumerate(tell_schedule(steps)):
+        table.add_row(str(rank), *(cell or "waits" for cell in row))
+    console = Console()
+    console.print(table)
+    console.print("m2 (37): model 2 on 37 roots", highlight=False)
+    if options.out is not None:
+        draw_schedule(steps, options.out, title)
+        console.print(f"picture in {options.out}", highlight=False)
+    return 0

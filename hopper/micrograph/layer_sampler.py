@@ -1,0 +1,121 @@
+"""Layer-wise sampling after FastGCN (Chen, Ma and Xiao, ICLR 2018, section 3.1).
+
+FastGCN draws the nodes of a layer independently of the frontier, in proportion to the squared
+column norms of the normalised adjacency. Here each node is drawn or not by a variate of its own
+(Poisson sampling) instead of n times with replacement, so that whether a node is in the sample
+depends on nothing else (design.md, invariant 1); the probabilities are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cache_server.draw import LAYERS
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph import source_draw
+from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.sample import NeighborSampler
+
+
+class LayerSampler(NeighborSampler):
+    """Takes all in-edges of the frontier whose source is in the layer's sample.
+
+    Source u is in the sample of hop l with probability ``min(1, layer_sizes[l] q(u))``, per
+    relation, where q adds up to 1 over the relation's sources. Making a sampler reads every edge
+    once, and keeps 4 bytes per source. Parameters and errors as :class:`NeighborSampler`, except:
+
+    Parameters
+    ----------
+    layer_sizes: nodes in the sample of each hop, first hop first; -1 takes all neighbours.
+    """
+
+    size_key: ClassVar[str] = "layer_sizes"
+
+    def __init__(
+        self,
+        topologies: Mapping[Relation, Topology],
+        original_ids: Mapping[str, NDArray[np.int64]],
+        target: str,
+        layer_sizes: Sequence[int],
+        seed: int,
+    ) -> None:
+        super().__init__(topologies, original_ids, target, layer_sizes, seed)
+        weights = {
+            relation: source_draw.column_weights(
+                topology.indptr, topology.indices, topology.out_degrees
+            )
+            for relation, topology in self.topologies.items()
+        }
+        self._samples = [None if size == -1 else LayerSample(size, weights) for size in layer_sizes]
+        self.inclusions = self._samples
+
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
+        sample = self._samples[hop]
+        if sample is None:
+            return super().draw(hop, relation, destinations, moment)
+        topology = self.topologies[relation]
+        bounds, listed = source_draw.neighbour_lists(
+            topology.indptr, topology.indices, destinations
+        )
+        key = self.hop_key(LAYERS, moment, hop, relation)
+        ids = self.original_ids[relation.src]
+        flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
+        return source_draw.take_flagged(bounds, listed, flags)
+
+
+class Thresholds(NamedTuple):
+    """A source of weight w is drawn where w >= certain or its variate < w * factor."""
+
+    weights: NDArray[np.uint32]
+    """[sources] uint32"""
+    factor: np.uint64
+    certain: np.uint64
+
+
+class LayerSample:
+    """The sample of one hop: which sources can be in it, and how likely each is.
+
+    Parameters
+    ----------
+    size: expected number of nodes in the sample, were none certain to be in it; positive.
+    weights: per relation, [sources] uint32, importance of every source.
+    """
+
+    equally_likely: Final = False
+
+    def __init__(self, size: int, weights: Mapping[Relation, NDArray[np.uint32]]) -> None:
+        self.thresholds = {
+            relation: make_thresholds(size, each) for relation, each in weights.items()
+        }
+
+    def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
+        """See :class:`hopper.micrograph.subgraph.Inclusion`."""
+        weights, factor, certain = self.thresholds[block.relation]
+        by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)
+        return torch.from_numpy(by_source).to(block.indices.device).index_select(0, block.indices)
+
+
+def make_thresholds(size: int, weights: NDArray[np.uint32]) -> Thresholds:
+    """Thresholds that draw each source with probability ``min(1, size * weight / total)``.
+
+    The probability of those not certain is off by a relative 2**-64 * total / size at most.
+    """
+    total = max(1, int(weights.sum(dtype=np.uint64)))
+    certain = -(-total // size)
+    factor = (size << 64) // total if certain > 1 else 0
+    return Thresholds(weights, np.uint64(factor), np.uint64(certain))

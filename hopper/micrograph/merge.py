@@ -1,0 +1,138 @@
+"""Which time steps an iteration has, and what each model trains in them (HopGNN, section 5.3).
+
+Unmerged, model d trains its roots of home rank (d + t) mod N at time step t, so there are N steps.
+Merging dissolves steps: the roots of a dissolved step are spread over the remaining steps of the
+same model, which then trains them away from their home. Every rank derives the same steps from the
+global batch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import MERGING, below, key_of, variate
+from hopper.micrograph.route import GlobalBatch
+
+Selection = Literal["fewest", "random"]
+
+
+@dataclass(frozen=True)
+class TimeSteps:
+    """One iteration's time steps.
+
+    ranks: [models, steps] int64, where each model trains at each step.
+    groups: groups[model][step], [roots] int64 global ids that it trains there.
+    """
+
+    ranks: NDArray[np.int64]
+    groups: list[list[NDArray[np.int64]]]
+
+    @property
+    def count(self) -> int:
+        """Number of time steps."""
+        return int(self.ranks.shape[1])
+
+
+def make_time_steps(
+    batch: GlobalBatch,
+    ranks: int,
+    dissolve: int = 0,
+    selection: Selection = "fewest",
+    seed: int = 0,
+) -> TimeSteps:
+    """The time steps of one iteration.
+
+    Parameters
+    ----------
+    ranks: number of ranks N, also the number of models.
+    dissolve: how many of the N steps to dissolve, at most N - 1.
+    selection: ``fewest`` dissolves, for all models alike, the step with the fewest roots, and
+        counts anew for the next: models stay on distinct ranks. ``random`` draws a step for each
+        model (section 7.4's comparison): models may meet on a rank.
+    seed: of the draws of ``random``, with the batch's epoch and iteration.
+
+    Raises
+    ------
+    ValueError: ``dissolve`` is not in [0, N).
+    """
+    if not 0 <= dissolve < ranks:
+        raise ValueError(f"dissolve: expected 0 to {ranks - 1} of {ranks} steps, got {dissolve}")
+    models = range(ranks)
+    remaining = [
+        {step: batch.group(model, (model + step) % ranks) for step in range(ranks)}
+        for model in models
+    ]
+    for round_index in range(dissolve):
+        if selection == "fewest":
+            sizes = {step: sum(roots[step].size for roots in remaining) for step in remaining[0]}
+            chosen = [min(sizes, key=lambda step: (sizes[step], step))] * ranks
+        else:
+            chosen = _drawn(batch, seed, round_index, [list(roots) for roots in remaining])
+        for roots, step in zip(remaining, chosen, strict=True):
+            _dissolve(roots, step)
+    return TimeSteps(
+        ranks=np.array([[(m + step) % ranks for step in remaining[m]] for m in models], np.int64),
+        groups=[list(roots.values()) for roots in remaining],
+    )
+
+
+def _drawn(
+    batch: GlobalBatch, seed: int, round_index: int, remaining: list[list[int]]
+) -> list[int]:
+    """For each model one of its remaining steps, drawn for it alone."""
+    key = np.uint64(key_of(MERGING, seed, batch.epoch, batch.iteration, round_index))
+    drawn = [np.uint64(variate(key, np.uint64(model))) for model in range(len(remaining))]
+    return [
+        steps[int(below(each, np.uint64(len(steps))))]
+        for each, steps in zip(drawn, remaining, strict=True)
+    ]
+
+
+def _dissolve(groups: dict[int, NDArray[np.int64]], step: int) -> None:
+    """Spread one step's roots evenly over the others, the first ones taking what is left over."""
+    roots = groups.pop(step)
+    for other, part in zip(groups, np.array_split(roots, len(groups)), strict=True):
+        if part.size:
+            groups[other] = np.concatenate((groups[other], part))
+
+
+class AdaptiveMerge:
+    """How many steps to dissolve, decided from epoch times (section 5.3).
+
+    None in the first epoch, one more in each that follows for as long as epochs get faster; then
+    the best number stays.
+
+    Parameters
+    ----------
+    most: the largest number, N - 1.
+    seconds: times of the epochs examined so far, the i-th with i steps dissolved.
+    """
+
+    def __init__(self, most: int, seconds: Sequence[float] = ()) -> None:
+        self._most = most
+        self.seconds = list(seconds)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the examination is over."""
+        examined = self.seconds
+        return len(examined) > self._most or (
+            len(examined) >= 2 and not examined[-1] < examined[-2]
+        )
+
+    @property
+    def dissolve(self) -> int:
+        """The number for the coming epoch."""
+        if self.settled:
+            return int(np.argmin(self.seconds))
+        return len(self.seconds)
+
+    def epoch_ended(self, seconds: float) -> None:
+        """Take note of an epoch's time, the same number on every rank."""
+        if not self.settled:
+            self.seconds.append(seconds)

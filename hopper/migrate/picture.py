@@ -1,0 +1,90 @@
+"""An iteration's time steps, as a table of text and as a picture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hopper.micrograph.merge import TimeSteps
+from hopper.migrate.schedule import Visit, visits
+
+# Okabe and Ito's palette, told apart by most colour-blind people.
+_COLOURS: Final = (
+    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
+)  # fmt: skip
+
+
+def tell_schedule(steps: TimeSteps) -> list[list[str]]:
+    """[ranks][steps]: what a rank trains, as ``m2 (37)`` for 37 roots of model 2; empty if none."""
+    return [
+        [
+            ", ".join(f"m{model} ({steps.groups[model][visit.step].size})" for model in visit.models)
+            for visit in timeline
+        ]
+        for timeline in _timelines(steps)
+    ]
+
+
+def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
+    """Write a PNG: a row per rank, a column per time step, a block per model, arrows where it goes.
+
+    A block is as wide as its share of the roots of the largest block of work in the step; what is
+    left of the column is waiting.
+    """
+    timelines = _timelines(steps)
+    figure = Figure(figsize=(2.2 + 2.1 * steps.count, 1.3 + 0.85 * len(timelines)), dpi=130,
+                    layout="constrained")  # fmt: skip
+    axes = figure.add_subplot()
+    spots: dict[tuple[int, int], tuple[float, float]] = {}
+    for step in range(steps.count):
+        load = [sum(steps.groups[m][step].size for m in each[step].models) for each in timelines]
+        for rank, timeline in enumerate(timelines):
+            axes.barh(rank, 0.9, left=step, height=0.6, color="#EEEEEE", zorder=1)
+            _draw_visit(axes, steps, timeline[step], rank, max(1, *load), spots)
+    for model in range(len(timelines)):
+        for step in range(1, steps.count):
+            axes.annotate(
+                "", spots[model, step], spots[model, step - 1], zorder=3,
+                arrowprops={"arrowstyle": "->", "color": "#555555", "lw": 0.9, "shrinkA": 16,
+                            "shrinkB": 16},
+            )  # fmt: skip
+    axes.set_yticks(range(len(timelines)), [f"rank {rank}" for rank in range(len(timelines))])
+    axes.set_xticks(np.arange(steps.count) + 0.45, [f"time step {s}" for s in range(steps.count)])
+    axes.set_xlim(-0.05, steps.count)
+    axes.invert_yaxis()
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    unfinished = f"{path}.part"
+    figure.savefig(unfinished, format="png")
+    os.replace(unfinished, path)
+
+
+def _draw_visit(
+    axes: Any,
+    steps: TimeSteps,
+    visit: Visit,
+    rank: int,
+    most: int,
+    spots: dict[tuple[int, int], tuple[float, float]],
+) -> None:
+    left = float(visit.step)
+    for model in visit.models:
+        roots = steps.groups[model][visit.step].size
+        width = 0.9 * roots / most
+        colour = _COLOURS[model % len(_COLOURS)]
+        axes.barh(rank, width, left=left, height=0.6, color=colour, edgecolor="white", zorder=2)
+        spots[model, visit.step] = (left + width / 2, rank)
+        axes.text(left + width / 2, rank, f"m{model}\n{roots}", ha="center", va="center",
+                  fontsize=8, zorder=4)  # fmt: skip
+        left += width
+
+
+def _timelines(steps: TimeSteps) -> list[list[Visit]]:
+    return [visits(steps.ranks, rank) for rank in range(steps.ranks.shape[0])]

@@ -1,0 +1,123 @@
+"""Values per edge: gathered from either end, and summed into destinations.
+
+What a layer needs whose messages are no weighted source rows. Every function materialises
+[edges, ...]; where a fused operation exists, it takes less memory and time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.errors import RequestError
+from hopper.graph.block import Block
+from hopper.ops import selection
+from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
+from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.selection import Kernels
+
+
+def source_rows(block: Block, x: Tensor) -> Tensor:
+    """[edges, ...]: the source row of each edge.
+
+    Unlike ``x[block.indices]``, whose gradient is added up in no fixed order, this repeats bit
+    for bit.
+
+    Parameters
+    ----------
+    x: [num_src, ...] floating point.
+
+    Raises
+    ------
+    RequestError
+        x does not have one row per source, or is not floating point.
+    """
+    check_rows("x", x, block.num_src)
+    out: Tensor = _SourceRows.apply(block, selection.kernels_for(x.device), x)
+    return out
+
+
+def destination_rows(block: Block, x: Tensor) -> Tensor:
+    """[edges, ...]: the destination row of each edge; x [num_dst, ...], as :func:`source_rows`."""
+    check_rows("x", x, block.num_dst)
+    out: Tensor = _DestinationRows.apply(block, selection.kernels_for(x.device), x)
+    return out
+
+
+def edge_sum(block: Block, messages: Tensor, w: Tensor | None = None) -> Tensor:
+    """Sum of the values of each destination's edges, each times its weight if there are any.
+
+    Parameters
+    ----------
+    messages: [edges, ...] floating point.
+    w: [edges] of the same dtype, constants: they get no gradient.
+
+    Returns
+    -------
+    [num_dst, ...]; zero where no edge was sampled.
+
+    Raises
+    ------
+    RequestError
+        The shapes or dtypes do not fit the block or each other, or w requires a gradient.
+    """
+    check_rows("messages", messages, block.num_edges)
+    if w is not None:
+        check_constant_weights("edge_sum", block, messages, w)
+    out: Tensor = _EdgeSum.apply(block, selection.kernels_for(messages.device), messages, w)
+    return out
+
+
+def check_constant_weights(operation: str, block: Block, x: Tensor, w: Tensor) -> None:
+    """Raise RequestError unless w is [edges] of x's dtype and requires no gradient."""
+    if w.shape != (block.num_edges,) or w.dtype != x.dtype or w.requires_grad:
+        raise RequestError(
+            f"{operation}: expected constant weights w [{block.num_edges}] of {x.dtype}; given "
+            f"{list(w.shape)} {w.dtype}{', which requires a gradient' if w.requires_grad else ''}"
+        )
+
+
+class _SourceRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        return x.index_select(0, block.indices)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
+
+
+class _DestinationRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        return x.index_select(0, destinations(block))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, gather_rows(ctx.kernels, edges_to_destinations(ctx.block), grad)
+
+
+class _EdgeSum(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, block: Block, kernels: Kernels, messages: Tensor, w: Tensor | None
+    ) -> Tensor:
+        ctx.block = block
+        ctx.save_for_backward(w)
+        return gather_rows(kernels, edges_to_destinations(block), messages, w)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor, None]:
+        (w,) = ctx.saved_tensors
+        out = grad.index_select(0, destinations(ctx.block))
+        if w is not None:
+            out *= w.view(-1, *[1] * (grad.dim() - 1))
+        return None, None, out, None

@@ -1,0 +1,224 @@
+"""What one pass of the streaming partitioner does with a chunk of nodes.
+
+Nodes carry a *label*: the number of a block, later of a server. Every label has room for so many
+nodes of each class, and a node's class says which room it takes. Choices are made for a chunk at a
+time, in parallel and blind to each other, and carried out one after another; so the result does
+not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import kernel
+from hopper.partition.neighbor_stream import Chunk
+
+# A fixed number of slices, so that threads have work and no result depends on how many there are.
+_SLICES = 16
+NO_LABEL = -1
+# In `votes`: a node that has in-neighbours and needs nobody's vote.
+_NOT_POLLED = -2
+
+
+class Labelling(NamedTuple):
+    """The labels of all nodes, and what room they take."""
+
+    labels: NDArray[np.int32]
+    """[nodes] int32 by stacked id, -1 for none yet"""
+    classes: NDArray[np.uint8]
+    """[nodes] uint8"""
+    load: NDArray[np.int64]
+    """[labels, classes] int64: nodes that carry a label"""
+    caps: NDArray[np.int64]
+    """[classes] int64: room of every label"""
+
+
+@kernel
+def claim(
+    first: int, indptr: NDArray[np.int64], neighbors: NDArray[np.int64], state: Labelling
+) -> int:
+    """Give the unlabelled in-neighbours of labelled nodes their label; returns how many.
+
+    One round of a multi-source breadth-first search against the edges, as far as there is room.
+    """
+    claimed = 0
+    for row in range(indptr.size - 1):
+        label = state.labels[first + row]
+        if label < 0:
+            continue
+        for place in range(indptr[row], indptr[row + 1]):
+            u = neighbors[place]
+            group = state.classes[u]
+            if state.labels[u] < 0 and state.load[label, group] < state.caps[group]:
+                state.labels[u] = label
+                state.load[label, group] += 1
+                claimed += 1
+    return claimed
+
+
+@kernel
+def spill(state: Labelling) -> int:
+    """Label what has no label or one without room, by the first label with room.
+
+    Returns how many nodes that were. All labels together must have room for all nodes.
+    """
+    groups = state.caps.size
+    open_label, moved = np.zeros(groups, np.int64), 0
+    for u in range(state.labels.size):
+        group, label = state.classes[u], state.labels[u]
+        if label >= 0 and state.load[label, group] <= state.caps[group]:
+            continue
+        while state.load[open_label[group], group] >= state.caps[group]:
+            open_label[group] += 1
+        if label >= 0:
+            state.load[label, group] -= 1
+        state.labels[u] = open_label[group]
+        state.load[open_label[group], group] += 1
+        moved += 1
+    return moved
+
+
+def relabel_chunk(chunk: Chunk, state: Labelling, threshold: float) -> int:
+    """Move nodes to the label that most of their in-neighbours carry, where it has room.
+
+    Parameters
+    ----------
+    threshold: a node whose label has more than its room moves even at a loss of up to this share
+        of its in-neighbours, in [0, 1].
+
+    Returns
+    -------
+    Number of nodes moved.
+    """
+    emptiest = state.load.argmin(axis=0)
+    chosen, gains = _choose(*chunk, state, emptiest)
+    return int(_move(chunk.first, chunk.indptr, chosen, gains, state, threshold))
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _choose(
+    first: int,
+    indptr: NDArray[np.int64],
+    neighbors: NDArray[np.int64],
+    state: Labelling,
+    emptiest: NDArray[np.int64],
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The best other label of every row with room, -1 for none, and the in-neighbours it wins."""
+    rows = indptr.size - 1
+    chosen, gains = np.full(rows, NO_LABEL, np.int32), np.zeros(rows, np.int64)
+    for part in numba.prange(_SLICES):
+        counts = np.zeros(state.load.shape[0], np.int64)
+        for row in range(rows * part // _SLICES, rows * (part + 1) // _SLICES):
+            own, group = state.labels[first + row], state.classes[first + row]
+            room = state.caps[group]
+            for place in range(indptr[row], indptr[row + 1]):
+                counts[state.labels[neighbors[place]]] += 1
+            best, most = NO_LABEL, -1
+            if state.load[own, group] > room and state.load[emptiest[group], group] < room:
+                best, most = emptiest[group], counts[emptiest[group]]
+            for place in range(indptr[row], indptr[row + 1]):
+                label = state.labels[neighbors[place]]
+                if label != own and counts[label] > most and state.load[label, group] < room:
+                    best, most = label, counts[label]
+            chosen[row], gains[row] = best, most - counts[own]
+            counts[own] = 0
+            for place in range(indptr[row], indptr[row + 1]):
+                counts[state.labels[neighbors[place]]] = 0
+    return chosen, gains
+
+
+@kernel
+def _move(
+    first: int,
+    indptr: NDArray[np.int64],
+    chosen: NDArray[np.int32],
+    gains: NDArray[np.int64],
+    state: Labelling,
+    threshold: float,
+) -> int:
+    moved = 0
+    for row in range(chosen.size):
+        new, own, group = chosen[row], state.labels[first + row], state.classes[first + row]
+        if new < 0 or state.load[new, group] >= state.caps[group]:
+            continue
+        over = state.load[own, group] > state.caps[group]
+        least = -threshold * (indptr[row + 1] - indptr[row])
+        if gains[row] > 0 or (over and gains[row] >= least):
+            state.labels[first + row] = new
+            state.load[own, group] -= 1
+            state.load[new, group] += 1
+            moved += 1
+    return moved
+
+
+def poll_of(
+    have_neighbors: NDArray[np.bool_],
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Votes, none cast, and leads: [nodes] int32 both. Only nodes without in-neighbours poll."""
+    votes = np.where(have_neighbors, np.int32(_NOT_POLLED), np.int32(NO_LABEL))
+    return votes, np.zeros(have_neighbors.size, np.int32)
+
+
+@kernel
+def vote(
+    first: int,
+    indptr: NDArray[np.int64],
+    neighbors: NDArray[np.int64],
+    labels: NDArray[np.int32],
+    votes: NDArray[np.int32],
+    leads: NDArray[np.int32],
+) -> None:
+    """Let nodes vote for their label at in-neighbours that poll.
+
+    Majority in one pass and two numbers a node (Boyer and Moore, "MJRTY", 1991): what is left is
+    the label of more than half of the voters, if there is one.
+    """
+    for row in range(indptr.size - 1):
+        label = labels[first + row]
+        for place in range(indptr[row], indptr[row + 1]):
+            u = neighbors[place]
+            if votes[u] == _NOT_POLLED:
+                continue
+            if leads[u] == 0:
+                votes[u] = label
+            leads[u] += 1 if votes[u] == label else -1
+
+
+@kernel
+def adopt(votes: NDArray[np.int32], state: Labelling) -> int:
+    """Move polled nodes to the label voted for, where it has room; returns how many."""
+    moved = 0
+    for u in range(votes.size):
+        new, own, group = votes[u], state.labels[u], state.classes[u]
+        if new >= 0 and new != own and state.load[new, group] < state.caps[group]:
+            state.labels[u] = new
+            state.load[own, group] -= 1
+            state.load[new, group] += 1
+            moved += 1
+    return moved
+
+
+@kernel
+def count_between(
+    first: int,
+    indptr: NDArray[np.int64],
+    neighbors: NDArray[np.int64],
+    labels: NDArray[np.int32],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add a chunk's edges to ``counts[label of the destination, label of the source]``."""
+    for row in range(indptr.size - 1):
+        label = labels[first + row]
+        for place in range(indptr[row], indptr[row + 1]):
+            counts[label, labels[neighbors[place]]] += 1
+
+
+@kernel
+def tally(labels: NDArray[np.int32], classes: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
+    """Add all nodes to ``counts[label, class]``."""
+    for u in range(labels.size):
+        counts[labels[u], classes[u]] += 1

@@ -1,0 +1,124 @@
+"""The in-neighbours of all nodes, read from disk chunk by chunk, in passes.
+
+Node types are stacked into one id space and relations forgotten, as for METIS, but nothing is made
+symmetric: the streaming partitioner asks of a node what its in-neighbours are, because those are
+what sampling fetches for it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.mapped_pages import release_pages
+from hopper.partition.symmetrise import type_starts
+
+ROWS_AT_ONCE: Final = 1 << 16
+EDGES_AT_ONCE: Final = 1 << 21
+# Decisions within a chunk do not see each other, so even a small graph is read in many.
+_FEWEST_CHUNKS: Final = 64
+
+
+class Chunk(NamedTuple):
+    """The in-neighbours of consecutive nodes, in stacked ids."""
+
+    first: int
+    """stacked id of the first node"""
+    indptr: NDArray[np.int64]
+    """[nodes + 1] int64, where each node's in-neighbours stand, from 0"""
+    neighbors: NDArray[np.int64]
+    """[edges] int64, those of one relation after those of another"""
+
+
+class _Part(NamedTuple):
+    """One relation into a node type."""
+
+    src_start: int
+    edges: Topology
+
+
+class NeighborStream:
+    """Passes over the in-neighbours of all node types; memory holds one chunk at a time."""
+
+    def __init__(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> None:
+        self._starts = type_starts(schema)
+        self._counts = {name: kind.count for name, kind in schema.node_types.items()}
+        self._into: dict[str, list[_Part]] = {name: [] for name in schema.node_types}
+        for relation, edges in topologies.items():
+            if edges.indices.size:
+                self._into[relation.dst].append(_Part(self._starts[relation.src], edges))
+        self.nodes: int = sum(self._counts.values())
+        self.edges: int = sum(edges.indices.size for edges in topologies.values())
+        self._rows_at_once = max(1, min(ROWS_AT_ONCE, self.nodes // _FEWEST_CHUNKS))
+
+    def chunks(self) -> Iterator[Chunk]:
+        """One pass over all nodes, in the order of their stacked ids.
+
+        A chunk has at most :data:`ROWS_AT_ONCE` nodes and, unless a single node has more, at most
+        :data:`EDGES_AT_ONCE` edges; it may be used until the next one is asked for.
+        """
+        for node_type, parts in self._into.items():
+            first, count = 0, self._counts[node_type]
+            while first < count:
+                last = self._chunk_end(parts, first, count)
+                yield _read(parts, first, last, self._starts[node_type] + first)
+                first = last
+            for part in parts:
+                release_pages(part.edges.indptr, part.edges.indices)
+
+    def have_neighbors(self) -> NDArray[np.bool_]:
+        """[nodes] bool: whether a node has any in-neighbours."""
+        found = np.zeros(self.nodes, np.bool_)
+        for node_type, parts in self._into.items():
+            start = self._starts[node_type]
+            for part in parts:
+                found[start : start + self._counts[node_type]] |= part.edges.in_degrees > 0
+                release_pages(part.edges.in_degrees)
+        return found
+
+    def _chunk_end(self, parts: list[_Part], first: int, count: int) -> int:
+        """The row before which a chunk from row ``first`` ends."""
+
+        def edges_before(row: int) -> int:
+            return sum(int(part.edges.indptr[row]) for part in parts)
+
+        rows = range(first + 1, min(first + self._rows_at_once, count) + 1)
+        fitting = bisect_right(rows, edges_before(first) + EDGES_AT_ONCE, key=edges_before)
+        return rows[max(0, fitting - 1)]
+
+
+def _read(parts: list[_Part], first: int, last: int, stacked_first: int) -> Chunk:
+    indptr = np.zeros(last - first + 1, np.int64)
+    for part in parts:
+        np.add(indptr[1:], np.diff(part.edges.indptr[first : last + 1]), out=indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    neighbors = np.empty(int(indptr[-1]), np.int64)
+    cursor = indptr[:-1].copy()
+    for src_start, edges in parts:
+        start, stop = int(edges.indptr[first]), int(edges.indptr[last])
+        own = edges.indices[start:stop]
+        _append_rows(edges.indptr[first : last + 1] - start, own, src_start, cursor, neighbors)
+        release_pages(edges.indices)
+    return Chunk(stacked_first, indptr, neighbors)
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _append_rows(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    src_start: int,
+    cursor: NDArray[np.int64],
+    neighbors: NDArray[np.int64],
+) -> None:
+    """Write one relation's rows behind what other relations wrote; moves the cursors."""
+    for row in numba.prange(cursor.size):
+        for place in range(indptr[row], indptr[row + 1]):
+            neighbors[cursor[row] + place - indptr[row]] = indices[place] + src_start
+        cursor[row] += indptr[row + 1] - indptr[row]

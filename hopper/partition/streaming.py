@@ -1,0 +1,208 @@
+"""Streaming assignment: for graphs that METIS cannot hold, with a few numbers a node in memory.
+
+The graph stays on disk and is read in passes (hopper.partition.neighbor_stream). As in BGL (Liu et
+al., NSDI 2023), nodes are first gathered in connected blocks of bounded size by a breadth-first
+search from many sources, and blocks go to servers by their edges and the room there; here blocks
+are made purer and nodes placed finally by passes over the nodes, which move each to the label of
+most of its in-neighbours (size-constrained label propagation: Meyerhenke, Sanders and Schulz, SEA
+2014; with servers for labels it is re-streaming: Nishimura and Ugander, KDD 2013).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import draw_positions, key_of
+from hopper.graph.schema import GraphSchema
+from hopper.partition.balance import balance_classes
+from hopper.partition.label_passes import (
+    NO_LABEL,
+    Labelling,
+    adopt,
+    claim,
+    count_between,
+    poll_of,
+    relabel_chunk,
+    spill,
+    tally,
+    vote,
+)
+from hopper.partition.neighbor_stream import Chunk, NeighborStream
+from hopper.partition.phases import Phases, Progress
+from hopper.partition.place_blocks import TOLERANCE, Blocks, place_blocks
+
+# A word no other stream of draws begins with, as in hopper.partition.random.
+_STREAM: Final = int.from_bytes(hashlib.sha256(b"streaming partition").digest()[:8], "little")
+MOST_BLOCKS: Final = 1024
+_NODES_A_BLOCK: Final = 16
+_BLOCKS_A_SERVER: Final = 8
+# How much larger than the mean a block may grow when it is made purer.
+_GROWTH: Final = 4
+_CLAIM_PASSES: Final = 8
+_PURE_PASSES: Final = 10
+# Share of its in-neighbours that a node may lose when its server has too many of its class.
+_THRESHOLDS: Final = (0.0, 0.1, 0.3, 1.0, 1.0)
+# A pass that changes a smaller share of the nodes is the last of its kind.
+_SETTLED: Final = 1 / 500
+
+
+def assign_stream(
+    schema: GraphSchema,
+    stream: NeighborStream,
+    servers: int,
+    seed: int,
+    roots: NDArray[np.int64],
+    phases: Phases,
+) -> NDArray[np.int32]:
+    """[nodes] int32: the server of every stacked id.
+
+    Parameters
+    ----------
+    roots: [nodes of the target type] int64, training roots per node. Nodes with roots are balanced
+        within 5 %, and so are the other nodes of every type.
+    seed: of the sources of the breadth-first search.
+    """
+    if servers == 1:
+        return np.zeros(stream.nodes, np.int32)
+    have_neighbors = stream.have_neighbors()
+    poll = None if have_neighbors.all() else poll_of(have_neighbors)
+    count = number_of_blocks(stream.nodes, servers)
+    with phases.phase("gather nodes in blocks (edges)", stream.edges * _CLAIM_PASSES) as progress:
+        state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed)
+    budget = _PURE_PASSES + 2
+    with phases.phase("move nodes between blocks (edges)", stream.edges * budget) as progress:
+        passes = _Passes(stream, progress, budget)
+        _settle(passes, _resized(state, _GROWTH), (0.0,) * _PURE_PASSES)
+        _place_sources(passes, _resized(state, _GROWTH), poll)
+        edges = np.zeros((count, count), np.int64)
+        passes.run(lambda chunk: count_between(*chunk, state.labels, edges))
+        passes.finish()
+    classes = balance_classes(schema, roots).astype(np.uint8)
+    with phases.phase("place the blocks"):
+        blocks = _weigh(state.labels, classes, edges)
+        homes = place_blocks(blocks, servers)[state.labels]
+    del state, have_neighbors
+    budget = len(_THRESHOLDS) + 1
+    with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
+        passes = _Passes(stream, progress, budget)
+        state = _on_servers(homes, classes, servers)
+        _settle(passes, state, _THRESHOLDS)
+        spill(state)
+        _place_sources(passes, state, poll)
+        passes.finish()
+    return state.labels
+
+
+def number_of_blocks(nodes: int, servers: int) -> int:
+    """Blocks that a graph is gathered in."""
+    wanted = max(min(MOST_BLOCKS, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
+    return max(1, min(nodes, wanted))
+
+
+class _Passes:
+    """Runs over the edges as often as was planned, at most, and shows how far they are."""
+
+    def __init__(self, stream: NeighborStream, progress: Progress, budget: int) -> None:
+        self._stream = stream
+        self._progress = progress
+        self._left = stream.edges * budget
+        self.nodes = stream.nodes
+
+    def run(self, visit: Callable[[Chunk], Any]) -> int:
+        """Visit every chunk; returns the sum of what the visits return, if they do."""
+        changed = 0
+        for chunk in self._stream.chunks():
+            changed += visit(chunk) or 0
+            self._advance(chunk.neighbors.size)
+        return changed
+
+    def finish(self) -> None:
+        """Count the passes that were not needed as done."""
+        self._advance(self._left)
+
+    def _advance(self, edges: int) -> None:
+        self._left -= edges
+        self._progress.advance(edges)
+
+
+def _grow_blocks(passes: _Passes, count: int, seed: int) -> Labelling:
+    """Blocks of at most the mean size, by breadth-first search from that many random sources."""
+    labels = np.full(passes.nodes, NO_LABEL, np.int32)
+    sources = np.empty(count, np.int64)
+    draw_positions(np.uint64(key_of(_STREAM, seed)), passes.nodes, count, sources)
+    labels[sources] = np.arange(count)
+    state = Labelling(
+        labels,
+        np.zeros(passes.nodes, np.uint8),
+        np.ones((count, 1), np.int64),
+        np.array([math.ceil(passes.nodes / count)]),
+    )
+    for _ in range(_CLAIM_PASSES):
+        if passes.run(lambda chunk: claim(*chunk, state)) <= passes.nodes * _SETTLED:
+            break
+    # What no search reached is put where there is room.
+    spill(state)
+    passes.finish()
+    return state
+
+
+def _resized(state: Labelling, factor: int) -> Labelling:
+    return state._replace(caps=state.caps * factor)
+
+
+def _settle(passes: _Passes, state: Labelling, thresholds: tuple[float, ...]) -> None:
+    """Move nodes to where most of their in-neighbours are until few move."""
+    for threshold in thresholds:
+        moved = passes.run(partial(relabel_chunk, state=state, threshold=threshold))
+        if moved <= passes.nodes * _SETTLED and not (state.load > state.caps).any():
+            break
+
+
+def _place_sources(
+    passes: _Passes,
+    state: Labelling,
+    poll: tuple[NDArray[np.int32], NDArray[np.int32]] | None,
+) -> None:
+    """Move nodes without in-neighbours to where most of the nodes are that they are sampled by."""
+    if poll is None:
+        return
+    votes, leads = poll
+    np.copyto(votes, NO_LABEL, where=votes >= 0)
+    leads[:] = 0
+    passes.run(lambda chunk: vote(*chunk, state.labels, votes, leads))
+    adopt(votes, state)
+
+
+def _weigh(
+    labels: NDArray[np.int32],
+    classes: NDArray[np.uint8],
+    edges: NDArray[np.int64],
+) -> Blocks:
+    nodes = _tallied(labels, classes, edges.shape[0])
+    weights = np.column_stack([nodes, edges.sum(axis=1)]).astype(np.float64)
+    between = (edges + edges.T).astype(np.float64)
+    np.fill_diagonal(between, 0.0)
+    return Blocks(between, weights)
+
+
+def _on_servers(homes: NDArray[np.int32], classes: NDArray[np.uint8], servers: int) -> Labelling:
+    load = _tallied(homes, classes, servers)
+    totals = load.sum(axis=0)
+    # Enough for all nodes, however few they are.
+    caps = np.maximum(-(-totals // servers), (totals * TOLERANCE / servers).astype(np.int64))
+    return Labelling(homes, classes, load, caps)
+
+
+def _tallied(
+    labels: NDArray[np.int32], classes: NDArray[np.uint8], count: int
+) -> NDArray[np.int64]:
+    counts = np.zeros((count, int(classes.max()) + 1), np.int64)
+    tally(labels, classes, counts)
+    return counts

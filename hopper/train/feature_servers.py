@@ -1,0 +1,161 @@
+"""The feature servers of a run: started, awaited until they serve, watched, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hopper.config import Config
+from hopper.errors import DeadlineExceeded, ServerLost
+from hopper.train.rank_processes import POLL_SECONDS, how_it_ended
+
+_STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server and its ranks run.
+
+    Attributes
+    ----------
+    address: what the feature server listens on, without a port.
+    prefix: words before every command that starts a process there.
+    """
+
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = field(default=())
+
+
+class FeatureServers:
+    """The feature servers of a run; watched while ranks run.
+
+    Attributes
+    ----------
+    processes: those that were started here, in order of server; none where others run them.
+    addresses: "host:port" in order of server.
+    lost: which server ended while ranks were watched, if one did.
+    """
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]], addresses: list[str]) -> None:
+        self.processes = processes
+        self.addresses = addresses
+        self.lost: str | None = None
+
+    def find_lost(self) -> str | None:
+        """Say which server ended, if one did."""
+        for index, process in enumerate(self.processes):
+            code = process.poll()
+            if code is not None:
+                return (
+                    f"feature server {index} (pid {process.pid}, {self.addresses[index]}) "
+                    f"{how_it_ended(code)}"
+                )
+        return None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """End the ranks as soon as a server ends: a signal to this process makes torchrun's agent
+        take them down."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(POLL_SECONDS):
+                self.lost = self.find_lost()
+                if self.lost is not None:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+        thread = threading.Thread(target=watch, name="server-watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+@contextmanager
+def feature_servers(
+    config: Config, run_dir: Path, places: Sequence[Place]
+) -> Iterator[FeatureServers]:
+    """Start one feature server per place, or use those that the configuration names.
+
+    What they print goes to ``run_dir``/servers. All have ended when this context has.
+
+    Raises
+    ------
+    ServerLost, DeadlineExceeded: a server ended before it served, or did not come in time.
+    """
+    if config.cluster.servers:
+        yield FeatureServers([], list(config.cluster.servers))
+        return
+    folder = run_dir / "servers"
+    folder.mkdir(exist_ok=True)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for index, place in enumerate(places):
+            processes.append(_start(config, folder, index, place))
+        limit = config.cluster.start_timeout_seconds
+        deadline = time.monotonic() + limit
+        addresses = [
+            _await_address(process, folder, index, deadline, limit)
+            for index, process in enumerate(processes)
+        ]
+        yield FeatureServers(processes, addresses)
+    finally:
+        stop_processes(processes, _STOP_SECONDS)
+
+
+def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
+    """Ask processes to end, all at once; kill those that have not after ``limit`` seconds."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + limit
+    for process in processes:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess.Popen[bytes]:
+    (folder / f"{index}.json").unlink(missing_ok=True)
+    with (folder / f"{index}.log").open("ab") as log:
+        return subprocess.Popen(
+            [
+                *place.prefix,
+                *(sys.executable, "-m", "cache_server", config.data.partitioned),
+                *("--server", str(index), "--listen", f"{place.address}:0"),
+                *("--port-file", str(folder / f"{index}.json"), "--die-with-parent"),
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+
+def _await_address(
+    process: subprocess.Popen[bytes], folder: Path, index: int, deadline: float, limit: float
+) -> str:
+    port_file = folder / f"{index}.json"
+    while not port_file.exists():
+        code = process.poll()
+        if code is not None:
+            said = (folder / f"{index}.log").read_text(errors="replace").strip()
+            raise ServerLost(
+                f"feature server {index} {how_it_ended(code)} before it served: {said}"
+            )
+        if time.monotonic() > deadline:
+            raise DeadlineExceeded(f"feature server {index}", "starting", limit)
+        time.sleep(0.02)
+    return str(json.loads(port_file.read_text())["address"])

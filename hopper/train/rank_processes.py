@@ -1,0 +1,167 @@
+"""The ranks of one machine under torchrun's own agent, and what is told of ranks that failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from hopper.errors import ClusterError, DeadlineExceeded, RankLost
+
+DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One of the machines that ranks run on; by default the only one.
+
+    Attributes
+    ----------
+    index, count: its place in the order of servers, and how many there are.
+    endpoint: "host:port" where the ranks of several machines meet: an address of the first.
+    """
+
+    index: int = 0
+    count: int = 1
+    endpoint: str = "127.0.0.1:0"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a rank ended that did not end well.
+
+    Attributes
+    ----------
+    exit_code: negative where a signal ended it.
+    message: the last line of its error.
+    moment: when, in seconds since the epoch.
+    """
+
+    rank: int
+    pid: int
+    exit_code: int
+    message: str
+    moment: int
+
+
+class RanksFailed(Exception):
+    """Ranks of this machine ended with an error or by a signal."""
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        super().__init__(f"{len(failures)} ranks failed")
+        self.failures = tuple(failures)
+
+
+def run_ranks(config_file: Path, ranks: int, machine: Machine) -> None:
+    """Run this machine's ranks to their end; needs :func:`signals_as_exceptions` around it.
+
+    Raises
+    ------
+    RanksFailed: some did not end well; all others of this machine have been ended.
+    SignalException: this process was told to end; its ranks have ended.
+    """
+    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    # Ranks share cores: a thread that waits must not spin on one that another could use.
+    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+    environment = {name: os.environ.get(name, value) for name, value in environment.items()}
+    alone = machine.count == 1
+    launch = LaunchConfig(
+        min_nodes=machine.count,
+        max_nodes=machine.count,
+        nproc_per_node=ranks,
+        run_id=f"hopper-{os.getpid()}" if alone else "hopper",
+        # Only a static rendezvous numbers machines in their own order.
+        rdzv_backend="c10d" if alone else "static",
+        rdzv_endpoint=machine.endpoint,
+        rdzv_configs={} if alone else {"rank": machine.index},
+        local_addr=machine.endpoint.rpartition(":")[0] if machine.index == 0 else None,
+        max_restarts=0,
+        monitor_interval=POLL_SECONDS,
+        logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
+    )
+    try:
+        with _environment(environment | {DIE_WITH_PARENT: "1"}):
+            elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
+    except ChildFailedError as error:
+        failures: dict[int, ProcessFailure] = error.failures
+        raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error
+
+
+def explain(failures: Sequence[Failure]) -> ClusterError:
+    """The rank that failed first and why; the others fail only in consequence."""
+    killed = [each for each in failures if was_killed(each)]
+    # A rank that hung is killed too, by torchrun's agent: after the deadline of one that waited.
+    waited = any(DeadlineExceeded.__name__ in each.message for each in failures)
+    if killed and not waited:
+        first = min(killed, key=lambda each: each.rank)
+        return RankLost(
+            f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
+            "the other ranks were ended"
+        )
+    first = min(failures, key=lambda each: each.moment)
+    return ClusterError(f"rank {first.rank} (pid {first.pid}) failed: {first.message}")
+
+
+def was_killed(failure: Failure) -> bool:
+    """Whether a signal ended the rank other than that by which torchrun's agent ends ranks."""
+    return failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM
+
+
+def how_it_ended(code: int) -> str:
+    """A process's exit code in words."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+@contextmanager
+def signals_as_exceptions() -> Iterator[None]:
+    """Raise on a signal to end, before torchrun's agent does so too; the caller's handlers return.
+
+    torch installs its own when it starts the ranks, and leaves them there. For the main thread.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SignalException(f"process {os.getpid()} got a signal", signal.Signals(number))
+
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.signal(kind, end) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+def _told(rank: int, failure: ProcessFailure) -> Failure:
+    # torch declares a string; of a recorded exception it is a dictionary.
+    recorded: Any = failure.message
+    text = str(recorded["message"] if isinstance(recorded, dict) else recorded).strip()
+    message = text.splitlines()[-1] if text else "no message"
+    return Failure(rank, failure.pid, failure.exitcode, message, failure.timestamp)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set what ranks inherit, and put this process's own environment back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,263 @@
+"""What ``--emulate`` and its companions accept, and what happens where hosts cannot be had."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hopper.bench.emulate import commands, network
+from hopper.bench.emulate.commands import NotAvailable, signals_held
+from hopper.bench.emulate.hosts import EmulatedCluster, emulated
+from hopper.bench.emulate.network import burst_bytes
+from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
+from hopper.bench.emulate.reconcile import print_reconciliation, reconcile
+from hopper.bench.emulate.request import Request, make_request, parse_rate, parse_size
+from hopper.bench.emulate.train import threads_per_rank
+from hopper.bench.results import RESULTS_FILE
+from hopper.bench.table import describe_setting
+from hopper.cli import bench
+from hopper.config import Config, make_config
+from hopper.errors import RequestError
+
+from .conftest import make_results, make_run
+
+AB = ("ab", "c.toml", "--engines", "hop", "--out", "o")
+
+
+def run_command(*words: str) -> int:
+    """``hopper bench ...``: the exit code."""
+    parser = argparse.ArgumentParser()
+    bench.add_parser(parser.add_subparsers())
+    options = parser.parse_args(["bench", *words])
+    return int(options.run(options))
+
+
+@pytest.mark.parametrize(
+    ("text", "bits"),
+    [
+        ("100mbit", 10**8),
+        ("1gbit", 10**9),
+        ("2.5Gbit", 2_500_000_000),
+        ("64kbit", 64_000),
+        ("none", None),
+    ],
+)
+def test_rates(text: str, bits: int | None) -> None:
+    assert parse_rate(text) == bits
+
+
+@pytest.mark.parametrize("text", ["", "fast", "100", "mbit", "-1mbit", "0gbit", "1 gbit", "1gbyte"])
+def test_other_rates_are_refused(text: str) -> None:
+    with pytest.raises(RequestError, match=r"--link-rate: expected .* given '" + text):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("2G", 2 << 30), ("512m", 512 << 20), ("1.5GiB", 3 << 29), ("99999999", 99999999)]
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "1", "63M", "2T", "-2G"])
+def test_other_sizes_are_refused(text: str) -> None:
+    with pytest.raises(RequestError, match=r"--host-memory: expected at least 64M"):
+        parse_size(text)
+
+
+def test_small_bursts_are_for_slow_links_only() -> None:
+    """Below 64 kB the filter splits segments in software."""
+    assert burst_bytes(10**8) == 32 * 1024
+    assert burst_bytes(10**8 + 1) == burst_bytes(10**9) == 128 * 1024
+    assert burst_bytes(10**10) == 512 * 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--emulate", "0"], "--emulate: expected 1 to 200 hosts, given 0"),
+        (["--emulate", "2", "--link-rate", "quick"], "--link-rate: expected"),
+        (["--emulate", "2", "--host-cpus", "0"], "--host-cpus: expected at least 0.05, given 0"),
+        (["--emulate", "2", "--host-cpus", "nan"], "--host-cpus: expected at least"),
+        (["--emulate", "2", "--host-memory", "5"], "--host-memory: expected"),
+        (["--link-rate", "1gbit"], "--link-rate: belongs to an emulated cluster"),
+        (["--host-cpus", "1"], "--host-cpus: belongs to an emulated cluster"),
+        (["--host-memory", "1G"], "--host-memory: belongs to an emulated cluster"),
+    ],
+)
+def test_bad_words_are_refused(words: list[str], text: str, config_file: Path) -> None:
+    with pytest.raises(RequestError, match=text):
+        run_command("ab", str(config_file), "--engines", "hop", "--out", "o", *words)
+
+
+def test_hosts_must_be_as_many_as_partitions(config_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"has 2 partitions, which need 2 hosts; given 3"):
+        run_command(
+            *("ab", str(config_file), "--engines", "hop", "--out", str(tmp_path / "out")),
+            *("--emulate", "3"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("key", [{"servers": ["a:1", "b:1"]}, {"interface": "eth7"}])
+def test_hosts_bring_their_own_servers_and_interface(
+    tiny_config: Config, key: dict[str, Any]
+) -> None:
+    changed = make_config(tiny_config.model_dump() | {"cluster": key})
+    with pytest.raises(RequestError, match=f"cluster.{next(iter(key))} must be empty"):
+        Request(2).check(changed, 2)
+    Request(2).check(tiny_config, 2)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "ranks", "threads"), [(0.5, 1, 1), (1.5, 1, 2), (4.0, 2, 2), (1.0, 2, 1)]
+)
+def test_threads_follow_the_quota(cpus: float, ranks: int, threads: int) -> None:
+    assert threads_per_rank(EmulatedCluster(Request(2, host_cpus=cpus), ()), ranks) == threads
+
+
+def test_a_name_tells_whose_it_is() -> None:
+    own = own_name("host3")
+    assert is_ours(own)
+    assert not is_leftover(own)
+    # A process of the same pid that started at another moment.
+    pid, started = own.split("-")[1:3]
+    reused = f"hopper-{pid}-{int(started) + 1}-host3"
+    assert is_leftover(reused)
+    assert not is_ours(reused)
+    for other in ("", "hopper", "hopper-x-1-host0", "blue", f"{own}/x", f"my{own}"):
+        assert not is_leftover(other)
+        assert not is_ours(other)
+
+
+def test_a_zombie_has_ended() -> None:
+    # Killed, and not yet waited for: its number and its start are still to be seen.
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    name = f"hopper-{process.pid}-{started}-host0"
+    try:
+        assert not is_leftover(name)
+    finally:
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert is_leftover(name)
+        assert process.wait(10) == -signal.SIGKILL
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def test_a_signal_waits_for_what_must_not_be_cut_short() -> None:
+    through = False
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 (the block is what is tested)
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            through = True
+        pytest.fail("the signal was lost")
+    assert through
+
+
+def _without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It may look at what is there, and not change it.
+    monkeypatch.setattr(network.os, "geteuid", lambda: 1000)
+
+
+def _without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "_SYSTEM_FOLDERS", ())
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+def _without_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(program: str, *words: str, batch: Any = ()) -> str:
+        if words == ("netns", "list"):
+            return ""
+        raise NotAvailable(f"`{program} {words[0]}` failed: Operation not permitted")
+
+    monkeypatch.setattr(network.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(network, "run", refuse)
+
+
+@pytest.mark.parametrize(
+    ("take_away", "text"),
+    [
+        (_without_root, "needs root; this process runs as user 1000"),
+        (_without_programs, "the program `ip` is not installed"),
+        (_without_rights, "Operation not permitted"),
+    ],
+)
+def test_what_is_missing_is_said(
+    take_away: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_away(monkeypatch)
+    with emulated(Request(2)) as cluster:
+        assert not cluster.effective
+        assert cluster.why_not is not None
+        assert text in cluster.why_not
+        assert cluster.describe()["effective"] is False
+        assert cluster.describe()["why_not"] == cluster.why_not
+
+
+def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(
+    config_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _without_root(monkeypatch)
+    out = tmp_path / "out"
+    words = ["ab", str(config_file), "--engines", "zero_hop", "--out", str(out), "--rounds", "1"]
+    assert run_command(*words, "--emulate", "2", "--link-rate", "100mbit") == 0
+    told = capsys.readouterr().out
+    assert "NOT EMULATED: making network namespaces needs root" in told
+    assert "2 servers on loopback" in " ".join(told.split())
+    results = json.loads((out / RESULTS_FILE).read_text())
+    emulation = results["machine"]["emulation"]
+    assert (emulation["hosts"], emulation["link_rate"]) == (2, "100mbit")
+    assert emulation["effective"] is False
+    assert "needs root" in emulation["why_not"]
+    assert results["runs"][0]["nic_bytes"] is None
+
+
+def _run_with_counters(engine: str, nic_bytes: list[int] | None) -> dict[str, Any]:
+    # 4,200,000 bytes are counted.
+    return make_run(engine, 0, [1.0]) | {"nic_bytes": nic_bytes}
+
+
+def test_counters_are_held_against_the_count() -> None:
+    runs = [
+        _run_with_counters("hop", [2_100_000, 2_310_000]),
+        _run_with_counters("hop", [2_100_000, 2_100_000]),
+        _run_with_counters("zero_hop", [3_000_000, 1_620_001]),
+        _run_with_counters("locality", None),
+    ]
+    hop, zero_hop = reconcile(runs)
+    assert (hop.label, hop.counted, hop.sent) == ("hop", 8_400_000, 8_610_000)
+    assert hop.ratio == pytest.approx(1.025)
+    assert hop.agrees
+    assert zero_hop.ratio == pytest.approx(1.1, rel=1e-5)
+    assert not zero_hop.agrees
+    console = Console(width=120, quiet=True)
+    with console.capture() as captured:
+        console.quiet = False
+        print_reconciliation(console, runs)
+    told = captured.get()
+    assert "1.025" in told
+    assert told.count("WARNING") == 1
+    assert "WARNING: zero_hop: what the interfaces sent and what was counted differ" in told
+
+
+def test_the_setting_tells_of_hosts() -> None:
+    results = make_results([make_run("hop", 0, [1.0])], {"hop": 0.0})
+    assert "on loopback" in describe_setting(results)
+    emulation = make_request(2, "1gbit", 0.5, "2G").describe()
+    results["machine"]["emulation"] = emulation | {"effective": True, "why_not": None}
+    told = "2 servers on emulated hosts (links of 1gbit, 0.5 CPUs each, 2048 MiB each)"
+    assert told in describe_setting(results)

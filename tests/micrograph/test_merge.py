@@ -1,0 +1,137 @@
+"""Merging: which steps go, where their roots go, and how many are dissolved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
+from hopper.micrograph.route import GlobalBatch
+
+unhurried = settings(deadline=None, max_examples=60)
+
+
+def batch_of(counts: NDArray[np.int64]) -> GlobalBatch:
+    """``counts[model, rank]`` roots of each model with that home rank; ids count up."""
+    ranks = counts.shape[1]
+    homes = np.concatenate([np.repeat(np.arange(ranks), row) for row in counts])
+    bounds = np.concatenate(([0], np.cumsum(counts.sum(1))))
+    return GlobalBatch(2, 5, np.arange(homes.size), bounds, homes)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> GlobalBatch:
+    ranks = draw(st.integers(1, 5))
+    row = st.lists(st.integers(0, 6), min_size=ranks, max_size=ranks)
+    return batch_of(np.array(draw(st.lists(row, min_size=ranks, max_size=ranks))))
+
+
+def sizes(steps: TimeSteps) -> list[list[int]]:
+    """[models][steps] numbers of roots."""
+    return [[roots.size for roots in groups] for groups in steps.groups]
+
+
+def test_unmerged_every_root_is_trained_at_home() -> None:
+    batch = batch_of(np.array([[3, 0, 1], [2, 2, 2], [0, 4, 0]]))
+    steps = make_time_steps(batch, 3)
+    assert steps.ranks.tolist() == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    assert sizes(steps) == [[3, 0, 1], [2, 2, 2], [0, 0, 4]]
+    for model, groups in enumerate(steps.groups):
+        for step, roots in enumerate(groups):
+            assert (batch.home_ranks[roots] == steps.ranks[model, step]).all()
+
+
+def test_the_step_with_the_fewest_roots_goes_and_counts_are_taken_anew() -> None:
+    # Step t of model d is home rank (d + t) mod 4: totals are 40, 10, 13, 12.
+    by_step = np.array([[10, 2, 3, 3], [10, 4, 3, 3], [10, 0, 4, 3], [10, 4, 3, 3]])
+    counts = np.array([np.roll(row, model) for model, row in enumerate(by_step)])
+    batch = batch_of(counts)
+    once = make_time_steps(batch, 4, dissolve=1)
+    # Step 1 went; its roots are spread over the same model's steps 0, 2 and 3.
+    assert once.ranks.tolist() == [[(m + t) % 4 for t in (0, 2, 3)] for m in range(4)]
+    assert sizes(once) == [[11, 4, 3], [12, 4, 4], [10, 4, 3], [12, 4, 4]]
+    # Anew: 45, 16, 14, so step 3 is next, though step 2 had more roots at first.
+    twice = make_time_steps(batch, 4, dissolve=2)
+    assert twice.ranks.tolist() == [[(m + t) % 4 for t in (0, 2)] for m in range(4)]
+    assert sizes(twice) == [[13, 5], [14, 6], [12, 5], [14, 6]]
+
+
+@unhurried
+@given(batches(), st.data())
+def test_each_model_keeps_its_roots_and_fewest_keeps_models_apart(
+    batch: GlobalBatch, data: st.DataObject
+) -> None:
+    ranks = batch.bounds.size - 1
+    dissolve = data.draw(st.integers(0, ranks - 1))
+    for selection in ("fewest", "random"):
+        steps = make_time_steps(
+            batch, ranks, dissolve, selection, seed=data.draw(st.integers(0, 9))
+        )
+        assert steps.count == ranks - dissolve
+        for model in range(ranks):
+            trained = np.concatenate(steps.groups[model])
+            assert sorted(trained.tolist()) == sorted(batch.of_model(model).tolist())
+            assert len(set(steps.ranks[model].tolist())) == steps.count
+    fewest = make_time_steps(batch, ranks, dissolve)
+    for step in range(fewest.count):
+        assert sorted(fewest.ranks[:, step].tolist()) == list(range(ranks))
+
+
+def test_random_selection_lets_models_meet_and_can_be_repeated() -> None:
+    batch = batch_of(np.full((4, 4), 3))
+    drawn = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
+    again = [make_time_steps(batch, 4, 2, "random", seed).ranks for seed in range(20)]
+    assert all((a == b).all() for a, b in zip(drawn, again, strict=True))
+    assert any((a != drawn[0]).any() for a in drawn)
+    most = [max(np.bincount(step).max() for step in ranks.T) for ranks in drawn]
+    assert max(most) > 1
+
+
+def test_random_selection_takes_every_step_equally_often() -> None:
+    batch = batch_of(np.ones((3, 3), np.int64))
+    lost = np.zeros((3, 3))
+    for seed in range(600):
+        ranks = make_time_steps(batch, 3, 1, "random", seed).ranks
+        for model in range(3):
+            kept = {(rank - model) % 3 for rank in ranks[model].tolist()}
+            lost[model, ({0, 1, 2} - kept).pop()] += 1
+    # Binomial with 600 draws of 1/3: five standard deviations are 58.
+    assert abs(lost - 200).max() < 58
+
+
+def test_more_steps_than_there_are_cannot_go() -> None:
+    batch = batch_of(np.ones((2, 2), np.int64))
+    with pytest.raises(ValueError, match="expected 0 to 1 of 2 steps, got 2"):
+        make_time_steps(batch, 2, dissolve=2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "decided"),
+    [
+        # Figure 17: four steps, three, two; three are best and stay.
+        ([10.0, 8.0, 9.0, 1.0, 1.0], [0, 1, 2, 1, 1]),
+        ([10.0, 10.0, 1.0], [0, 1, 0]),
+        ([10.0, 9.0, 8.0, 7.0, 9.0], [0, 1, 2, 3, 3]),
+    ],
+)
+def test_adaptive_examines_until_epochs_get_no_faster(
+    seconds: list[float], decided: list[int]
+) -> None:
+    merge = AdaptiveMerge(most=3)
+    found = []
+    for epoch in seconds:
+        found.append(merge.dissolve)
+        # A resumed run goes on from the times that were examined.
+        merge = AdaptiveMerge(3, merge.seconds)
+        merge.epoch_ended(epoch)
+    assert found == decided
+    assert merge.settled
+
+
+def test_alone_there_is_nothing_to_dissolve() -> None:
+    merge = AdaptiveMerge(most=0)
+    merge.epoch_ended(1.0)
+    assert (merge.dissolve, merge.settled) == (0, True)

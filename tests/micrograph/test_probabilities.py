@@ -1,0 +1,243 @@
+"""Inverse inclusion probabilities of every sampler: what they are, and that sums are unbiased.
+
+Seeds are fixed, so that every verdict is the same in every run; bounds are in standard deviations.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hopper.graph import build_topology
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph import source_draw
+from hopper.micrograph.labor_sampler import LaborSampler
+from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
+from hopper.micrograph.micrograph import Micrograph
+from hopper.micrograph.sample import NeighborSampler
+
+EDGE = Relation("node", "edge", "node")
+NODES = 50
+# Of 50 roots' sums: one beyond 5 deviations is seen once in 35,000 tries.
+DEVIATIONS = 5
+ITERATIONS = 1500
+
+
+@pytest.fixture(scope="module")
+def topology() -> Topology:
+    """50 nodes, 500 edges whose sources are skewed; node 49 has no in-edge."""
+    generator = np.random.default_rng(2)
+    src = (NODES * generator.random(500) ** 2).astype(np.int64)
+    return build_topology(src, generator.integers(0, NODES - 1, 500), NODES, NODES)
+
+
+def make(kind: type[NeighborSampler], topology: Topology, sizes: list[int]) -> NeighborSampler:
+    nodes = topology.in_degrees.size
+    return kind({EDGE: topology}, {"node": np.arange(nodes)}, "node", sizes, 3)
+
+
+def whole_block(sampler: NeighborSampler, iteration: int) -> Block:
+    """The block of all nodes, in order."""
+    roots = np.arange(sampler.original_ids["node"].size)
+    (block,) = sampler.sample(roots, 0, iteration).blocks()
+    return block
+
+
+def multiplicities(topology: Topology) -> NDArray[np.float64]:
+    """[destinations, sources] number of edges."""
+    table = np.zeros((NODES, NODES))
+    heads = np.repeat(np.arange(NODES), np.diff(topology.indptr))
+    np.add.at(table, (heads, topology.indices), 1)
+    return table
+
+
+def probabilities(
+    kind: type[NeighborSampler], topology: Topology, size: int
+) -> NDArray[np.float64]:
+    """[destinations, sources] of edges, by the formulas of docs/samplers.md in floating point."""
+    degrees = np.maximum(1, topology.in_degrees)
+    if kind is not LayerSampler:
+        return np.broadcast_to(np.minimum(1, size / degrees)[:, None], (NODES, NODES))
+    table = multiplicities(topology)
+    norms = (table / (topology.in_degrees + 1)[:, None]).sum(0) / (topology.out_degrees + 1)
+    return np.broadcast_to(np.minimum(1, size * norms / norms.sum()), (NODES, NODES))
+
+
+def variance(
+    kind: type[NeighborSampler], topology: Topology, size: int, x: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """[destinations] of one estimated sum over in-neighbours."""
+    table, p = multiplicities(topology), probabilities(kind, topology, size)
+    if kind is not NeighborSampler:
+        return ((table * x) ** 2 * (1 / p - 1)).sum(1)
+    degrees = topology.in_degrees
+    result = np.zeros(NODES)
+    for v in np.flatnonzero(degrees > size):
+        rows = x[topology.indices[topology.indptr[v] : topology.indptr[v + 1]]]
+        result[v] = degrees[v] ** 2 * (1 / size - 1 / degrees[v]) * rows.var(ddof=1)
+    return result
+
+
+KINDS = [(NeighborSampler, 3), (LayerSampler, 15), (LaborSampler, 3)]
+
+
+@pytest.mark.parametrize(("kind", "size"), KINDS)
+def test_estimated_sums_are_unbiased_with_the_variance_they_should_have(
+    topology: Topology, kind: type[NeighborSampler], size: int
+) -> None:
+    """Catches a wrong probability, a wrong formula and sources that are not independent."""
+    sampler = make(kind, topology, [size])
+    x = np.random.default_rng(5).normal(1.0, 0.5, NODES)
+    sums, plain = np.zeros((ITERATIONS, NODES)), np.zeros((ITERATIONS, NODES))
+    for iteration in range(ITERATIONS):
+        block = whole_block(sampler, iteration)
+        rows = torch.from_numpy(x)[block.src_original[block.indices]]
+        weighted = rows * block.inverse_probability(torch.float64)
+        heads = block.destinations()
+        sums[iteration] = torch.zeros(NODES).double().index_add_(0, heads, weighted)
+        plain[iteration] = torch.zeros(NODES).double().index_add_(0, heads, rows)
+    exact = multiplicities(topology) @ x
+    deviation = np.sqrt(variance(kind, topology, size, x) / ITERATIONS)
+    assert (np.abs(sums.mean(0) - exact) <= DEVIATIONS * deviation + 1e-9).all()
+    assert (np.abs(plain.mean(0) - exact) > DEVIATIONS * deviation + 1e-9).sum() > NODES / 2
+    # A variance of 1500 samples: off by a tenth or so, for each of the nodes that vary.
+    varies = deviation > 0
+    ratio = sums.var(0)[varies] / (deviation[varies] ** 2 * ITERATIONS)
+    assert ratio.mean() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(("kind", "size"), KINDS)
+def test_inverse_probabilities_are_those_of_the_page(
+    topology: Topology, kind: type[NeighborSampler], size: int
+) -> None:
+    block = whole_block(make(kind, topology, [size]), 0)
+    sources = block.src_original[block.indices]
+    expected = 1 / probabilities(kind, topology, size)[block.destinations(), sources]
+    inverse = block.inverse_probability(torch.float64)
+    np.testing.assert_allclose(inverse.numpy(), expected, rtol=1e-6)
+    assert block.inverse_probability(torch.float32).dtype == torch.float32
+    assert block.equally_likely is (kind is not LayerSampler)
+    # Nodes drawn twice as often count half as much, whoever asks.
+    elsewhere = block.to(torch.device("meta"))
+    assert elsewhere.equally_likely is block.equally_likely
+    assert elsewhere.draws_a_fixed_number is block.draws_a_fixed_number is (kind is NeighborSampler)
+    assert elsewhere.inverse_probability(torch.float64).shape == inverse.shape
+
+
+@pytest.mark.parametrize(("kind", "size"), KINDS)
+def test_mean_weights_add_up_to_one(
+    topology: Topology, kind: type[NeighborSampler], size: int
+) -> None:
+    block = whole_block(make(kind, topology, [size]), 1)
+    weights = block.mean_weights(torch.float64)
+    totals = torch.zeros(NODES).double().index_add_(0, block.destinations(), weights)
+    torch.testing.assert_close(totals, (block.sampled_degree() > 0).double())
+    ratio = weights / block.inverse_probability(torch.float64)
+    for v in range(NODES):
+        own = ratio[block.indptr[v] : block.indptr[v + 1]]
+        assert torch.allclose(own, own[:1].expand_as(own))
+
+
+@pytest.mark.parametrize("kind", [NeighborSampler, LayerSampler, LaborSampler])
+def test_all_neighbours_count_once(topology: Topology, kind: type[NeighborSampler]) -> None:
+    # -1, a size that nothing exceeds, and no edges at all.
+    for size in (-1, 1 << 40):
+        block = whole_block(make(kind, topology, [size]), 0)
+        assert block.num_edges == topology.indices.size
+        assert (block.inverse_probability(torch.float64) == 1).all()
+    empty = np.empty(0, np.int64)
+    block = whole_block(make(kind, build_topology(empty, empty, 4, 4), [2]), 0)
+    assert block.inverse_probability(torch.float64).shape == (0,)
+    assert block.mean_weights(torch.float32).shape == (0,)
+
+
+@pytest.mark.parametrize("size", [5, 20, 45])
+def test_the_size_of_a_layer_s_sample(topology: Topology, size: int) -> None:
+    """Every node is a destination, so every source in the sample is seen."""
+    sampler = make(LayerSampler, topology, [size])
+    seen = np.array(
+        [np.unique(whole_block(sampler, i).indices).size for i in range(ITERATIONS)], float
+    )
+    p = probabilities(LayerSampler, topology, size)[0][topology.out_degrees > 0]
+    assert p.sum() <= size + 1e-9
+    if size == 5:
+        assert p.sum() == pytest.approx(5), "none is certain, so the size is met in expectation"
+    deviation = np.sqrt((p * (1 - p)).sum() / ITERATIONS)
+    assert abs(seen.mean() - p.sum()) <= DEVIATIONS * deviation + 1e-6
+
+
+def test_labor_draws_as_many_edges_as_node_wise_sampling_from_fewer_nodes() -> None:
+    generator = np.random.default_rng(8)
+    src, dst = generator.integers(0, 3000, (2, 90_000))
+    topology = build_topology(src, dst, 3000, 3000)
+    roots = generator.permutation(3000)[:200]
+    sizes = {}
+    for kind in (NeighborSampler, LaborSampler):
+        drawn = [make(kind, topology, [5]).sample(roots, 0, i) for i in range(20)]
+        sizes[kind] = (
+            np.mean([each.num_edges for each in drawn]),
+            np.mean([each.nodes["node"].size for each in drawn]),
+        )
+    assert sizes[LaborSampler][0] == pytest.approx(sizes[NeighborSampler][0], rel=0.05)
+    assert sizes[LaborSampler][1] < 0.9 * sizes[NeighborSampler][1]
+
+
+def test_hubs_are_drawn_by_their_column_not_by_their_degree() -> None:
+    """A hub of many leaves weighs much; one of hubs, as many edges notwithstanding, little."""
+    leaves = np.arange(10, 20)
+    src = np.concatenate([np.zeros(10), np.ones(10), np.repeat(np.arange(30, 40), 10)])
+    dst = np.concatenate([leaves, leaves + 10, np.tile(leaves + 10, 10)])
+    topology = build_topology(src.astype(np.int64), dst, 40, 40)
+    weights = source_draw.column_weights(topology.indptr, topology.indices, topology.out_degrees)
+    assert topology.out_degrees[0] == topology.out_degrees[1] == 10
+    assert weights[0] == 10 * (2**32 // 2) // 11
+    assert weights[1] == 10 * (2**32 // 12) // 11
+    assert weights[10] == 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=30),
+    st.integers(1, 1 << 40),
+)
+def test_thresholds_of_any_weights(weights: list[int], size: int) -> None:
+    """The 64-bit product never wraps, and the probability is the one wanted."""
+    array = np.array(weights, np.uint32)
+    _, factor, certain = make_thresholds(size, array)
+    total = sum(weights)
+    inverse = source_draw.inverse_probabilities(
+        array, np.arange(array.size), np.uint64(factor), np.uint64(certain)
+    )
+    for weight, found in zip(weights, inverse, strict=True):
+        if weight == 0 or weight * size >= total:
+            assert found == 1
+        else:
+            assert weight * int(factor) < 1 << 64
+            assert found == pytest.approx(total / (weight * size), rel=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "size"), KINDS)
+def test_a_micrograph_of_every_kind(
+    topology: Topology, kind: type[NeighborSampler], size: int
+) -> None:
+    sampler = make(kind, topology, [size, size])
+    micrograph = Micrograph(sampler, 7, 0, 0)
+    assert micrograph.root == 7
+    drawn = {
+        (hop, *edge) for hop, each in enumerate(micrograph.edges()) for edge in each[EDGE].tolist()
+    }
+    assert drawn
+    batch = sampler.sample(np.array([3, 7, 12]), 0, 0)
+    whole = set()
+    for hop, edges in enumerate(batch.hops):
+        indptr, rows, positions = edges[EDGE]
+        heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+        ends = batch.nodes["node"][rows], batch.nodes["node"][heads], positions
+        whole |= {(hop, *edge) for edge in np.stack(ends, axis=1).tolist()}
+    assert drawn < whole

@@ -1,0 +1,137 @@
+"""Layers over sampled neighbours that were not equally likely: weights, placement, expectations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hopper.graph.block import Block
+from hopper.models import build_model
+from hopper.models.gat import GATLayer
+from hopper.models.gcn import GCNLayer, edge_weights
+from hopper.models.sage import SAGELayer
+
+NAMES = ["gcn", "sage", "gat"]
+
+
+def rows_for(graph, width=6, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(graph.num_nodes, width, dtype=torch.float64, generator=generator)
+
+
+def inverse_of(graph, block: Block) -> Tensor:
+    """[edges]: an inverse probability for each edge by its source, from 1 to 5."""
+    return 1.0 + (block.src_original[block.indices] * 7 % 40).double() / 10
+
+
+def unequal(graph, roots, kept=None, key=11) -> Block:
+    block = graph.block(roots, kept, key=key)
+    block.drawn_inverse, block.equally_likely = inverse_of(graph, block), False
+    return block
+
+
+@pytest.fixture
+def hub(graph) -> int:
+    return max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+
+
+def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
+    block = unequal(graph, [hub, 39], kept={hub: graph.neighbors[hub][:3]})
+    plain = graph.block([hub, 39])
+    sources = plain.src_original[plain.indices].tolist()
+    everything = dict(zip(sources, edge_weights(plain, torch.float64), strict=True))
+    expected = torch.stack([everything[int(u)] for u in block.src_original[block.indices]])
+    expected *= block.drawn_inverse
+    torch.testing.assert_close(edge_weights(block, torch.float64), expected)
+
+
+def test_sage_takes_the_mean_weighted_by_inverse_probabilities(graph, hub):
+    block = unequal(graph, [hub, 39])
+    h = rows_for(graph)
+    inverse = inverse_of(graph, block)
+    layer = SAGELayer(6, 6, project_first=False).double()
+    found = layer.aggregate(block, h[block.src_original], h[block.dst_original])
+    expected = (inverse / inverse.sum()) @ h[graph.neighbors[hub]]
+    torch.testing.assert_close(found[0], expected)
+    assert (found[1] == 0).all(), "the mean of no neighbours"
+
+
+def test_gat_weighs_exponentials_by_inverse_probability_over_their_mean(graph, hub):
+    block = unequal(graph, [hub, 39])
+    h = rows_for(graph)
+    layer = GATLayer(6, 4, 2, concat=True).double()
+    z, z_v = layer.project(h[graph.neighbors[hub]]), layer.project(h[[hub]])
+    z_all = torch.cat([z, z_v])
+    logits = (z_all * layer.attention_src).sum(-1) + (z_v * layer.attention_dst).sum(-1)
+    inverse = inverse_of(graph, block)
+    weights = torch.cat([inverse / inverse.mean(), torch.ones(1).double()])
+    unnormalised = torch.nn.functional.leaky_relu(logits, 0.2).exp() * weights.unsqueeze(1)
+    alpha = unnormalised / unnormalised.sum(0)
+    expected = (alpha.unsqueeze(-1) * z_all).sum(0).flatten()
+    out = layer(block, h[block.src_original], h[block.dst_original])
+    torch.testing.assert_close(out[0], expected)
+    own = layer(graph.block([39]), h[[39]], h[[39]])
+    torch.testing.assert_close(out[1], own[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_weights_change_nothing(graph, hub, name):
+    """Weighted or not, probabilities that are those of node-wise draws give the same rows."""
+    model = build_model(
+        name, in_dim=6, out_dim=3, layers=1, hidden=4, heads=2, dropout=0.0, dtype=torch.float64
+    )
+    kept = {hub: graph.neighbors[hub][1:4]}
+    plain, weighted = graph.block([hub, 4, 39], kept), graph.block([hub, 4, 39], kept)
+    weighted.drawn_inverse = plain.inverse_probability(torch.float64)
+    weighted.equally_likely = False
+    x = rows_for(graph)[plain.src_original]
+    torch.testing.assert_close(model([weighted], x), model([plain], x), atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name):
+    """Two layers, dropout on: probabilities belong to edges, not to who shares the pass."""
+    model = build_model(
+        name, in_dim=6, out_dim=3, layers=2, hidden=4, heads=2, dropout=0.4, dtype=torch.float64
+    )
+    h = rows_for(graph)
+
+    def run(roots):
+        last = unequal(graph, roots)
+        first = unequal(graph, last.src_original.tolist())
+        out = model([first, last], h[first.src_original])
+        return out, torch.autograd.grad(out.sin().sum(), list(model.parameters()))
+
+    together, gradient = run([4, 17, 39, 8, 21])
+    parts = [run(some) for some in ([8, 39], [21], [17, 4], [])]
+    rows = torch.cat([out for out, _ in parts])
+    torch.testing.assert_close(rows, together[[3, 2, 4, 1, 0]], atol=1e-12, rtol=1e-10)
+    for index, whole in enumerate(gradient):
+        summed = sum(grads[index] for _, grads in parts)
+        torch.testing.assert_close(summed, whole, atol=1e-12, rtol=1e-10)
+
+
+def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
+    """Poisson sampling of three neighbours: the expectation over all eight samples is exact."""
+    graph.neighbors[hub] = graph.neighbors[hub][:3]
+    layer = GCNLayer(6, 4).double()
+    h = rows_for(graph)
+    p = torch.tensor([0.2, 0.5, 1.0], dtype=torch.float64)
+
+    def combined(chosen: list[int]) -> Tensor:
+        kept = {hub: [graph.neighbors[hub][i] for i in chosen]}
+        block = graph.block([hub], kept)
+        block.drawn_inverse, block.equally_likely = 1 / p[chosen], False
+        z = layer.project(h[block.src_original])
+        return layer.aggregate(block, z, h[block.dst_original])
+
+    mean = torch.zeros(1, 4, dtype=torch.float64)
+    for subset in range(8):
+        chosen = [i for i in range(3) if subset >> i & 1]
+        chance = torch.where(torch.tensor([subset >> i & 1 == 1 for i in range(3)]), p, 1 - p)
+        mean += chance.prod() * combined(chosen)
+    block = graph.block([hub])
+    z = layer.project(h[block.src_original])
+    whole = layer.aggregate(block, z, h[block.dst_original])
+    torch.testing.assert_close(mean, whole)

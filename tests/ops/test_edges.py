@@ -1,0 +1,176 @@
+"""Values per edge and modulated sums: dense references, finite differences, repeatability."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hopper.errors import RequestError
+from hopper.ops import destination_rows, edge_sum, modulated_sum, modulation, source_rows
+
+# Parallel edges, an empty destination in the middle and at the end, an unused source.
+ROWS = [[0, 2, 2, 5], [], [1], [5, 4, 1, 0, 2], []]
+NUM_SRC = 7
+SHAPES = [(ROWS, NUM_SRC), ([[], []], 3), ([], 4), ([], 0), ([[0]], 1)]
+
+
+def leaf(*shape, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed + 17 * len(shape))
+    return torch.randn(*shape, dtype=dtype, generator=generator).requires_grad_()
+
+
+def inputs_for(block, width, dtype=torch.float64):
+    """x, gamma, beta and constant weights."""
+    x = leaf(block.num_src, width, dtype=dtype)
+    gamma, beta = (leaf(block.num_dst, width, dtype=dtype, seed=s) for s in (1, 2))
+    return x, gamma, beta, leaf(block.num_edges, dtype=dtype, seed=3).detach()
+
+
+def slow(block, x, gamma, beta, w):
+    """The definition, edge by edge."""
+    out = []
+    for v in range(block.num_dst):
+        total = torch.zeros_like(gamma[v])
+        for e in range(int(block.indptr[v]), int(block.indptr[v + 1])):
+            total = total + w[e] * torch.relu(gamma[v] * x[block.indices[e]] + beta[v])
+        out.append(total)
+    return torch.stack(out) if out else torch.zeros_like(gamma)
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+@pytest.mark.parametrize("tail", [(3,), (), (2, 4)])
+def test_gathers_and_sums_equal_loops(make_block, kernels, rows, num_src, tail):
+    block = make_block(rows, num_src)
+    x, y, m = leaf(num_src, *tail), leaf(block.num_dst, *tail), leaf(block.num_edges, *tail)
+    ends = block.destinations()
+    assert torch.equal(source_rows(block, x), x[block.indices])
+    assert torch.equal(destination_rows(block, y), y[ends])
+    w = leaf(block.num_edges, seed=1).detach()
+    for weights in (None, w):
+        scaled = m if weights is None else m * w.view(-1, *[1] * len(tail))
+        expected = torch.zeros_like(y).index_add(0, ends, scaled)
+        torch.testing.assert_close(edge_sum(block, m, weights), expected)
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
+    block = make_block(rows, num_src)
+    check = torch.autograd.gradcheck
+    x, gamma, beta, w = inputs_for(block, 3)
+    messages = leaf(block.num_edges, 3)
+    assert check(lambda x: source_rows(block, x), x)
+    assert check(lambda y: destination_rows(block, y), gamma)
+    assert check(lambda m: edge_sum(block, m), messages)
+    assert check(lambda m: edge_sum(block, m, w), messages)
+    for operation in (modulated_sum, modulation._composed):
+        assert check(lambda *values, run=operation: run(block, *values, w), (x, gamma, beta))
+
+
+@settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_modulated_sum_fused_composed_and_slow_agree(make_block, kernels, data):
+    num_src = data.draw(st.integers(1, 9))
+    row = st.lists(st.integers(0, num_src - 1), max_size=6)
+    block = make_block(data.draw(st.lists(row, max_size=num_src)), num_src)
+    x, gamma, beta, w = inputs_for(block, data.draw(st.integers(1, 9)))
+    upstream = leaf(*gamma.shape, seed=5).detach()
+    results = []
+    for operation in (modulated_sum, modulation._composed, slow):
+        out = operation(block, x, gamma, beta, w)
+        grads = (
+            torch.autograd.grad(
+                out, (x, gamma, beta), upstream, allow_unused=True, materialize_grads=True
+            )
+            if out.requires_grad
+            else []
+        )
+        results.append([out, *grads])
+    for one in results[:2]:
+        # Where there are no edges the slow form does not depend on its inputs at all.
+        for a, b in zip(one, results[2], strict=False):
+            torch.testing.assert_close(a, b)
+
+
+def test_gradients_nobody_asked_for_are_not_computed(make_block, monkeypatch):
+    block = make_block(ROWS, NUM_SRC)
+    x, gamma, beta, w = inputs_for(block, 3)
+    monkeypatch.setattr(modulation, "_grad_to_sources", None)
+    modulated_sum(block, x.detach(), gamma, beta, w).sum().backward()
+    assert gamma.grad is not None
+    assert beta.grad is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(modulation, "_grad_to_destinations", None)
+    modulated_sum(block, x, gamma.detach(), beta.detach(), w).sum().backward()
+    assert x.grad is not None
+
+
+def test_views_that_are_not_contiguous(make_block):
+    block = make_block(ROWS, NUM_SRC)
+    _, gamma, beta, w = inputs_for(block, 3)
+    x, both = leaf(3, NUM_SRC).T, torch.cat([gamma, beta], 1)
+    out = modulated_sum(block, x, *both.chunk(2, 1), w)
+    torch.testing.assert_close(out, slow(block, x, gamma, beta, w))
+    assert torch.autograd.gradcheck(
+        lambda x, both: modulated_sum(block, x.T, *both.chunk(2, 1), w),
+        (leaf(3, NUM_SRC), both.detach().requires_grad_()),
+    )
+
+
+@pytest.mark.parametrize("operation", [modulated_sum, modulation._composed])
+def test_what_is_not_a_number_comes_through(make_block, operation):
+    block = make_block([[0], [1]], 2)
+    x, gamma, beta, w = (value.detach() for value in inputs_for(block, 2))
+    x[0] = torch.nan
+    out = operation(block, x, gamma, beta, w)
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("operation", [modulated_sum, modulation._composed])
+def test_results_repeat_bit_for_bit_on_two_threads(make_block, kernels, dtype, operation):
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.randint(100, (300, 12), generator=generator).tolist()
+    threads = torch.get_num_threads()
+
+    def once():
+        block = make_block(rows, 900)
+        x, gamma, beta, w = inputs_for(block, 6, dtype)
+        out = operation(block, x, gamma, beta, w)
+        return [out, *torch.autograd.grad(out.sin().sum(), (x, gamma, beta))]
+
+    torch.set_num_threads(2)
+    try:
+        first = once()
+        for _ in range(3):
+            assert all(torch.equal(a, b) for a, b in zip(once(), first, strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_wrong_shapes_are_named(make_block):
+    block = make_block(ROWS, NUM_SRC)
+    x, gamma, beta, w = inputs_for(block, 3)
+    for values, message in (
+        ((x[:3], gamma, beta, w), r"x: .*7 rows"),
+        ((x, gamma[:2], beta, w), r"gamma: .*5 rows"),
+        ((x, gamma, beta[:, :2], w), r"beta \[num_dst, D\].*beta \[5, 2\]"),
+        ((x, gamma.float(), beta, w), "of one dtype"),
+        ((x, gamma, beta, w[:2]), r"w \[10\] of torch.float64; given \[2\]"),
+        ((x, gamma, beta, w.float()), "given .10. torch.float32"),
+        ((x, gamma, beta, w.clone().requires_grad_()), "which requires a gradient"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            modulated_sum(block, *values)
+    with pytest.raises(RequestError, match=r"messages: .*10 rows"):
+        edge_sum(block, x)
+    with pytest.raises(RequestError, match=r"edge_sum: .*given \[2\]"):
+        edge_sum(block, leaf(10, 3), w[:2])
+    with pytest.raises(RequestError, match=r"x: .*5 rows"):
+        destination_rows(block, x)
+    with pytest.raises(RequestError, match=r"x: .*7 rows"):
+        source_rows(block, gamma)
