@@ -137,6 +137,8 @@ class Train(_Section):
     last_batch: Literal["keep", "drop"] = "keep"
     seed: NonNegative = 0
     """initialisation, dropout, shuffling and draws"""
+    model_seed: NonNegative | None = None
+    """initialisation and dropout, if they are to differ from ``seed``"""
     dtype: Literal["float32", "float64"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda where there is one"""
@@ -176,6 +178,11 @@ class Train(_Section):
         """The engine that runs: ``auto`` resolved."""
         return "zero_hop" if self.engine == "auto" else self.engine
 
+    @property
+    def own_seed(self) -> int:
+        """The seed of initialisation and dropout."""
+        return self.seed if self.model_seed is None else self.model_seed
+
 
 class Hop(_Section):
     """``[hop]``: the migrating engine (HopGNN, section 5)."""
@@ -189,11 +196,31 @@ class Hop(_Section):
     merge_selection: Literal["fewest", "random"] = "fewest"
     """which step is dissolved: that with the fewest roots, or one drawn for each model alone"""
     replicas: Literal["synchronous", "independent"] = "synchronous"
+    """one model that all ranks train together, or several that differ (docs/sweeps.md)"""
+    share_sampling: bool = True
+    """true: independent models train the same roots with the same draws, read once for all of them;
+    false: each has its own data order and draws"""
+    trials: list[dict[str, str | int | float]] = Field(default=[])
+    """what differs in each independent model, as {"section.key" = value}; empty = one model per
+    rank, with seeds that count up"""
 
     @model_validator(mode="after")
     def _check(self) -> Hop:
-        if self.replicas == "independent":
-            raise ValueError('replicas: "independent" is not built yet; built: "synchronous"')
+        if self.replicas == "synchronous":
+            if self.trials:
+                raise ValueError('trials: they need replicas = "independent"')
+            return self
+        if self.migrate == "gradients":
+            raise ValueError(
+                'migrate: "gradients" is not enough for replicas = "independent": a model that is '
+                'like no other must itself meet its groups; expected "model"'
+            )
+        if isinstance(self.merge, int) and self.merge > 0:
+            raise ValueError(
+                f"merge: {self.merge} time steps cannot be dissolved with replicas = "
+                '"independent": all models share what a rank has read, and merging would give each '
+                'of them other roots there; expected "off" (which "adaptive" means here)'
+            )
         return self
 
 
@@ -240,6 +267,11 @@ class Config(_Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
+        if self.hop.replicas == "independent" and self.train.engine_name != "hop":
+            raise ValueError(
+                'hop.replicas: "independent" needs train.engine = "hop", got '
+                f"{self.train.engine!r}"
+            )
         return self
 
 
@@ -249,6 +281,16 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises
     ------
     ConfigError: the file cannot be read, or a key is unknown, missing or out of range.
+    """
+    return make_config(read_values(path), overrides, where=str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Read a TOML or JSON file's nested values, unchecked.
+
+    Raises
+    ------
+    ConfigError: the file cannot be read.
     """
     is_json = str(path).endswith(".json")
     try:
@@ -261,7 +303,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path}: not valid {kind}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected sections, found {type(values).__name__}")
-    return make_config(values, overrides, where=str(path))
+    return values
 
 
 def make_config(
@@ -273,6 +315,21 @@ def make_config(
     ------
     ConfigError: names every key at fault, what was expected and what came.
     """
+    try:
+        return Config.model_validate(override(values, overrides, where))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, where)) from error
+
+
+def override(
+    values: Mapping[str, Any], overrides: Sequence[str], where: str = "configuration"
+) -> dict[str, Any]:
+    """A copy of nested values after ``--section.key value`` overrides, unchecked.
+
+    Raises
+    ------
+    ConfigError: an override is not of this form.
+    """
     merged = {
         section: dict(keys) if isinstance(keys, Mapping) else keys
         for section, keys in values.items()
@@ -282,10 +339,7 @@ def make_config(
         if not isinstance(keys, dict):
             raise ConfigError(f"{where}: {section}: expected a section, got {keys!r}")
         keys[key] = value
-    try:
-        return Config.model_validate(merged)
-    except ValidationError as error:
-        raise ConfigError(_explain(error, where)) from error
+    return merged
 
 
 def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:

@@ -110,7 +110,7 @@ def describe_partition(graph: PartitionedGraph) -> dict[str, Any]:
 def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
     """Write results.json; a number that JSON cannot hold becomes "nan", "inf" or "-inf"."""
     path = folder / RESULTS_FILE
-    write_text(path, json.dumps(_speakable(results), indent=1, allow_nan=False) + "\n")
+    write_text(path, json.dumps(speakable(results), indent=1, allow_nan=False) + "\n")
     return path
 
 
@@ -134,11 +134,12 @@ def _sum_by_server(epochs: Sequence[Sequence[int] | None]) -> list[int] | None:
     return [sum(servers) for servers in zip(*counted, strict=True)]
 
 
-def _speakable(value: Any) -> Any:
+def speakable(value: Any) -> Any:
+    """The same with every number that JSON cannot hold as a word: "nan", "inf", "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
-        return {key: _speakable(each) for key, each in value.items()}
+        return {key: speakable(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_speakable(each) for each in value]
+        return [speakable(each) for each in value]
     return value

@@ -5,20 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hopper.cli import bench_paper
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
-    from hopper.bench.ab import Plan
     from hopper.bench.emulate.request import Request
 
 _OVERRIDE = re.compile(r"--\w+\.\w+(=.*)?", re.DOTALL)
@@ -50,6 +48,7 @@ def add_parser(commands: Any) -> None:
     )  # fmt: skip
     _add_emulation(parser)
     parser.set_defaults(run=_run)
+    bench_paper.add_parser(kinds)
 
 
 def _add_emulation(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +98,7 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.bench.ab import make_plan, run_ab
     from hopper.bench.emulate.reconcile import print_reconciliation
     from hopper.bench.picture import PICTURE_FILE, draw
+    from hopper.bench.placement import placed
     from hopper.bench.results import write_results
     from hopper.bench.table import print_results
     from hopper.bench.train_process import ended_by_signals
@@ -113,9 +113,9 @@ def _run(options: argparse.Namespace) -> int:
     plan = make_plan(config, engines, options.out, options.rounds, options.run_timeout)
     console = Console()
     with (
-        _progress(console, plan.total_runs) as bar,
+        progress_bar(console, plan.total_runs) as bar,
         ended_by_signals(),
-        _on_hosts(plan, request, bar.say) as (plan, emulation),
+        placed(plan, request, bar.say) as (plan, emulation),
     ):
         outcome = run_ab(plan, bar.say, bar.begin)
     outcome.results["machine"]["emulation"] = emulation
@@ -143,32 +143,7 @@ def _emulation_request(options: argparse.Namespace) -> Request | None:
     return None
 
 
-@contextmanager
-def _on_hosts(
-    plan: Plan, request: Request | None, say: Callable[[str], None]
-) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
-    """The plan to carry out and what results.json says of emulation: on hosts where they were asked
-    for and can be had."""
-    from hopper.bench.emulate.hosts import emulated
-    from hopper.bench.emulate.train import train_on_hosts
-
-    if request is None:
-        yield plan, None
-        return
-    with emulated(request) as cluster:
-        if cluster.removed:
-            say(f"removed what an earlier run had left: {', '.join(cluster.removed)}")
-        if cluster.effective:
-            plan = replace(plan, train=partial(train_on_hosts, cluster))
-        else:
-            say(
-                f"NOT EMULATED: {cluster.why_not}. Servers and ranks run on loopback, without a "
-                "rate or bounds"
-            )
-        yield plan, cluster.describe()
-
-
-class _Bar:
+class RunBar:
     """A bar over all runs on a terminal; a line per run elsewhere."""
 
     def __init__(self, console: Console, progress: Progress, runs: int) -> None:
@@ -188,10 +163,11 @@ class _Bar:
 
 
 @contextmanager
-def _progress(console: Console, runs: int) -> Iterator[_Bar]:
+def progress_bar(console: Console, runs: int) -> Iterator[RunBar]:
+    """A bar over so many runs, while the context lasts."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
         *columns, TimeElapsedColumn(), console=console, transient=True,
         disable=not console.is_terminal,
     ) as progress:  # fmt: skip
-        yield _Bar(console, progress, runs)
+        yield RunBar(console, progress, runs)

@@ -46,6 +46,9 @@ def _add_make(commands: Any) -> None:
         "--scale", type=float, default=1.0, metavar="F", help="share of the published size"
     )
     make.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
+    make.add_argument(
+        "--feature-dim", type=int, metavar="D", help="width of the features (default: the preset's)"
+    )
     make.set_defaults(run=run_make)
 
 
@@ -104,6 +107,7 @@ def run_make(arguments: argparse.Namespace) -> int:
         arguments.out,
         scale=arguments.scale,
         seed=arguments.seed,
+        feature_dim=arguments.feature_dim,
         progress=sys.stderr.isatty(),
     )
     _print_written(arguments.out)

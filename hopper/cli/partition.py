@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
     parser.add_argument("--servers", type=int, required=True, metavar="P", help="number of servers")
-    parser.add_argument("--method", default="metis", help="metis (default), random or meta")
+    parser.add_argument("--method", default="metis", help="metis (default), stream, random or meta")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
     parser.add_argument("--json", action="store_true", help="print partition.json only")

@@ -6,18 +6,48 @@ invariant 2), so groups, passes and ranks can be added in any split without chan
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.features import FeatureSource, RowKind
+from hopper.features import FeatureSource, PartitionedRows, PregatheredRows, RowKind
+from hopper.graph.block import Block
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.run_log import RunLog
+
+
+@dataclass
+class Pass:
+    """A subgraph with its rows, to be trained on by one model or by several in turn.
+
+    inputs: [nodes, dim] input rows. labels: of the roots, as the objective takes them.
+    """
+
+    subgraph: Subgraph
+    inputs: torch.Tensor
+    labels: torch.Tensor
+    _blocks: list[Block] | None = field(default=None, repr=False)
+
+    def blocks(self, device: torch.device, dropout: int | None = None) -> list[Block]:
+        """The subgraph's blocks, made once; with another key of dropout masks, if one is given.
+
+        What kernels prepare for a block depends on its edges alone, so it serves every model.
+        """
+        if self._blocks is None:
+            self._blocks = self.subgraph.blocks(device)
+        if dropout is None:
+            return self._blocks
+        keyed = [copy.copy(block) for block in self._blocks]
+        for block in keyed:
+            block.iteration_key = dropout
+        return keyed
 
 
 class GroupTrainer:
@@ -54,23 +84,41 @@ class GroupTrainer:
         with self._log.stage("sample", roots=int(roots.size)):
             return [self._sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
 
+    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> PregatheredRows:
+        """Rows for several passes: remote ones are fetched now, each once for all of them."""
+        with self._log.stage("gather", operation="pregather"):
+            wanted = [subgraph.nodes[self.node_type] for subgraph in subgraphs]
+            return PregatheredRows(rows, self.node_type, wanted)
+
     def accumulate(
         self, packed: PackedModel, subgraphs: list[Subgraph], rows: FeatureSource, batch_size: int
     ) -> None:
         """Add a group's gradient and loss, divided by ``batch_size``, to the packed model."""
         for subgraph in subgraphs:
-            with self._log.stage("gather", rows=int(subgraph.nodes[self.node_type].size)):
-                nodes = subgraph.nodes[self.node_type]
-                inputs = self._read(rows, "features", nodes).to(self._dtype)
-                labels = self.objective.shaped(
-                    self._read(rows, "labels", nodes[: subgraph.num_roots])
-                )
-            with self._log.stage("compute", roots=subgraph.num_roots):
-                blocks = subgraph.blocks(self._device)
-                logits = packed.module(blocks, inputs)
-                loss = self.objective.loss_sum(logits, labels) / batch_size
-                loss.backward()
-                packed.loss += loss.detach()
+            self.train(packed, self.read(subgraph, rows), batch_size)
+
+    def read(self, subgraph: Subgraph, rows: FeatureSource) -> Pass:
+        """Gather what one pass over a subgraph needs."""
+        nodes = subgraph.nodes[self.node_type]
+        with self._log.stage("gather", rows=int(nodes.size)):
+            inputs = self._read(rows, "features", nodes).to(self._dtype)
+            labels = self._read(rows, "labels", nodes[: subgraph.num_roots])
+        return Pass(subgraph, inputs, self.objective.shaped(labels))
+
+    def train(
+        self, packed: PackedModel, work: Pass, batch_size: int, dropout: int | None = None
+    ) -> None:
+        """Add a pass's gradient and loss, divided by ``batch_size``, to the packed model.
+
+        Parameters
+        ----------
+        dropout: uint64 key of the dropout masks; None = that of the subgraph's draws.
+        """
+        with self._log.stage("compute", roots=work.subgraph.num_roots):
+            logits = packed.module(work.blocks(self._device, dropout), work.inputs)
+            loss = self.objective.loss_sum(logits, work.labels) / batch_size
+            loss.backward()
+            packed.loss += loss.detach()
 
     def _passes(self, roots: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         for start in range(0, roots.size, self._micro_batch):

@@ -62,13 +62,15 @@ def check_ranks(config: Config, ranks: int) -> None:
 def make_sampler(config: Config, graph: PartitionedGraph) -> NeighborSampler:
     """The sampler of a configuration over a partitioned graph."""
     schema = graph.schema
-    return SAMPLERS[config.sampler.kind](
+    sampler = SAMPLERS[config.sampler.kind](
         {relation: graph.topology(relation) for relation in schema.relations},
         {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
         schema.target_type(),
         config.sampler.sizes,
         config.train.seed,
     )
+    sampler.dropout_seed = config.train.own_seed
+    return sampler
 
 
 def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
@@ -87,7 +89,7 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
         hidden=config.model.hidden,
         heads=config.model.heads,
         dropout=config.model.dropout,
-        seed=config.train.seed,
+        seed=config.train.own_seed,
         dtype=DTYPES[config.train.dtype],
     )
     check_exactness(model)

@@ -9,13 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.optimizer import Optimizer
-from hopper.features import FeatureSource, PartitionedRows, PregatheredRows
+from hopper.features import FeatureSource, PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -82,11 +81,7 @@ class Engine(ABC):
 
     def fetched_once(self, subgraphs: Sequence[Subgraph]) -> FeatureSource:
         """Rows for several passes: remote ones are fetched now, each once for all of them."""
-        state = self.state
-        node_type = state.trainer.node_type
-        with state.log.stage("gather", operation="pregather"):
-            wanted = [subgraph.nodes[node_type] for subgraph in subgraphs]
-            return PregatheredRows(state.rows, node_type, wanted)
+        return self.state.trainer.fetched_once(self.state.rows, subgraphs)
 
     def train_roots(self, roots: NDArray[np.int64], batch: GlobalBatch) -> None:
         """Sample, gather and train roots under this rank's replica; none is ordinary."""
@@ -109,8 +104,5 @@ class Engine(ABC):
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
         with state.log.stage("compute", operation="update"):
-            clip = state.config.train.clip_norm
-            if clip > 0:
-                nn.utils.clip_grad_norm_(state.packed.module.parameters(), clip)
-            state.optimizer.step()
+            state.optimizer.step(state.config.train.clip_norm)
         return StepReport(loss=loss)

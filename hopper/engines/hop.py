@@ -11,8 +11,9 @@ from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.dock import Dock
+from hopper.migrate.passage import move_models
 from hopper.migrate.schedule import Visit, visits
-from hopper.migrate.transport import Cargo, Transport
+from hopper.migrate.transport import Transport
 from hopper.traffic import Cause
 
 Groups = dict[tuple[int, int], list[Subgraph]]
@@ -33,6 +34,7 @@ class Hop(Engine):
         moves_parameters = state.config.hop.migrate == "model"
         self._dock = Dock(state.packed, moves_parameters)
         cause: Cause = "model" if moves_parameters else "gradient"
+        self._docks = dict.fromkeys(range(state.cluster.world), self._dock)
         self._transport = Transport(state.cluster, state.log, cause)
         self._adaptive = AdaptiveMerge(state.cluster.world - 1)
 
@@ -114,13 +116,6 @@ class Hop(Engine):
 
     def _move_models(self, batch: GlobalBatch, before: Visit, now: Visit) -> None:
         """Pass on the models of the time step before, and take in this one's."""
-        dock = self._dock
-        leaving = [Cargo(move, dock.leave(move.model)) for move in before.departures]
-        coming = [Cargo(move, dock.empty_buffer()) for move in now.arrivals]
         moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.noting(step=now.step):
-            self._transport.exchange(moment, leaving, coming)
-        for cargo in leaving:
-            dock.reuse(cargo.buffer)
-        for cargo in coming:
-            dock.enter(cargo.move.model, cargo.buffer)
+            move_models(self._transport, self._docks, moment, before, now)

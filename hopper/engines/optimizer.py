@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -34,8 +34,16 @@ class Optimizer(ABC):
         self._weight_decay = weight_decay
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Update the parameters in place; gradients stay as they are."""
+    def step(self, clip_norm: float = 0.0) -> None:
+        """Update the parameters in place.
+
+        Parameters
+        ----------
+        clip_norm: bound of the gradient's norm over all parameters, above which the gradient is
+            scaled down in place; 0 = none.
+        """
+        if clip_norm > 0:
+            nn.utils.clip_grad_norm_(self._packed.module.parameters(), clip_norm)
         self._update(self._packed.parameters, self._packed.gradients)
 
     @abstractmethod

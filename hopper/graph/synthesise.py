@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +73,13 @@ class _Nodes:
 
 
 def make(
-    preset: str, out: str | Path, *, scale: float = 1.0, seed: int = 0, progress: bool = False
+    preset: str,
+    out: str | Path,
+    *,
+    scale: float = 1.0,
+    seed: int = 0,
+    feature_dim: int | None = None,
+    progress: bool = False,
 ) -> Path:
     """Write a synthetic graph directory.
 
@@ -83,6 +89,7 @@ def make(
     out: the directory to write; it must not exist or be empty.
     scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
     seed: another seed is another graph of the same kind.
+    feature_dim: width of the features instead of the published one; the topology stays.
     progress: show a progress bar.
 
     Returns
@@ -91,15 +98,16 @@ def make(
 
     Raises
     ------
-    RequestError: no such preset; a scale outside (0, 1] or too small for the preset; too little
-        memory for the topology; too little disk space; ``out`` is occupied.
+    RequestError: no such preset; a scale outside (0, 1] or too small for the preset; a width below
+        1; too little memory for the topology; too little disk space; ``out`` is occupied.
     """
-    given = preset_named(preset)
+    given = _widened(preset_named(preset), feature_dim)
     count, edges = _size(preset, given, scale)
     _require_memory(given, count, edges)
     key = key_of(SYNTHESIS, *preset.encode(), seed)
+    width = "" if feature_dim is None else f", {feature_dim=}"
     schema = _schema(
-        preset, given, count, edges, f"synthetic, {scale=:g}, {seed=}; after {given.source}"
+        preset, given, count, edges, f"synthetic, {scale=:g}, {seed=}{width}; after {given.source}"
     )
     with GraphWriter(out, schema) as writer, _progress(progress) as bar:
         task = bar.add_task("nodes", total=None)
@@ -111,6 +119,15 @@ def make(
         writer.topology_csc(EDGE, _topology(key, given, edges, nodes, bar))
         _write_features(key, given, labels, writer.features(NODE), bar)
     return Path(out)
+
+
+def _widened(preset: Preset, feature_dim: int | None) -> Preset:
+    """The preset with another width of features."""
+    if feature_dim is None:
+        return preset
+    if feature_dim < 1:
+        raise RequestError(f"feature dim: expected at least 1, given {feature_dim}")
+    return replace(preset, feature_dim=feature_dim)
 
 
 def _size(name: str, preset: Preset, scale: float) -> tuple[int, int]:

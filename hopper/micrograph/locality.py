@@ -60,6 +60,7 @@ def measure_locality(
     roots: int = 2000,
     batch_size: int = DEFAULT_BATCH,
     seed: int = 0,
+    sampler: type[NeighborSampler] = NeighborSampler,
 ) -> Locality:
     """Sample micrographs and mini-batches of training roots and count where their vertices live.
 
@@ -69,6 +70,8 @@ def measure_locality(
         graph has fewer. Without a training split, any node of the target type may be a root.
     batch_size: roots a mini-batch.
     seed: of the permutation and of the draws.
+    sampler: what draws; for a :class:`~hopper.micrograph.layer_sampler.LayerSampler`, ``fanouts``
+        are its sizes of layers.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def measure_locality(
             f"and batches of {batch_size}"
         )
     schema = graph.schema
-    sampler = NeighborSampler(
+    drawing = sampler(
         {relation: graph.topology(relation) for relation in schema.relations},
         {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
         schema.target_type(),
@@ -92,12 +95,12 @@ def measure_locality(
     batches = [chosen[first : first + batch_size] for first in range(0, chosen.size, batch_size)]
     micro = sub = 0.0
     for iteration, batch in enumerate(batches):
-        homes = graph.book.home(sampler.target, batch)
-        whole = sampler.sample(batch, 0, iteration)
+        homes = graph.book.home(drawing.target, batch)
+        whole = drawing.sample(batch, 0, iteration)
         sub += float(_colocated_shares(whole, graph.book)[homes].sum())
         for root, home in zip(batch, homes, strict=True):
             # The same iteration as the batch, so these are its micrographs.
-            one = sampler.sample(np.array([root]), 0, iteration)
+            one = drawing.sample(np.array([root]), 0, iteration)
             micro += float(_colocated_shares(one, graph.book)[home])
     return Locality(
         fanouts=tuple(fanouts),

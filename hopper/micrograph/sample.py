@@ -71,6 +71,8 @@ class NeighborSampler:
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed
+        self.dropout_seed = seed
+        """first word of the key of dropout masks; a model may have its own"""
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
         """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
@@ -114,7 +116,7 @@ class NeighborSampler:
             hops=hops,
             topologies=self.topologies,
             original_ids=self.original_ids,
-            iteration_key=key_of(DROPOUT, self.seed, epoch, iteration),
+            iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
             inclusions=self.inclusions,
         )
 
@@ -195,3 +197,8 @@ class NeighborSampler:
                 frontier.forget(part, tables[node_type])
         with self._lock:
             self._spare_tables.append(tables)
+
+
+def dropout_key(seed: int, epoch: int, iteration: int) -> int:
+    """The uint64 key that all dropout masks of an iteration extend (docs/draws.md)."""
+    return key_of(DROPOUT, seed, epoch, iteration)

@@ -14,8 +14,9 @@ from hopper.migrate.packed_model import PackedModel
 class Dock:
     """Buffers of visiting models, and the module that becomes one of them at a time.
 
-    Replicas are synchronous: at the start of an iteration every model has the parameters of this
-    rank's replica, so a model can start on any rank, and gradients alone are enough to move.
+    Where replicas are synchronous, every model has the parameters of this rank's replica at the
+    start of an iteration, so a model can start on any rank, and gradients alone are enough to move.
+    An independent model has a dock of its own on every rank; it starts and ends at home.
 
     Parameters
     ----------
@@ -54,6 +55,10 @@ class Dock:
         """A model goes; give its buffer back to :meth:`reuse` when it has gone."""
         return self._standing.pop(model)
 
+    def accumulated_in(self, buffer: Tensor) -> Tensor:
+        """The part of a model's buffer that holds its gradients and loss; a view."""
+        return buffer[-self._packed.accumulated.numel() :]
+
     def reuse(self, buffer: Tensor) -> None:
         """A buffer's content is no longer needed."""
         self._spare.append(buffer)
@@ -72,8 +77,7 @@ class Dock:
 
     def unload(self) -> None:
         """Add what the standing models accumulated to the replica, in order of model."""
-        count = self._packed.accumulated.numel()
         for model in sorted(self._standing):
             buffer = self._standing.pop(model)
-            self._packed.accumulated += buffer[-count:]
+            self._packed.accumulated += self.accumulated_in(buffer)
             self.reuse(buffer)

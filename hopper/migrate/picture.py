@@ -22,7 +22,9 @@ def tell_schedule(steps: TimeSteps) -> list[list[str]]:
     """[ranks][steps]: what a rank trains, as ``m2 (37)`` for 37 roots of model 2; empty if none."""
     return [
         [
-            ", ".join(f"m{model} ({steps.groups[model][visit.step].size})" for model in visit.models)
+            ", ".join(
+                f"m{model} ({steps.groups[model][visit.step].size})" for model in visit.models
+            )
             for visit in timeline
         ]
         for timeline in _timelines(steps)

@@ -5,6 +5,7 @@ Pure functions: every rank derives its own part from where each model trains at 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,24 @@ def visits(ranks: NDArray[np.int64], rank: int) -> list[Visit]:
             )
         )
     return timeline
+
+
+def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray[np.int64]:
+    """Where independent models train: each starts at home, meets every rank and comes home.
+
+    Parameters
+    ----------
+    models, ranks: M and N, unrelated; model d is at home on rank d mod N.
+    travelling: the models that do; the others are nowhere, which is -1.
+
+    Returns
+    -------
+    [M, N + 1] int64: model d is on rank (d + t) mod N at time step t; at the last step it is back
+    home, where nothing is left to train.
+    """
+    places = (np.arange(models)[:, None] + np.arange(ranks + 1)) % ranks
+    places[~np.isin(np.arange(models), list(travelling))] = -1
+    return places
 
 
 def _moves(models: list[int], others: NDArray[np.int64], rank: int) -> tuple[Move, ...]:

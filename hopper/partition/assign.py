@@ -15,11 +15,13 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import balance_classes
 from hopper.partition.metis_process import assign_metis, choose_backend
+from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.phases import Phases
 from hopper.partition.random import assign_random
+from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
 
-METHODS: Final = ("metis", "random")
+METHODS: Final = ("metis", "stream", "random")
 NOT_BUILT: Final = ("meta",)
 
 
@@ -76,7 +78,7 @@ def check_request(schema: GraphSchema, servers: int, method: str) -> None:
     if method == "metis" and not any(kind.count for kind in schema.relations.values()):
         raise RequestError(
             f"graph {schema.name!r} has no edges, so METIS has nothing to divide it by; "
-            "use --method random"
+            "use --method stream or random"
         )
 
 
@@ -94,7 +96,7 @@ def assign(
 
     Parameters
     ----------
-    roots: [nodes of the target type] int64, training roots per node (balanced by METIS).
+    roots: [nodes of the target type] int64, training roots per node (balanced by METIS and stream).
     scratch: a folder on a disk with room for what METIS reads (8 bytes an end), for a while.
     backend: which METIS: "auto", "dgl" or "pymetis".
 
@@ -108,16 +110,25 @@ def assign(
         with phases.phase("assign nodes (random)"):
             homes = assign_random(schema, servers, seed)
         return Assignment(homes, method, "hopper", seed, True)
+    topologies = {relation: graph.topology(relation) for relation in schema.relations}
+    if method == "stream":
+        stream = NeighborStream(schema, topologies)
+        stacked = assign_stream(schema, stream, servers, seed, roots, phases)
+        return Assignment(_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1)
     chosen = choose_backend(backend)
     with phases.phase("make the graph symmetric"):
-        topologies = {relation: graph.topology(relation) for relation in schema.relations}
         adjacency = symmetrise(schema, topologies)
     with phases.phase(f"assign nodes (METIS, {chosen})"):
         classes = balance_classes(schema, roots)
         stacked = assign_metis(adjacency, classes, servers, seed, chosen, scratch)
+    homes = _by_type(schema, stacked)
+    return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")
+
+
+def _by_type(schema: GraphSchema, stacked: NDArray[np.int32]) -> dict[str, NDArray[np.int32]]:
+    """Views of a stacked array, one a node type."""
     starts = type_starts(schema)
-    homes = {
+    return {
         node_type: stacked[starts[node_type] : starts[node_type] + kind.count]
         for node_type, kind in schema.node_types.items()
     }
-    return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")

@@ -15,7 +15,7 @@ from hopper.partition.memory import (
     estimate_memory,
     require_memory,
 )
-from hopper.partition.metis_process import Backend, choose_backend
+from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.relabel import relabel
@@ -48,8 +48,9 @@ def partition_graph(
     Parameters
     ----------
     out: destination; must not exist, or be an empty directory. It appears when it is complete.
-    method: "metis" (few cut edges, balanced nodes, degrees and training nodes) or "random".
-    seed: of the random method and of pymetis; DGL's METIS has none.
+    method: "metis" (few cut edges, balanced nodes, degrees and training nodes), "stream" (the same
+        in passes over the graph on disk; edges are balanced roughly) or "random".
+    seed: of "stream", "random" and pymetis; DGL's METIS has none.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
@@ -63,7 +64,10 @@ def partition_graph(
     check_request(schema, servers, method)
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
-    estimate = _require_memory(graph, chosen, method, memory_limit, on_estimate)
+    estimate, available = estimate_memory(graph, servers, method, chosen), available_memory()
+    if on_estimate is not None:
+        on_estimate(estimate, available)
+    require_memory(estimate, available, memory_limit, method)
 
     phases = Phases(progress)
     edges = sum(kind.count for kind in schema.relations.values())
@@ -86,17 +90,3 @@ def partition_graph(
         description["memory_estimate_bytes"] = estimate.peak
         write_description(work, description)
     return PartitionedGraph.open(out)
-
-
-def _require_memory(
-    graph: GraphDirectory,
-    backend: Backend | None,
-    method: str,
-    limit: int | None,
-    on_estimate: Callable[[MemoryEstimate, int], None] | None,
-) -> MemoryEstimate:
-    estimate, available = estimate_memory(graph, backend), available_memory()
-    if on_estimate is not None:
-        on_estimate(estimate, available)
-    require_memory(estimate, available, limit, method)
-    return estimate

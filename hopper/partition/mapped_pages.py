@@ -1,7 +1,7 @@
 """Let go of the pages of memory maps that a pass is done with.
 
 The kernel drops such pages by itself when memory is short, but until then they count as the
-process's own, and a control group or a person watching it sees a graph in memory that is not needed.
+process's own, and whoever watches it sees it hold a graph that it does not need.
 """
 
 from __future__ import annotations

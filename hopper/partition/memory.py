@@ -21,6 +21,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import MOST_CLASSES
 from hopper.partition.metis_process import Backend
+from hopper.partition.streaming import number_of_blocks
 
 # Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
 _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
@@ -29,6 +30,9 @@ _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
 }
 _LIBRARIES: Final = 256 << 20
 _BUFFERS: Final = 64 << 20
+# What the streaming method holds of a pair of blocks, and of the chunks that it reads.
+_DENSE: Final = 64
+_CHUNKS: Final = 128 << 20
 _SAMPLE: Final = 2000
 _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -51,12 +55,14 @@ class MemoryEstimate:
         return max(self.phases, key=lambda name: self.phases[name])
 
 
-def estimate_memory(graph: GraphDirectory, backend: Backend | None) -> MemoryEstimate:
+def estimate_memory(
+    graph: GraphDirectory, servers: int, method: str, backend: Backend | None = None
+) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph.
 
     Parameters
     ----------
-    backend: which METIS, or None for the random method.
+    backend: which METIS, if that is the method.
 
     Notes
     -----
@@ -64,23 +70,30 @@ def estimate_memory(graph: GraphDirectory, backend: Backend | None) -> MemoryEst
     """
     schema = graph.schema
     nodes = sum(kind.count for kind in schema.node_types.values())
-    edges = sum(kind.count for kind in schema.relations.values())
     largest = max(kind.count for kind in schema.node_types.values())
+    if backend is not None:
+        phases = _metis_phases(graph, nodes, backend)
+    elif method == "stream":
+        blocks = number_of_blocks(nodes, servers)
+        # Labels, servers and classes of nodes (10), votes (8), classes being made (8), roots (8).
+        phases = {"assign (stream)": nodes * 34 + _DENSE * blocks**2 + _CHUNKS}
+    else:
+        phases = {"assign (random)": nodes * 4 + largest * 40 + _BUFFERS}
     # Server of every node (4), both maps (16), training roots (8).
-    write = nodes * 20 + largest * 24 + _BUFFERS
-    if backend is None:
-        return MemoryEstimate({"assign": nodes * 4 + largest * 40 + _BUFFERS, "write": write})
+    phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
+    return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
+
+
+def _metis_phases(graph: GraphDirectory, nodes: int, backend: Backend) -> dict[str, int]:
+    edges = sum(kind.count for kind in graph.schema.relations.values())
     ends = int(edges * (2 - reciprocity(graph)))
-    constraints = 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
+    constraints = 2 * min(len(graph.schema.node_types) + 1, MOST_CLASSES)
     call, per_node, per_constraint, per_end = _METIS[backend]
     metis = call + nodes * (per_node + per_constraint * constraints) + ends * per_end
-    return MemoryEstimate(
-        {
-            "make symmetric": _LIBRARIES + 16 * edges + 32 * nodes,
-            f"METIS ({backend})": _LIBRARIES + 8 * ends + 24 * nodes + metis,
-            "write": _LIBRARIES + write,
-        }
-    )
+    return {
+        "make symmetric": 16 * edges + 32 * nodes,
+        f"METIS ({backend})": 8 * ends + 24 * nodes + metis,
+    }
 
 
 def reciprocity(graph: GraphDirectory) -> float:
@@ -133,7 +146,8 @@ def require_memory(
     if estimate.peak <= allowed:
         return
     advice = (
-        "use --method random, which needs about 60 bytes a node, or a machine with more memory"
+        "use --method stream, which needs about 50 bytes a node whatever the edges, or a machine "
+        "with more memory"
         if method == "metis"
         else "use a machine with more memory"
     )

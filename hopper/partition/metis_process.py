@@ -43,7 +43,7 @@ def choose_backend(wanted: str = "auto") -> Backend:
         return "pymetis"
     missing = "DGL (pip install 'hopper-gnn[dgl]')" if wanted == "dgl" else "pymetis"
     raise RequestError(
-        f"METIS needs {missing}, which is not installed; --method random needs neither"
+        f"METIS needs {missing}, which is not installed; --method stream needs neither"
     )
 
 
@@ -115,7 +115,7 @@ def _failure(
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return (
         f"METIS ({backend}) could not divide {adjacency.nodes} nodes over {servers} servers: its "
-        f"process {how}; if memory ran out, --method random needs little, and --backend chooses "
+        f"process {how}; if memory ran out, --method stream needs little, and --backend chooses "
         f"another METIS; it said:\n{said}"
     )
 

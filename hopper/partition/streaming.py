@@ -136,7 +136,9 @@ def _grow_blocks(passes: _Passes, count: int, seed: int) -> Labelling:
     """Blocks of at most the mean size, by breadth-first search from that many random sources."""
     labels = np.full(passes.nodes, NO_LABEL, np.int32)
     sources = np.empty(count, np.int64)
-    draw_positions(np.uint64(key_of(_STREAM, seed)), passes.nodes, count, sources)
+    draw_positions(
+        np.uint64(key_of(_STREAM, seed)), np.int64(passes.nodes), np.int64(count), sources
+    )
     labels[sources] = np.arange(count)
     state = Labelling(
         labels,

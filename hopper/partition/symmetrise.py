@@ -52,29 +52,12 @@ def symmetrise(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
     Peak memory: 16 bytes an edge of the graph and 24 bytes a node; the result keeps 8 bytes per
     stored end.
     """
-    starts = type_starts(schema)
     nodes = sum(described.count for described in schema.node_types.values())
     indptr = np.zeros(nodes + 1, np.int64)
-    for relation, edges in topologies.items():
-        _count_ends(
-            np.asarray(edges.indptr),
-            np.asarray(edges.indices),
-            starts[relation.src],
-            starts[relation.dst],
-            indptr,
-        )
+    _visit_ends(schema, topologies, indptr[1:], np.empty(0, np.int64))
     np.cumsum(indptr, out=indptr)
-    ends = np.empty(int(indptr[-1]), np.int64)
-    cursor = indptr[:-1].copy()
-    for relation, edges in topologies.items():
-        _fill_ends(
-            np.asarray(edges.indptr),
-            np.asarray(edges.indices),
-            starts[relation.src],
-            starts[relation.dst],
-            cursor,
-            ends,
-        )
+    ends, cursor = np.empty(int(indptr[-1]), np.int64), indptr[:-1].copy()
+    _visit_ends(schema, topologies, cursor, ends)
     _sort_rows(indptr, ends, cursor)
     simple = _compact(indptr, ends, cursor)
     # Gives the memory of the duplicates back before METIS asks for its own.
@@ -82,26 +65,27 @@ def symmetrise(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> 
     return Adjacency(simple, ends)
 
 
-@kernel
-def _count_ends(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    src_start: int,
-    dst_start: int,
-    counts: NDArray[np.int64],
+def _visit_ends(
+    schema: GraphSchema,
+    topologies: Mapping[Relation, Topology],
+    cursor: NDArray[np.int64],
+    ends: NDArray[np.int64],
 ) -> None:
-    """Add to ``counts[i + 1]`` the edge ends of stacked node i."""
-    for row in range(indptr.size - 1):
-        v = row + dst_start
-        for place in range(indptr[row], indptr[row + 1]):
-            u = indices[place] + src_start
-            if u != v:
-                counts[u + 1] += 1
-                counts[v + 1] += 1
+    """Advance every node's cursor by one an edge end and, if there is room, write the other end."""
+    starts = type_starts(schema)
+    for relation, edges in topologies.items():
+        _visit_relation(
+            np.asarray(edges.indptr),
+            np.asarray(edges.indices),
+            starts[relation.src],
+            starts[relation.dst],
+            cursor,
+            ends,
+        )
 
 
 @kernel
-def _fill_ends(
+def _visit_relation(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
     src_start: int,
@@ -109,15 +93,19 @@ def _fill_ends(
     cursor: NDArray[np.int64],
     ends: NDArray[np.int64],
 ) -> None:
+    """One relation's part; an empty ``ends`` means that ends are only counted."""
+    writing = ends.size > 0
     for row in range(indptr.size - 1):
         v = row + dst_start
         for place in range(indptr[row], indptr[row + 1]):
             u = indices[place] + src_start
-            if u != v:
+            if u == v:
+                continue
+            if writing:
                 ends[cursor[u]] = v
-                cursor[u] += 1
                 ends[cursor[v]] = u
-                cursor[v] += 1
+            cursor[u] += 1
+            cursor[v] += 1
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)

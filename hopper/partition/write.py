@@ -24,11 +24,12 @@ from hopper.graph.array_file import create_array, save_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
+from hopper.partition.mapped_pages import release_pages
 from hopper.partition.partitioned_graph import map_file, server_folder
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 
-_ROWS_AT_ONCE: Final = 1 << 18
+_EDGES_AT_ONCE: Final = 1 << 19
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
@@ -101,14 +102,13 @@ def write_topology(
     nodes, edges = dst.original_ids.size, old.indices.size
     create("in_degrees", nodes)[:] = old.in_degrees[dst.original_ids]
     create("out_degrees", src.original_ids.size)[:] = old.out_degrees[src.original_ids]
+    release_pages(old.in_degrees, old.out_degrees)
     indptr = create("indptr", nodes + 1)
     np.cumsum(np.diff(old.indptr)[dst.original_ids], out=indptr[1:])
     indices, edge_ids = create("indices", edges), create("edge_ids", edges)
     cut = 0
     for server in range(dst.offsets.size - 1):
-        start, stop = int(dst.offsets[server]), int(dst.offsets[server + 1])
-        for first in range(start, stop, _ROWS_AT_ONCE):
-            last = min(first + _ROWS_AT_ONCE, stop)
+        for first, last in _row_ranges(indptr, *dst.offsets[server : server + 2].tolist()):
             relabel_rows(
                 first,
                 dst.original_ids[first:last],
@@ -122,6 +122,7 @@ def write_topology(
             )
             owned = int(src.offsets[server]), int(src.offsets[server + 1])
             cut += count_cut(first, last, indptr, indices, *owned)
+            release_pages(old.indptr, old.indices, old.edge_ids, indptr, indices, edge_ids)
             progress.advance(int(indptr[last] - indptr[first]))
     return EdgeShares(cut, np.diff(indptr[dst.offsets]))
 
@@ -182,6 +183,15 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
         save_array(layout.split_file(work, name), graph.split(name))
 
 
+def _row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Divide rows into ranges with few edges each, or of one row."""
+    while start < stop:
+        full = int(np.searchsorted(indptr, indptr[start] + _EDGES_AT_ONCE, side="right")) - 1
+        last = min(stop, max(full, start + 1))
+        yield start, last
+        start = last
+
+
 def _edges_of(work: Path, relation: Relation, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Edge ids, in local CSC order, of the in-edges of a range of global ids."""
     folder = layout.topology_file(work, relation, "indptr")
@@ -201,6 +211,7 @@ def _copy_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progres
     for first in range(0, rows.size, step):
         chosen = rows[first : first + step]
         out[first : first + step] = table[chosen]
+        release_pages(table, out)
         progress.advance(chosen.size * row_bytes)
     return int(rows.size) * row_bytes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,7 @@ def save_checkpoint(
     progress: Progress,
 ) -> None:
     """Write a checkpoint; an older one stays whole until this one is."""
-    tensors = {f"model.{name}": value.detach().cpu() for name, value in _state(module).items()}
-    tensors |= {f"optimizer.{name}": value.cpu() for name, value in optimizer.state().items()}
-    tensors = {name: value.contiguous() for name, value in tensors.items()}
-    facts = {"identity": identity, "progress": asdict(progress)}
-    _write(path, tensors, facts)
+    save_training(path, identity, training_state(module, optimizer), asdict(progress))
 
 
 def load_checkpoint(
@@ -90,6 +87,30 @@ def load_checkpoint(
     RequestError: there is no whole checkpoint, or it is of a run with another configuration
         (names the key).
     """
+    return Progress(**load_training(path, identity, training_state(module, optimizer)))
+
+
+def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """All tensors that a model's training depends on, by name; filling them restores it."""
+    state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
+    return state | {f"optimizer.{name}": value for name, value in optimizer.state().items()}
+
+
+def save_training(
+    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], progress: Any
+) -> None:
+    """Write a checkpoint of any number of models; ``progress`` as JSON."""
+    tensors = {name: value.cpu().contiguous() for name, value in state.items()}
+    _write(path, tensors, {"identity": identity, "progress": progress})
+
+
+def load_training(path: Path, identity: dict[str, Any], state: Mapping[str, Tensor]) -> Any:
+    """Fill tensors in place from what :func:`save_training` wrote; returns its progress.
+
+    Raises
+    ------
+    RequestError: as :func:`load_checkpoint`.
+    """
     tensors, facts = _read(path)
     found = facts["identity"]
     for key, value in identity.items():
@@ -97,10 +118,8 @@ def load_checkpoint(
             raise RequestError(
                 f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
             )
-    for prefix, state in (("model.", _state(module)), ("optimizer.", optimizer.state())):
-        saved = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        _fill(state, saved, path)
-    return Progress(**facts["progress"])
+    _fill(state, tensors, path)
+    return facts["progress"]
 
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
@@ -135,7 +154,7 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.state_dict())
 
 
-def _fill(state: dict[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
+def _fill(state: Mapping[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
     if state.keys() != tensors.keys():
         raise RequestError(
             f"{path}: of another model: has {sorted(tensors)}, expected {sorted(state)}"

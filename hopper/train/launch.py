@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.config import Config, make_config
 from hopper.engines.assemble import check_ranks, check_request, make_model, make_schedule
+from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
 from hopper.partition import PartitionedGraph
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
@@ -85,8 +86,9 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     check_request(config, graph.schema)
     check_ranks(config, ranks)
     read_decisions(config, ranks)
-    make_model(config, graph.schema)
-    make_schedule(config, graph, ranks)
+    for each in all_configs(config, ranks):
+        make_model(each, graph.schema)
+        make_schedule(each, graph, ranks)
     return graph, ranks, _make_run_dir(config)
 
 

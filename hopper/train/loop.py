@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from hopper.engines import Engine, TrainState
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.train.checkpoint import (
-    BEST_MODEL_FILE,
     CHECKPOINT_FILE,
     Progress,
     load_checkpoint,
-    load_model,
     save_checkpoint,
-    save_model,
 )
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
-from hopper.train.network_counter import NetworkCounter
+from hopper.train.meter import EpochMeter
 from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import (
     SUMMARY_FILE,
     EpochRecord,
-    agree_on_epoch,
     append_epoch,
     keep_epochs_before,
     peak_rss_mib,
     refuse_finished,
     write_text,
 )
+from hopper.train.selection import ModelSelection
 
 GRADIENTS_FOLDER = "gradients"
 
@@ -70,11 +64,19 @@ class Trainer:
         self._run_dir = run_dir
         self._identity = identity
         self._is_first = state.cluster.rank == 0
-        self._progress = Progress()
+        self._selection = ModelSelection(
+            evaluator, state.cluster, state.packed, state.config.train, run_dir
+        )
         self._epochs: list[dict[str, Any]] = []
         engine.on_gradient = self._record_gradient
-        self._network = NetworkCounter(state.config.cluster.interface, state.cluster)
+        self._meter = EpochMeter(
+            state.cluster, state.rows, state.log, state.config.cluster.interface
+        )
         self._replay = read_decisions(state.config, state.cluster.world)
+
+    @property
+    def _progress(self) -> Progress:
+        return self._selection.progress
 
     def run(self) -> None:
         """Train to the end; see :func:`hopper.train.rank.run_rank` for errors."""
@@ -84,81 +86,39 @@ class Trainer:
         metric = self._evaluator.objective.metric
         with RunConsole(self._is_first, metric) as console:
             self._introduce(console)
-            while self._progress.epoch < config.epochs and not self._out_of_patience():
+            while self._progress.epoch < config.epochs and not self._selection.out_of_patience:
                 record = self._train_epoch(console)
-                if config.evaluate_every and (record.epoch + 1) % config.evaluate_every == 0:
-                    self._validate(record)
+                if self._selection.is_due(record.epoch):
+                    with self._meter.evaluation(record):
+                        record.val = self._selection.validate(record.epoch)
                 self._finish_epoch(record, console)
-            if self._out_of_patience():
+            if self._selection.out_of_patience:
                 console.say(f"no better score in {config.patience} epochs: stopped")
             self._conclude(console)
-
-    def _out_of_patience(self) -> bool:
-        patience = self.state.config.train.patience
-        return patience > 0 and self._progress.epochs_without_gain >= patience
 
     def _train_epoch(self, console: RunConsole) -> EpochRecord:
         state, progress = self.state, self._progress
         console.start_epoch(progress.epoch, progress.iteration, self.schedule.iterations)
         state.cluster.arrive(f"starting epoch {progress.epoch}")
         state.packed.module.train()
-        self._reset_counters()
         self.engine.replayed = decisions_of(self._replay, progress.epoch)
-        self._network.start()
-        start, iteration_seconds = time.perf_counter(), list[float]()
+        self._meter.start(progress.epoch)
         while progress.iteration < self.schedule.iterations:
             state.log.within(epoch=progress.epoch, iteration=progress.iteration)
             batch = self.schedule.batch(progress.epoch, progress.iteration)
-            began = time.perf_counter()
-            report = self.engine.train_step(batch)
-            iteration_seconds.append(time.perf_counter() - began)
+            with self._meter.iteration():
+                report = self.engine.train_step(batch)
             progress.losses.append(report.loss)
             progress.iteration += 1
             progress.step += 1
             console.step(report.loss)
             self._checkpoint_if_due()
-        seconds = time.perf_counter() - start
-        record = agree_on_epoch(
-            state.cluster,
-            progress.epoch,
-            seconds,
-            progress.losses,
-            iteration_seconds,
-            state.rows.take_rows(),
-            state.log.take_stage_seconds(),
-            self._network.stop(f"epoch {progress.epoch}"),
-        )
+        record = self._meter.finish(progress.losses)
         record.engine, record.ranks = self.engine.name, state.cluster.world
         record.decisions = self.engine.decisions()
         self.engine.epoch_ended(record.typical_seconds)
         state.log.flush()
         return record
-
-    def _validate(self, record: EpochRecord) -> None:
-        if not self._evaluator.has_split("val"):
-            return
-        start = time.perf_counter()
-        self._reset_counters()
-        progress = self._progress
-        record.val = self._evaluator.score(self.state.packed.module, "val")
-        record.evaluation_seconds = time.perf_counter() - start
-        sent = torch.tensor([sum(self.state.cluster.traffic.take().values())])
-        self.state.cluster.all_reduce(sent, "control", "adding up evaluation traffic")
-        record.evaluation_bytes = int(sent)
-        if self._is_better(record.val):
-            progress.best_score, progress.best_epoch = record.val, record.epoch
-            progress.epochs_without_gain = 0
-            if self._is_first:
-                path = self._run_dir / BEST_MODEL_FILE
-                save_model(path, self.state.packed.module, epoch=record.epoch, val=record.val)
-        else:
-            progress.epochs_without_gain += self.state.config.train.evaluate_every
-
-    def _is_better(self, score: float) -> bool:
-        best = self._progress.best_score
-        if best is None:
-            return True
-        return score > best if self._evaluator.objective.higher_is_better else score < best
 
     def _finish_epoch(self, record: EpochRecord, console: RunConsole) -> None:
         console.end_epoch(record)
@@ -173,15 +133,9 @@ class Trainer:
 
     def _conclude(self, console: RunConsole) -> None:
         """Score the best model on the test split, and write the summary."""
-        accuracy = {"val": self._progress.best_score, "test": None}
-        module = self.state.packed.module
-        if self.state.config.train.evaluate_every and self._evaluator.has_split("test"):
-            if self._progress.best_epoch is not None:
-                # Rank 0 wrote it before the last collective; on other machines the file may not
-                # be visible, so rank 0's parameters are handed to everyone.
-                self._restore_best(module)
-            accuracy["test"] = self._evaluator.score(module, "test")
-            metric = self._evaluator.objective.metric
+        metric = self._evaluator.objective.metric
+        accuracy = {"val": self._progress.best_score, "test": self._selection.test()}
+        if accuracy["test"] is not None:
             console.say(f"test {metric} {accuracy['test']:.4f} (best epoch "
                         f"{self._progress.best_epoch})")  # fmt: skip
         memory = peak_rss_mib(self.state.cluster)
@@ -190,7 +144,7 @@ class Trainer:
                 "engine": self.engine.name,
                 "exact": self.engine.exact,
                 "ranks": self.state.cluster.world,
-                "metric": self._evaluator.objective.metric,
+                "metric": metric,
                 "accuracy": accuracy,
                 "best_epoch": self._progress.best_epoch,
                 "peak_rss_mib": memory,
@@ -199,18 +153,10 @@ class Trainer:
             write_text(self._run_dir / SUMMARY_FILE, json.dumps(summary, indent=1))
             console.say(f"results in {self._run_dir}")
 
-    def _restore_best(self, module: nn.Module) -> None:
-        packed, cluster = self.state.packed, self.state.cluster
-        if self._is_first:
-            load_model(self._run_dir / BEST_MODEL_FILE, module)
-        else:
-            packed.parameters.zero_()
-        cluster.all_reduce(packed.parameters, "model", "handing out the best model")
-
     def _resume_or_start(self) -> None:
         state = self.state
         if state.config.train.resume:
-            self._progress = load_checkpoint(
+            self._selection.progress = load_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,
                 self._identity,
                 state.packed.module,
@@ -255,11 +201,6 @@ class Trainer:
         facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
         path = folder / f"step-{self._progress.step}.safetensors"
         save_file(tensors, str(path), metadata={"facts": json.dumps(facts)})
-
-    def _reset_counters(self) -> None:
-        self.state.cluster.traffic.take()
-        self.state.rows.take_rows()
-        self.state.log.take_stage_seconds()
 
     def _introduce(self, console: RunConsole) -> None:
         state = self.state

@@ -34,10 +34,14 @@ class NetworkCounter:
         if interface:
             sent_bytes(interface)
 
-    def start(self) -> None:
-        """Begin a period; every rank must have arrived."""
-        if self._interface and self._cluster.rank % self._cluster.ranks_per_server == 0:
+    def start(self, period: str) -> None:
+        """Begin a period, once every rank has come to it and before any goes on."""
+        if not self._interface:
+            return
+        if self._cluster.rank % self._cluster.ranks_per_server == 0:
             self._before = sent_bytes(self._interface)
+        # A rank that went on sooner would have this server send rows before it has read.
+        self._cluster.arrive(f"counting from the start of {period}")
 
     def stop(self, period: str) -> int | None:
         """Bytes sent since :meth:`start`, once no rank needs this server any more.

@@ -22,6 +22,8 @@ from hopper.engines.assemble import (
     make_schedule,
 )
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
+from hopper.engines.trial_configs import is_trials, trial_configs
+from hopper.engines.trials import Trial, TrialsState
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.migrate.packed_model import PackedModel
@@ -31,6 +33,7 @@ from hopper.run_log import RunLog
 from hopper.train.checkpoint import run_identity
 from hopper.train.evaluate import Evaluator
 from hopper.train.loop import Trainer
+from hopper.train.trials import TrialsTrainer
 
 
 def run_rank(config: Config) -> None:
@@ -82,38 +85,79 @@ def run_rank(config: Config) -> None:
 
 def make_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
-) -> Trainer:
+) -> Trainer | TrialsTrainer:
     """Assemble everything that one rank needs."""
-    schema, target = graph.schema, graph.schema.target_type()
     run_dir = Path(config.train.run_dir)
     spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
-    log = RunLog(spans, append=config.train.resume)
-    sampler = make_sampler(config, graph)
-    objective = Objective(schema.labels[target].kind)
-    packed = PackedModel(make_model(config, schema).to(cluster.device))
-    schedule = make_schedule(config, graph, cluster.world)
     _check_labels(graph, rows)
-    state = TrainState(
+    identity = run_identity(config, graph, cluster)
+    objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
+    dtype = DTYPES[config.train.dtype]
+    evaluator = Evaluator(graph, cluster, rows, objective, dtype, config.model.layers)
+    log = RunLog(spans, append=config.train.resume)
+    if is_trials(config):
+        state = _trials_state(config, graph, cluster, rows, log)
+        overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
+        return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
+    packed, optimizer = _model(config, graph, cluster)
+    engine = ENGINE_CLASSES[config.train.engine_name](
+        TrainState(
+            config=config,
+            cluster=cluster,
+            log=log,
+            rows=rows,
+            packed=packed,
+            optimizer=optimizer,
+            trainer=_group_trainer(config, graph, cluster, log),
+        )
+    )
+    schedule = make_schedule(config, graph, cluster.world)
+    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+
+
+def _trials_state(
+    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
+) -> TrialsState:
+    configs = [each.config for each in trial_configs(config, cluster.world)]
+    models = [_model(each, graph, cluster) for each in configs]
+    if config.hop.share_sampling:
+        trainers = [_group_trainer(config, graph, cluster, log)] * len(configs)
+        schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
+    else:
+        trainers = [_group_trainer(each, graph, cluster, log) for each in configs]
+        schedules = [make_schedule(each, graph, cluster.world) for each in configs]
+    return TrialsState(
         config=config,
         cluster=cluster,
         log=log,
         rows=rows,
-        packed=packed,
-        optimizer=make_optimizer(config, packed),
-        trainer=GroupTrainer(
-            sampler,
-            log,
-            objective,
-            config.train.micro_batch or 4 * config.train.batch_size,
-            DTYPES[config.train.dtype],
-            cluster.device,
-        ),
+        trials=[
+            Trial(index, index % cluster.world, each, *models[index])
+            for index, each in enumerate(configs)
+        ],
+        trainers=trainers,
+        schedules=schedules,
     )
-    engine = ENGINE_CLASSES[config.train.engine_name](state)
-    dtype = DTYPES[config.train.dtype]
-    evaluator = Evaluator(graph, cluster, rows, objective, dtype, config.model.layers)
-    identity = run_identity(config, graph, cluster)
-    return Trainer(state, engine, schedule, evaluator, run_dir, identity)
+
+
+def _model(
+    config: Config, graph: PartitionedGraph, cluster: Cluster
+) -> tuple[PackedModel, Optimizer]:
+    packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
+    return packed, make_optimizer(config, packed)
+
+
+def _group_trainer(
+    config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog
+) -> GroupTrainer:
+    return GroupTrainer(
+        make_sampler(config, graph),
+        log,
+        Objective(graph.schema.labels[graph.schema.target_type()].kind),
+        config.train.micro_batch or 4 * config.train.batch_size,
+        DTYPES[config.train.dtype],
+        cluster.device,
+    )
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:

@@ -98,18 +98,24 @@ def run_ranks(config_file: Path, ranks: int, machine: Machine) -> None:
         raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error
 
 
-def explain(failures: Sequence[Failure]) -> ClusterError:
-    """The rank that failed first and why; the others fail only in consequence."""
+def find_first(failures: Sequence[Failure]) -> Failure:
+    """The failure that came first; the others are its consequence."""
     killed = [each for each in failures if was_killed(each)]
     # A rank that hung is killed too, by torchrun's agent: after the deadline of one that waited.
     waited = any(DeadlineExceeded.__name__ in each.message for each in failures)
     if killed and not waited:
-        first = min(killed, key=lambda each: each.rank)
+        return min(killed, key=lambda each: each.rank)
+    return min((each for each in failures if each not in killed), key=lambda each: each.moment)
+
+
+def explain(failures: Sequence[Failure]) -> ClusterError:
+    """The rank that failed first, and why."""
+    first = find_first(failures)
+    if was_killed(first):
         return RankLost(
             f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
             "the other ranks were ended"
         )
-    first = min(failures, key=lambda each: each.moment)
     return ClusterError(f"rank {first.rank} (pid {first.pid}) failed: {first.message}")
 
 

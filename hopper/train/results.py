@@ -108,7 +108,22 @@ def peak_rss_mib(cluster: Cluster) -> list[float]:
     return [round(value, 1) for value in everyone[:, 0].tolist()]
 
 
-def append_epoch(run_dir: Path, record: EpochRecord) -> None:
+@dataclass
+class TrialRecord:
+    """One epoch of one trial, of several that are trained at once.
+
+    What an epoch cost is known for all trials together, and stands in the run's own epochs. loss:
+    mean over the epoch's iterations.
+    """
+
+    epoch: int
+    loss: float
+    iterations: int
+    iteration_losses: list[float]
+    val: float | None = None
+
+
+def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:
     """Add one line to the run's epochs."""
     with (run_dir / EPOCHS_FILE).open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")

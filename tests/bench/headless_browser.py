@@ -1,8 +1,9 @@
-"""A headless Chromium, driven through its DevTools protocol over two pipes; no other package needed."""
+"""A headless Chromium, driven through its DevTools protocol over two pipes: no package needed."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
@@ -70,18 +71,18 @@ class HeadlessBrowser:
         trace: TracebackType | None,
     ) -> None:
         self.end()
+        if error is None:
+            assert self._process.returncode == 0, self._process.returncode
 
     def end(self) -> None:
+        """Close the pipe, which a browser takes as a request to leave; kill what stays."""
         os.close(self._to)
         try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(20)
         finally:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             self._process.wait()
             os.close(self._from)
 

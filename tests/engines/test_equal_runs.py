@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
-RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 GLOBAL_BATCH = 16
 ENGINES = ("model_centric", "hop", "zero_hop")
 
@@ -40,7 +39,7 @@ def run_config(
 def test_losses_do_not_depend_on_the_number_of_ranks(
     community_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
-    run_ranks: Callable[..., list[Any]],
+    train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
     results: dict[tuple[int, str, str], dict[str, Any]] = {}
@@ -55,7 +54,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
             config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=9)
             config["cluster"] = {"servers": addresses, "ranks_per_server": 1}
             configs.append(config)
-        trained = train_all(configs, world, run_ranks, tmp_path / str(world))
+        trained = train_cases(configs, world, tmp_path / str(world))
         results |= {(world, *case): run for case, run in zip(cases, trained, strict=True)}
 
     for world, engine in itertools.product((1, 2, 4), ENGINES):
@@ -70,13 +69,3 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         assert double["val"] == alone["val"]
         alone = results[1, engine, "float32"]
         assert single["losses"][:50] == pytest.approx(alone["losses"][:50], rel=1e-5)
-
-
-def train_all(
-    configs: list[dict[str, Any]], world: int, run_ranks: Callable[..., list[Any]], folder: Path
-) -> list[dict[str, Any]]:
-    """Train every configuration on one set of ranks; what rank 0 saw, case by case."""
-    folder.mkdir()
-    cases_file = folder / "cases.json"
-    cases_file.write_text(json.dumps([{"config": config} for config in configs]))
-    return run_ranks(RANK_SCRIPT, world, folder / "ranks", str(cases_file))[0]

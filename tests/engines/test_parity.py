@@ -8,7 +8,6 @@ roots.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,12 @@ from hopper.engines.reference import Reference
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 
-RANK_SCRIPT = Path(__file__).with_name("parity_rank.py")
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
 ENGINES: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop": {"train": {"engine": "zero_hop"}},
+    "locality": {"train": {"engine": "locality"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "hop": {"train": {"engine": "hop"}},
     "hop, gradients only": {"train": {"engine": "hop"}, "hop": {"migrate": "gradients"}},
@@ -119,7 +119,7 @@ def test_every_engine_computes_the_gradient_of_one_process(
     ranks_per_server: int,
     partitions: dict[tuple[int, str], Path],
     serve_partitions: Callable[[Path, int], list[str]],
-    run_ranks: Callable[..., list[Any]],
+    train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
     world = servers * ranks_per_server
@@ -132,7 +132,7 @@ def test_every_engine_computes_the_gradient_of_one_process(
             config = case_config(case, partitioned, tmp_path / name.replace(" ", "_"), world)
             config["cluster"] = {"servers": addresses, "ranks_per_server": ranks_per_server}
             cases[name] = config
-    results = train_all(list(cases.values()), world, run_ranks, tmp_path)
+    results = train_cases(list(cases.values()), world, tmp_path)
 
     for name, values in cases.items():
         config = make_config(values)
@@ -144,19 +144,9 @@ def test_every_engine_computes_the_gradient_of_one_process(
         assert parity.loss_difference < 1e-10, parity
     curves: dict[tuple[str, ...], list[float]] = {}
     for name, result in zip(cases, results, strict=True):
-        method, _, *same = name.split("/")
-        expected = curves.setdefault((method, *same), result["losses"])
+        method, engine, *same = name.split("/")
+        # Locality has batches of its own.
+        batches = "local" if engine == "locality" else "global"
+        expected = curves.setdefault((method, batches, *same), result["losses"])
         assert result["losses"] == pytest.approx(expected, rel=1e-9), name
     assert len(curves) < len(cases) / 4
-
-
-def train_all(
-    configs: list[dict[str, Any]], world: int, run_ranks: Callable[..., list[Any]], folder: Path
-) -> list[dict[str, Any]]:
-    """Train every configuration on one set of ranks; what rank 0 saw, case by case."""
-    cases_file = folder / "cases.json"
-    cases_file.write_text(json.dumps([{"config": config} for config in configs]))
-    ranks = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(cases_file))
-    for other in ranks[1:]:
-        assert [case["losses"] for case in other] == [case["losses"] for case in ranks[0]]
-    return ranks[0]

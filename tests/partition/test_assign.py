@@ -85,10 +85,10 @@ def test_pymetis_takes_over_where_dgl_is_missing(
     np.testing.assert_array_equal(first.original_ids("node"), again.original_ids("node"))
 
 
-def test_without_any_metis_random_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_metis_streaming_is_advised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dgl", None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with pytest.raises(RequestError, match="--method random needs neither"):
+    with pytest.raises(RequestError, match="--method stream needs neither"):
         choose_backend()
     with pytest.raises(RequestError, match="expected auto, dgl or pymetis, given 'parmetis'"):
         choose_backend("parmetis")

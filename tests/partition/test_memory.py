@@ -31,7 +31,7 @@ def test_too_little_memory_is_refused_with_advice(
     with pytest.raises(
         RequestError,
         match=r"by metis needs about .* of memory \(.*\), 1.0 MiB are allowed by --memory-limit; "
-        "use --method random",
+        "use --method stream",
     ):
         partition_graph(
             library, out, 2, memory_limit=1 << 20, on_estimate=lambda *each: told.append(each)
@@ -50,8 +50,8 @@ def test_estimate_grows_with_edges_and_random_needs_less(make_graph: MakeGraph) 
     for edges in (1000, 100_000):
         src, dst = generator.integers(0, 5000, (2, edges))
         graph = make_graph(f"g{edges}", 5000, src, dst, [])
-        random = estimate_memory(graph, None).peak
-        metis = estimate_memory(graph, "dgl")
+        random = estimate_memory(graph, 4, "random").peak
+        metis = estimate_memory(graph, 4, "metis", "dgl")
         assert random < metis.peak == metis.phases[metis.worst]
         peaks.append(metis.peak)
     # Every edge adds two ends of 72 bytes, adjacency included.

@@ -10,7 +10,7 @@ from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 
-METHODS = ["random", "metis"]
+METHODS = ["random", "metis", "stream"]
 
 
 @pytest.fixture(scope="module", params=METHODS)

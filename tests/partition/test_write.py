@@ -22,8 +22,12 @@ MakeGraph = Callable[..., GraphDirectory]
 @pytest.mark.parametrize(
     ("servers", "method", "text"),
     [
-        (2, "meta", "partition method 'meta' is not built yet; use one of: metis, random"),
-        (2, "spectral", "unknown partition method 'spectral'; expected one of: metis, random"),
+        (2, "meta", "method 'meta' is not built yet; use one of: metis, stream, random"),
+        (
+            2,
+            "spectral",
+            "unknown partition method 'spectral'; expected one of: metis, stream, random",
+        ),
         (0, "random", "number of servers: expected at least 1, given 0"),
         (59, "random", "graph 'library' has 58 nodes, too few for 59 servers; use at most 58"),
     ],
@@ -42,7 +46,9 @@ def test_graphs_that_cannot_be_divided_are_refused(make_graph: MakeGraph, tmp_pa
     with pytest.raises(RequestError, match="graph 'empty' is empty"):
         partition_graph(empty, tmp_path / "out", 1)
     loose = make_graph("loose", 4, [], [], [])
-    with pytest.raises(RequestError, match=r"graph 'loose' has no edges.*--method random"):
+    with pytest.raises(
+        RequestError, match=r"graph 'loose' has no edges.*--method stream or random"
+    ):
         partition_graph(loose, tmp_path / "out", 2)
     assert partition_graph(loose, tmp_path / "out", 2, "random").description["edge_cut"] == 0
 

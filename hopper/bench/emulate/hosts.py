@@ -14,10 +14,12 @@ from hopper.bench.emulate.limits import bound_hosts, remove_leftover_limits, rem
 from hopper.bench.emulate.network import (
     HostNetwork,
     build_network,
+    check_rights,
     remove_leftover_networks,
     remove_network,
 )
 from hopper.bench.emulate.request import Request
+from hopper.errors import ClusterError
 from hopper.train.feature_servers import Place
 
 
@@ -69,7 +71,7 @@ def emulated(request: Request) -> Iterator[EmulatedCluster]:
 
     Raises
     ------
-    NotAvailable: what was built cannot be taken down. Where it cannot be built there is no error:
+    ClusterError: what was built cannot be taken down. Where it cannot be built there is no error:
         the cluster has no hosts, and says why.
     """
     try:
@@ -84,6 +86,7 @@ def emulated(request: Request) -> Iterator[EmulatedCluster]:
 def _build(request: Request) -> EmulatedCluster:
     removed: tuple[str, ...] = ()
     try:
+        check_rights()
         removed = tuple(remove_leftover_networks() + remove_leftover_limits())
         networks = build_network(request.hosts, request.bits_per_second)
         groups = bound_hosts(request.hosts, request.host_cpus, request.host_memory)
@@ -95,8 +98,11 @@ def _build(request: Request) -> EmulatedCluster:
 
 
 def _take_down() -> None:
-    """Remove what this process built; without the programs or rights to build there is nothing."""
+    """Remove what this process built; where it could not build there is nothing."""
     try:
-        remove_network()
-    finally:
-        remove_limits()
+        try:
+            remove_network()
+        finally:
+            remove_limits()
+    except NotAvailable as error:
+        raise ClusterError(f"the emulated hosts cannot be taken down: {error}") from error

@@ -10,14 +10,16 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from hopper.bench.emulate.commands import NotAvailable, run
+from hopper.bench.emulate.commands import NotAvailable, find_program, run
 from hopper.bench.emulate.owner import is_leftover, is_ours, own_name
 
 INTERFACE: Final = "eth0"
 """the name of a host's one interface, as the host sees it"""
 
+_NAMESPACES: Final = Path("/run/netns")
 _SUBNET: Final = "10.213.0"
 _BURSTS: Final = ((100 * 10**6, 32 * 1024), (10**9, 128 * 1024))
 _LARGEST_BURST: Final = 512 * 1024
@@ -47,6 +49,21 @@ def burst_bytes(bits_per_second: int) -> int:
     return _LARGEST_BURST
 
 
+def check_rights() -> None:
+    """Whether there is any use in trying.
+
+    Raises
+    ------
+    NotAvailable: this process is not root's, or ``ip`` or ``tc`` is missing.
+    """
+    if os.geteuid() != 0:
+        raise NotAvailable(
+            f"making network namespaces needs root; this process runs as user {os.geteuid()}"
+        )
+    for program in ("ip", "tc"):
+        find_program(program)
+
+
 def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork, ...]:
     """Make the namespaces of ``hosts`` hosts and of their bridge; :func:`remove_network` ends them.
 
@@ -58,10 +75,6 @@ def build_network(hosts: int, bits_per_second: int | None) -> tuple[HostNetwork,
     ------
     NotAvailable: this system or this user cannot have them; what was made until then remains.
     """
-    if os.geteuid() != 0:
-        raise NotAvailable(
-            f"making network namespaces needs root; this process runs as user {os.geteuid()}"
-        )
     bridge = own_name("bridge")
     built = tuple(HostNetwork(own_name(f"host{i}"), f"{_SUBNET}.{i + 1}") for i in range(hosts))
     run("ip", "-batch", "-", batch=[f"netns add {name}" for name in
@@ -128,7 +141,7 @@ def _limit(namespace: str, interfaces: list[str], bits_per_second: int) -> None:
 
 
 def _namespaces() -> list[str]:
-    return [line.split()[0] for line in run("ip", "netns", "list").splitlines() if line.strip()]
+    return [path.name for path in _NAMESPACES.iterdir()] if _NAMESPACES.is_dir() else []
 
 
 def _pids_in(namespace: str) -> list[int]:

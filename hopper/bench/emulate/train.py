@@ -26,6 +26,7 @@ from hopper.train.rank_processes import (
     POLL_SECONDS,
     Failure,
     explain,
+    find_first,
     how_it_ended,
     was_killed,
 )
@@ -73,20 +74,20 @@ def train_on_hosts(
     values["cluster"]["interface"] = INTERFACE
     values["train"]["threads"] = threads
     config = Config.model_validate(values)
-    _graph, _ranks, run_dir = prepare(config)
+    _graph, ranks, run_dir = prepare(config)
     places = [host.place for host in cluster.hosts]
     try:
         with _emptied(cluster), feature_servers(config, run_dir, places) as servers:
             write_config(config, run_dir, servers.addresses)
             with _agents(cluster, config, run_dir) as agents:
-                if not _await(cluster, agents, servers, run_dir, deadline):
+                if not _await(cluster, agents, servers, run_dir, ranks, deadline):
                     raise DeadlineExceeded(what, "training", limit)
-    except DeadlineExceeded as error:
-        if error.who == what:
-            raise
-        raise ClusterError(f"{what}: {error} (all of it: {run_dir})") from error
     except ClusterError as error:
-        raise ClusterError(f"{what}: {error} (all of it: {run_dir})") from error
+        if isinstance(error, DeadlineExceeded) and error.who == what:
+            raise
+        raise ClusterError(
+            f"{what}: {error}{_tell_starved(cluster)} (all of it: {run_dir})"
+        ) from error
     return read_summary(run_dir)
 
 
@@ -158,6 +159,7 @@ def _await(
     agents: Sequence[subprocess.Popen[bytes]],
     servers: FeatureServers,
     run_dir: Path,
+    ranks: int,
     deadline: float,
 ) -> bool:
     """Wait for every agent to end well; False if the deadline came first.
@@ -183,7 +185,7 @@ def _await(
             ]
             known = any(was_killed(each) for each in failures) or min(c or 0 for c in codes) < 0
             if known or None not in codes or time.monotonic() > judged_at:
-                raise ClusterError(_judge(cluster, agents, failures, run_dir))
+                raise ClusterError(_judge(cluster, agents, failures, run_dir, ranks))
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)
@@ -194,27 +196,30 @@ def _judge(
     agents: Sequence[subprocess.Popen[bytes]],
     failures: Sequence[Failure],
     run_dir: Path,
+    ranks: int,
 ) -> str:
     """What failed first, on which host; the rest failed in consequence."""
-    told = ""
     silent = [i for i, agent in enumerate(agents) if agent.returncode and agent.returncode < 0]
     if not failures:
         silent = silent or [i for i, agent in enumerate(agents) if agent.returncode]
-    if silent:
-        index = silent[0]
-        code = agents[index].returncode
-        told = (
-            f"host {index}: the agent of its ranks (pid {agents[index].pid}) "
-            f"{how_it_ended(code)}: {last_lines(_log_file(run_dir, index))}"
-        )
-    else:
-        told = str(explain(failures))
+    if not silent:
+        own = find_first(failures).rank * len(cluster.hosts) // ranks
+        return f"host {own}: {explain(failures)}"
+    agent = agents[silent[0]]
+    return (
+        f"host {silent[0]}: the agent of its ranks (pid {agent.pid}) "
+        f"{how_it_ended(agent.returncode)}: {last_lines(_log_file(run_dir, silent[0]))}"
+    )
+
+
+def _tell_starved(cluster: EmulatedCluster) -> str:
+    """Which hosts lost a process to their bound, if any did."""
     starved = [i for i, host in enumerate(cluster.hosts) if ran_out_of_memory(host.cgroups)]
-    if starved:
-        bound = (cluster.request.host_memory or 0) / 2**20
-        hosts = ", ".join(f"host {i}" for i in starved)
-        told += f"; {hosts} reached the bound of {bound:g} MiB (--host-memory)"
-    return told
+    if not starved:
+        return ""
+    bound = (cluster.request.host_memory or 0) / 2**20
+    hosts = ", ".join(f"host {i}" for i in starved)
+    return f"; {hosts} reached the bound of {bound:g} MiB (--host-memory)"
 
 
 def _log_file(run_dir: Path, index: int) -> Path:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from hopper.bench.report.markup import Child, Markup, percent, tag
+from hopper.bench.report.markup import Child, Markup, breakable, percent, tag
 from hopper.bench.report.tables import Cell, table
 from hopper.bench.statistics import Ratio
 
@@ -69,15 +69,11 @@ def stacked(
 ) -> Markup:
     """One bar a name, divided into parts; parts that are 0 everywhere are left out."""
     present = {part.key for parts in bars.values() for part in parts if part.value > 0}
-    used = {
-        part.key: part.name for parts in bars.values() for part in parts if part.key in present
-    }
+    used = {part.key: part.name for parts in bars.values() for part in parts if part.key in present}
     shown = {name: [p for p in parts if p.key in used] for name, parts in bars.items()}
     totals = {name: sum(part.value for part in parts) for name, parts in shown.items()}
     longest = max(totals.values(), default=0.0)
-    rows = [
-        _stacked_row(name, parts, totals[name], longest, told) for name, parts in shown.items()
-    ]
+    rows = [_stacked_row(name, parts, totals[name], longest, told) for name, parts in shown.items()]
     head = [unit_name, *used.values(), "all"]
     body = [
         [name, *(Cell(told(part.value)) for part in parts), Cell(told(totals[name]))]
@@ -121,7 +117,7 @@ def _stacked_row(
     )  # fmt: skip
     return tag(
         "div",
-        tag("div", name, class_="bar-name"),
+        tag("div", breakable(name), class_="bar-name"),
         tag("div", bar, tag("span", told(total), class_="bar-total"), class_="track"),
         class_="bar-row",
     )
@@ -157,9 +153,7 @@ def dotted(title: str, subtitle: str, rows: Sequence[Row], told: Told, value_nam
         )
         body.append([row.name, Cell(told(row.value)), words])
     numbers = table(f"{title}: numbers", ["", value_name, "single values"], body)
-    return figure(
-        title, subtitle, tag("div", drawn, class_="bars dotted"), numbers=numbers
-    )
+    return figure(title, subtitle, tag("div", drawn, class_="bars dotted"), numbers=numbers)
 
 
 def ratios(title: str, subtitle: str, found: Mapping[str, tuple[int, Ratio]]) -> Markup:
@@ -179,7 +173,7 @@ def ratios(title: str, subtitle: str, found: Mapping[str, tuple[int, Ratio]]) ->
 
     ticks = [tick for tick in _ratio_ticks(low, high) if low <= tick <= high]
     lines = [
-        tag("line", x1=place(t), x2=place(t), y1=0, y2="100%", class_="one" if t == 1 else "grid")
+        tag("line", x1=place(t), x2=place(t), y1=-5, y2=35, class_="one" if t == 1 else "grid")
         for t in ticks
     ]
     rows = [_ratio_row(name, *each, lines, place) for name, each in found.items()]
@@ -204,7 +198,7 @@ def _ratio_row(
               class_="wide")  # fmt: skip
     return tag(
         "div",
-        tag("div", name, class_="bar-name"),
+        tag("div", breakable(name), class_="bar-name"),
         tag("div", svg, class_="track"),
         tag("div", tag("b", f"{ratio.mean:.2f}×"), tell_interval(ratio), class_="ratio-told"),
         class_="bar-row",
@@ -217,7 +211,7 @@ def tell_ratio(ratio: Ratio) -> str:
 
 
 def tell_interval(ratio: Ratio) -> str:
-    """" (a to b)", or that there is none."""
+    """ " (a to b)", or that there is none."""
     if ratio.low is None or ratio.high is None:
         return " (no interval)"
     return f" ({ratio.low:.2f} to {ratio.high:.2f})"

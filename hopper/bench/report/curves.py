@@ -102,9 +102,7 @@ def _relative(value: float, reference: float) -> float:
 def _thinned(curve: Curve, combine: Callable[[Sequence[float]], float]) -> Curve:
     """At most ``_MOST_POINTS``, each combining as many neighbours; not-a-numbers are left out."""
     pairs = [
-        (x, value)
-        for x, value in zip(curve.xs, curve.values, strict=True)
-        if math.isfinite(value)
+        (x, value) for x, value in zip(curve.xs, curve.values, strict=True) if math.isfinite(value)
     ]
     width = max(1, math.ceil(len(pairs) / _MOST_POINTS))
     groups = [pairs[start : start + width] for start in range(0, len(pairs), width)]
@@ -189,9 +187,7 @@ def _plot(
     )  # fmt: skip
 
 
-def _line(
-    index: int, curves: Sequence[Curve], scale: _Scale, first: float, width: float
-) -> Markup:
+def _line(index: int, curves: Sequence[Curve], scale: _Scale, first: float, width: float) -> Markup:
     curve = curves[index]
     points = " ".join(
         f"{1000 * (x - first) / width:.1f},{1000 * scale.place(v):.1f}"

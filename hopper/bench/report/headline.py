@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Final
 
 from hopper.bench.report import bars, units
 from hopper.bench.report.findings import Findings
-from hopper.bench.report.markup import Child, Markup, tag
+from hopper.bench.report.markup import Child, Markup, breakable, tag
 from hopper.bench.report.source import Source
 from hopper.bench.statistics import CONFIDENCE, Ratio, measured_epochs
+
+_CARDS_A_ROW: Final = 5
 
 
 def headline(source: Source, found: Findings) -> str:
@@ -23,26 +27,27 @@ def headline(source: Source, found: Findings) -> str:
     told = {name: ratio for name, ratio in ratios.items() if name not in found.approximate}
     if not told:
         return f"{units.listed(source.names)} on {data}"
+    nobody = "No exact engine" if found.approximate else "No engine"
     name, best = max(told.items(), key=lambda each: each[1].mean)
     baseline = found.baselines[0]
     if best.low is not None and best.high is not None and best.low <= 1:
         if best.high < 1:
-            return f"No engine is faster than {baseline}; {name} comes closest"
-        return f"No engine is clearly faster than {baseline}"
+            return f"{nobody} is faster than {baseline}; {name} comes closest"
+        return f"{nobody} is clearly faster than {baseline}"
     if best.mean < 1:
-        return f"No engine is faster than {baseline}; {name} comes closest"
+        return f"{nobody} is faster than {baseline}; {name} comes closest"
     return f"{name} trains {best.mean:.2f} times as fast as {baseline}"
 
 
 def hero(source: Source, found: Findings) -> Markup:
     """Heading, what was compared, refusal if there is one, cards."""
-    kind = "A/B comparison" if source.kind == "ab" else "Training run"
+    kind = "A/B comparison" if source.kind == "ab" else "training run"
     data = str(source.results.dataset.get("name", ""))
     return tag(
         "header",
         tag("p", " · ".join(each for each in (f"Hopper {kind}", data, _model(source)) if each),
             class_="overline"),
-        tag("h1", headline(source, found)),
+        tag("h1", breakable(headline(source, found))),
         tag("p", _lead(source, found), class_="lead"),
         _refusal(found),
         _cards(source, found),
@@ -69,7 +74,9 @@ def _lead(source: Source, found: Findings) -> str:
     )
     if found.problems:
         return text
-    checked = [v for n, v in found.gradients.items() if n not in found.approximate and v is not None]
+    checked = [
+        v for n, v in found.gradients.items() if n not in found.approximate and v is not None
+    ]
     if checked:
         text += (
             f" All exact engines computed the same gradient: largest relative difference "
@@ -95,25 +102,53 @@ def _refusal(found: Findings) -> Child:
 
 
 def _cards(source: Source, found: Findings) -> Markup:
-    cards = [_card(source, found, index, name) for index, name in enumerate(source.names)]
-    return tag("div", cards, class_="cards")
+    if source.kind == "run":
+        cards = _run_cards(source, found)
+    else:
+        cards = [_card(source, found, index, name) for index, name in enumerate(source.names)]
+    rows = math.ceil(len(cards) / _CARDS_A_ROW)
+    columns = math.ceil(len(cards) / rows)
+    return tag("div", cards, class_="cards", style=f"--columns:{columns}")
+
+
+def _run_cards(source: Source, found: Findings) -> list[Markup]:
+    """A single run's figures, a card each."""
+    run = source.results.runs[0]
+    own = found.figures[run.name]
+    told = {
+        "Epoch": (units.seconds(own.seconds), "mean of the measured epochs"),
+        "Traffic": (units.size(sum(own.bytes.values())), _sent(found, run.name)),
+    }
+    for split, words in (("val", "best validation"), ("test", "test")):
+        score = run.accuracy.get(split)
+        if score is not None:
+            told[f"{words} {source.metric}".capitalize()] = (f"{score:.4f}", "")
+    if run.peak_rss_mib:
+        told["Peak memory"] = (units.memory(max(run.peak_rss_mib)), "of the largest rank")
+    return [
+        tag("div", tag("h2", name), tag("p", value, class_="big"), tag("p", words), class_="card")
+        for name, (value, words) in told.items()
+    ]
 
 
 def _card(source: Source, found: Findings, index: int, name: str) -> Markup:
     own = found.figures[name]
     told: list[Child] = []
     ratios = [(b, found.ratio(name, b)) for b in found.baselines if b != name]
-    first = next((ratio for _, ratio in ratios if ratio is not None), None)
+    # Of the baseline itself the time is what matters, also where there is a second baseline.
+    first = found.ratio(name, found.baselines[0]) if found.baselines else None
     if first is not None:
         big = tag("p", f"{first.mean:.2f}", tag("span", "×"), class_="big")
-        told += [_interval(b, ratio, ratio is first) for b, ratio in ratios if ratio is not None]
         told.append(tag("p", f"{units.seconds(own.seconds)} an epoch"))
     else:
         big = tag("p", units.seconds(own.seconds), class_="big")
         told.append(tag("p", "an epoch"))
+    intervals = [_interval(b, ratio, ratio is first) for b, ratio in ratios if ratio is not None]
+    told = [*intervals, *told] if first is not None else [*told, *intervals]
     told.append(tag("p", f"{units.size(sum(own.bytes.values()))} sent, {_sent(found, name)}"))
     badges = [tag("span", word, class_="badge") for word in _badges(found, name)]
-    heading = tag("h2", tag("span", class_=f"swatch e{index % 8}", aria_hidden="true"), name, badges)
+    swatch = tag("span", class_=f"swatch e{index % 8}", aria_hidden="true")
+    heading = tag("h2", swatch, tag("span", breakable(name)), badges)
     return tag("div", heading, big, told, class_="card")
 
 
@@ -138,8 +173,10 @@ def _sent(found: Findings, name: str) -> str:
     if not found.baselines or found.problems or name == found.baselines[0] or not own:
         return f"{units.size(own)} of it features"
     factor = found.figures[found.baselines[0]].bytes["feature"] / own
-    return f"{units.three_digits(factor)}× fewer feature bytes" if factor >= 1.005 else (
-        f"{units.size(own)} of it features"
+    return (
+        f"{units.three_digits(factor)}× fewer feature bytes"
+        if factor >= 1.005
+        else (f"{units.size(own)} of it features")
     )
 
 

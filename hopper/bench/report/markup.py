@@ -6,11 +6,12 @@ text from a results file is shown as it is and never read as a tag.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from html import escape
 from typing import Final
 
-_VOID: Final = frozenset({"meta", "input", "br"})
+_VOID: Final = frozenset({"meta", "br", "wbr"})
 
 
 class Markup(str):
@@ -41,6 +42,12 @@ def tag(name: str, /, *children: Child, **attributes: Attribute) -> Markup:
     if name in _VOID:
         return Markup(f"<{opening}>")
     return Markup(f"<{opening}>{joined(*children)}</{name}>")
+
+
+def breakable(label: str) -> Markup:
+    """A contender's label, which may be broken between its options."""
+    first, *options = re.split(r":(?=\S)", label)
+    return joined(first, [(tag("wbr"), f":{option}") for option in options])
 
 
 def percent(share: float) -> str:

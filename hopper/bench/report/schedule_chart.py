@@ -11,7 +11,7 @@ from typing import Final
 
 from hopper.bench.report import units
 from hopper.bench.report.bars import legend
-from hopper.bench.report.markup import Markup, joined, percent, tag
+from hopper.bench.report.markup import Markup, breakable, joined, percent, tag
 from hopper.bench.report.spans import Passage, Span, Timeline
 from hopper.bench.report.tables import Cell, table
 from hopper.run_log import STAGES
@@ -30,7 +30,9 @@ _PALETTE: Final = 8
 def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
     """All recorded iterations of all names, with what chooses between them."""
     several = max((len(each) for each in timelines.values()), default=0)
-    hop = any(span.model is not None for each in timelines.values() for t in each for span in t.spans)
+    hop = any(
+        span.model is not None for each in timelines.values() for t in each for span in t.spans
+    )
     panels = [
         tag(
             "div",
@@ -59,7 +61,13 @@ def charts(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
 def key(timelines: Mapping[str, Sequence[Timeline]]) -> Markup:
     """What the colours mean, in both colourings."""
     models = sorted(
-        {s.model for each in timelines.values() for t in each for s in t.spans if s.model is not None}
+        {
+            s.model
+            for each in timelines.values()
+            for t in each
+            for s in t.spans
+            if s.model is not None
+        }
     )
     by_stage = legend({stage: f"k-{stage}" for stage in STAGES})
     if not models:
@@ -129,7 +137,7 @@ def _chart(name: str, timeline: Timeline, longest: float) -> Markup:
         "figure",
         tag(
             "figcaption",
-            tag("h3", name),
+            tag("h3", breakable(name)),
             tag("p", f"epoch {timeline.epoch}, iteration {timeline.iteration}: ",
                 tag("b", units.seconds(timeline.seconds)), _note(timeline)),
         ),
@@ -167,7 +175,9 @@ def _span(span: Span, timeline: Timeline) -> Markup:
     if span.stage != "compute" or span.model is None or width < _LABELLED:
         return rect
     middle = span.rank * _ROW + _ROW / 2
-    text = tag("text", f"m{span.model}", x=percent(start + width / 2), y=middle, class_=f"in {colour}")
+    text = tag(
+        "text", f"m{span.model}", x=percent(start + width / 2), y=middle, class_=f"in {colour}"
+    )
     return joined(rect, text)
 
 
@@ -185,7 +195,8 @@ def _passage(passage: Passage, timeline: Timeline) -> Markup:
     """From the middle of the sender's row to the receiver's."""
     x1, x2 = (percent(t / timeline.seconds) for t in (passage.leaves, passage.arrives))
     y1, y2 = (rank * _ROW + _ROW / 2 for rank in (passage.source, passage.target))
-    tip = f"model {passage.model}: rank {passage.source} to {passage.target}\nbefore time step {passage.step}"
+    way = f"rank {passage.source} to {passage.target}"
+    tip = f"model {passage.model}: {way}\nbefore time step {passage.step}"
     colour = f"e{passage.model % _PALETTE}"
     return tag(
         "g",
@@ -229,7 +240,9 @@ def _waiting(timeline: Timeline) -> dict[int, float]:
 
 
 def _numbers(name: str, timeline: Timeline) -> Markup:
-    sums = {(rank, stage): 0.0 for rank in range(timeline.ranks) for stage in STAGES}
+    sums: dict[tuple[int, str], float] = {
+        (rank, stage): 0.0 for rank in range(timeline.ranks) for stage in STAGES
+    }
     for span in timeline.spans:
         sums[span.rank, span.stage] += span.seconds
     rows = [

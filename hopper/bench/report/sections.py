@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Final
 
+from hopper.bench.emulate.reconcile import TOLERANCE
+from hopper.bench.parity import COMPARED_LOSSES
 from hopper.bench.report import bars, schedule_chart, units
 from hopper.bench.report.bars import Part, Row, figure
 from hopper.bench.report.curves import Curve, curves_figure
 from hopper.bench.report.findings import Findings
 from hopper.bench.report.headline import ratios_section
 from hopper.bench.report.markup import Child, Markup, tag
+from hopper.bench.report.setting import is_number, setting
 from hopper.bench.report.source import Run, Source
-from hopper.bench.report.tables import Cell, config_text, facts, options_text, table
-from hopper.bench.parity import COMPARED_LOSSES
+from hopper.bench.report.tables import Cell, table
 from hopper.bench.statistics import measured_epochs
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
@@ -23,7 +25,6 @@ Section = tuple[str, str, list[Child]]
 """identifier, heading, content"""
 
 _PALETTE: Final = 8
-_MOST_ROWS: Final = 1000
 
 
 def all_sections(source: Source, found: Findings) -> list[Section]:
@@ -45,12 +46,17 @@ def time(source: Source, found: Findings) -> list[Child]:
     for index, name in enumerate(source.names):
         points = [(f"round {run.round + 1}", _mean_seconds(run)) for run in source.runs_of(name)]
         if source.kind == "run":
-            points = [(f"epoch {i}", each.seconds) for i, each in enumerate(source.runs_of(name)[0].epochs)]
+            points = [
+                (f"epoch {i}", each.seconds)
+                for i, each in enumerate(source.runs_of(name)[0].epochs)
+            ]
         rows.append(Row(name, index % _PALETTE, found.figures[name].seconds, points))
-    what = "median over rounds" if source.kind == "ab" else "mean of the measured epochs"
-    epochs = bars.dotted(
+    what, dots = "median over rounds", "each round"
+    if source.kind == "run":
+        what, dots = "mean of the measured epochs", "each epoch"
+    times = bars.dotted(
         "Epoch time",
-        f"The slowest rank's; bar: {what}; dots: {'each round' if source.kind == 'ab' else 'each epoch'}.",
+        f"The slowest rank's; bar: {what}; dots: {dots}.",
         rows, units.seconds, "epoch",
     )  # fmt: skip
     stages = bars.stacked(
@@ -62,8 +68,7 @@ def time(source: Source, found: Findings) -> list[Child]:
         },
         units.seconds, "engine",
     )  # fmt: skip
-    ratios = ratios_section(source, found) or []
-    return [*ratios, tag("div", epochs, stages, class_="pair")]
+    return [ratios_section(source, found), tag("div", times, stages, class_="pair")]
 
 
 def traffic(source: Source, found: Findings) -> list[Child]:
@@ -100,27 +105,34 @@ def _rows(rows: Mapping[str, float]) -> list[Part]:
 
 def _interfaces(source: Source) -> Child:
     """What network interfaces counted, beside what was counted by cause."""
-    rows = []
+    rows: list[list[Child | Cell]] = []
     for name in source.names:
-        for run in source.runs_of(name):
-            if run.nic_bytes is None or not all(_is_number(each) for each in run.nic_bytes):
-                continue
-            seen = sum(float(each) for each in run.nic_bytes)
-            counted = sum(sum(epoch.bytes.values()) for epoch in run.epochs)
-            ratio = f"{seen / counted:.3f}" if counted else "–"
-            servers = ", ".join(units.size(float(each)) for each in run.nic_bytes)
-            rows.append([name, Cell(run.round + 1), Cell(units.size(counted)),
-                         Cell(units.size(seen)), Cell(ratio), servers])  # fmt: skip
+        runs = [run for run in source.runs_of(name) if run.nic_bytes]
+        servers = [[float(each) for each in run.nic_bytes or [] if is_number(each)] for run in runs]
+        if not any(servers):
+            continue
+        seen = fmean(sum(each) for each in servers)
+        counted = fmean(sum(sum(epoch.bytes.values()) for epoch in run.epochs) for run in runs)
+        ratio = Cell("nothing counted", "bad")
+        if counted:
+            agrees = abs(seen / counted - 1) <= TOLERANCE
+            ratio = Cell(f"{seen / counted:.3f}", "good" if agrees else "bad")
+        means = [units.size(fmean(each)) for each in zip(*servers, strict=False)]
+        rows.append([name, Cell(units.size(counted)), Cell(units.size(seen)), ratio,
+                     *map(Cell, means)])  # fmt: skip
     if not rows:
-        text = "Network interfaces were not counted: ranks and servers talked without emulated links."
+        text = "Network interfaces were not counted: that takes emulated hosts (--emulate)."
         return tag("p", text, class_="note")
-    head = ["engine", "round", "counted by cause", "by interfaces", "ratio", "by server"]
-    return figure("Counted by network interfaces", "A whole run, beside what was counted by cause.",
-                  table("Bytes by cause and by interfaces", head, rows))  # fmt: skip
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    most = max(len(row) for row in rows)
+    rows = [row + [Cell("")] * (most - len(row)) for row in rows]
+    head = ["engine", "counted by cause", "by interfaces", "ratio"]
+    head += [f"server {server}" for server in range(most - len(head))]
+    return figure(
+        "Counted by network interfaces",
+        "A run's training, mean over rounds, beside what was counted by cause: within "
+        f"{TOLERANCE:.0%}, or red. Interfaces count headers and acknowledgements too.",
+        table("Bytes by cause and by interfaces", head, rows),
+    )
 
 
 def learning(source: Source, found: Findings) -> list[Child]:
@@ -182,7 +194,10 @@ def _spread(values: Sequence[float | None]) -> str:
 def time_steps(source: Source) -> list[Child]:
     """What every rank did when, in the first iterations of the last epoch."""
     if not source.timelines:
-        return [None]
+        return [
+            tag("p", "No run's spans were found, so the time steps cannot be drawn; what is "
+                "missing is listed below, under Setting.", class_="note")
+        ]  # fmt: skip
     text = (
         "Drawn from the spans that ranks wrote: the first iterations of the last epoch, first "
         "round. Thin grey is waiting for other ranks; lines are models passing on."
@@ -205,7 +220,7 @@ def _locality(source: Source) -> Child:
     measured = partition.get("locality") or {}
     names = {"R_micro": measured.get("micrograph"), "R_sub": measured.get("subgraph"),
              "edges cut": partition.get("edge_cut")}  # fmt: skip
-    known = {name: float(value) for name, value in names.items() if _is_number(value)}
+    known = {name: float(value) for name, value in names.items() if value is not None}
     if not known:
         return None
     rows = [[name, Cell(units.share(value)), _meter(value)] for name, value in known.items()]
@@ -228,12 +243,13 @@ def _parity(source: Source, found: Findings) -> Child:
         return None
     rows = []
     for name in source.names:
+        is_exact = name not in found.approximate
         cells = [
-            Cell(units.difference(value), "" if name in found.approximate else _verdict(value, limit))
+            Cell(units.difference(value), _verdict(value, limit, is_exact))
             for value, limit in ((found.gradients[name], found.gradient_limit),
                                  (found.losses[name], found.loss_limit))
         ]  # fmt: skip
-        rows.append([name, *cells, "approximate" if name in found.approximate else "exact"])
+        rows.append([name, *cells, "exact" if is_exact else "approximate"])
     reference = source.results.parity.reference
     return figure(
         "Parity",
@@ -243,7 +259,9 @@ def _parity(source: Source, found: Findings) -> Child:
     )  # fmt: skip
 
 
-def _verdict(value: float | None, limit: float) -> str:
+def _verdict(value: float | None, limit: float, is_exact: bool) -> str:
+    if value is None and not is_exact:
+        return ""
     return "good" if value is not None and value <= limit else "bad"
 
 
@@ -259,62 +277,6 @@ def _memory(source: Source) -> Child:
         return None
     subtitle = "Resident memory; bar: the largest rank, dots: each rank, median over rounds."
     return bars.dotted("Peak memory of a rank", subtitle, rows, units.memory, "largest")
-
-
-def setting(source: Source) -> list[Child]:
-    """Machine, graph, versions, configuration, and every round's numbers."""
-    results = source.results
-    found: dict[str, Child] = {
-        "machine": _machine(results.machine),
-        "graph": _graph(results.dataset),
-        "graph's source": str(results.dataset.get("source", "")),
-        "commit": tag("code", results.commit) if results.commit else "",
-        "versions": ", ".join(f"{k} {v}" for k, v in results.versions.items() if v is not None),
-        **{f"options of {name}": options_text(source.runs_of(name)[0].options)
-           for name in source.names},
-    }  # fmt: skip
-    shown = {key: value for key, value in found.items() if value}
-    missing = [tag("li", each) for each in source.missing]
-    return [
-        facts("What was measured on what", shown) if shown else None,
-        tag("div", tag("h3", "Not shown"), tag("ul", missing), class_="note") if missing else None,
-        tag("details", tag("summary", "Configuration"),
-            tag("pre", config_text(results.config), tabindex=0)) if results.config else None,
-        tag("details", tag("summary", "Every round and epoch"), _raw(source)),
-    ]  # fmt: skip
-
-
-def _machine(machine: Mapping[str, Any]) -> str:
-    told = [str(machine.get("cpu", ""))]
-    told += [f"{machine[k]} {w}" for k, w in (("cores", "cores"), ("memory_gib", "GiB")) if k in machine]
-    return ", ".join(each for each in [*told, str(machine.get("kernel", ""))] if each)
-
-
-def _graph(dataset: Mapping[str, Any]) -> str:
-    types, relations = dataset.get("node_types"), dataset.get("relations")
-    told = [str(dataset.get("name", ""))]
-    if isinstance(types, Mapping):
-        told += [f"{name}: {kind.get('count', 0):,} nodes, {kind.get('feature_dim') or 'no'} features"
-                 for name, kind in types.items() if isinstance(kind, Mapping)]  # fmt: skip
-    if isinstance(relations, Mapping):
-        told += [f"{name}: {count:,} edges" for name, count in relations.items() if _is_number(count)]
-    return "; ".join(each for each in told if each)
-
-
-def _raw(source: Source) -> Markup:
-    head = ["engine", "round", "epoch", "seconds", "loss", *(f"{cause}, B" for cause in CAUSES),
-            *(f"{stage}, s" for stage in STAGES)]  # fmt: skip
-    rows = [
-        [run.name, Cell(run.round + 1), Cell(index), Cell(f"{epoch.seconds:.4f}"),
-         Cell(f"{epoch.loss:.6g}"), *(Cell(f"{epoch.bytes[c]:,.0f}") for c in CAUSES),
-         *(Cell(f"{epoch.stage_seconds[s]:.4f}") for s in STAGES)]
-        for run in source.results.runs
-        for index, epoch in enumerate(run.epochs)
-    ]  # fmt: skip
-    caption = "Every round and epoch; bytes summed over ranks, stages as mean over ranks"
-    if len(rows) > _MOST_ROWS:
-        caption += f"; the first {_MOST_ROWS} of {len(rows)} lines"
-    return table(caption, head, rows[:_MOST_ROWS], hidden=False)
 
 
 def _mean_seconds(run: Run) -> float:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from hopper.bench.contender import Contender
 from hopper.bench.report.spans import Timeline, read_timelines
 from hopper.bench.results import RESULTS_FILE, describe_dataset, describe_partition
 from hopper.errors import HopperError, RequestError
@@ -170,14 +171,17 @@ def _read_ab(folder: Path) -> Source:
     for run in results.runs:
         if run.name not in firsts or run.round < firsts[run.name].round:
             firsts[run.name] = run
-    learning, timelines, missing, metric = {}, {}, [], "accuracy"
+    learning: dict[str, list[Epoch]] = {}
+    timelines: dict[str, list[Timeline]] = {}
+    missing: list[str] = []
+    metric = "accuracy"
     for name, run in firsts.items():
         learning[name] = run.epochs
         place = _run_folder(folder, run)
         if place is None:
             missing.append(
-                f"{name}: no folder {RUNS_FOLDER}/{name}-round-{run.round}: losses are shown per "
-                "epoch, scores and time steps not at all"
+                f"{name}: no folder of its round {run.round + 1} in {RUNS_FOLDER}: losses are "
+                "shown per epoch, scores and time steps not at all"
             )
             continue
         summary = _parsed(Summary, place / SUMMARY_FILE)
@@ -217,9 +221,12 @@ def _add_timelines(
 
 def _run_folder(folder: Path, run: Run) -> Path | None:
     """Where a run's own files are; None where they are gone."""
-    place = folder / RUNS_FOLDER / f"{run.name}-round-{run.round}"
-    inside = place.parent == folder / RUNS_FOLDER
-    return place if inside and (place / SUMMARY_FILE).is_file() else None
+    name = Contender(run.name, run.engine, ()).folder
+    place = folder / RUNS_FOLDER / f"{name}-round-{run.round}"
+    try:
+        return place if (place / SUMMARY_FILE).is_file() else None
+    except OSError:  # a label too long to name a file
+        return None
 
 
 def _config(folder: Path, missing: list[str]) -> dict[str, Any]:

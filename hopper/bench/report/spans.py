@@ -163,8 +163,8 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _opening(path: Path, number: int, line: dict[str, Any]) -> _Opened:
-    times = [_number(path, number, line, name) for name in ("unix", "monotonic")]
-    return _Opened(*times, clock=str(line.get("clock") or ""))
+    unix, monotonic = (_number(path, number, line, name) for name in ("unix", "monotonic"))
+    return _Opened(unix, monotonic, str(line.get("clock") or ""))
 
 
 def _checked(path: Path, number: int, line: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment
 
 
 def _left(log: _RankLog, key: Key) -> dict[int, float]:
-    """When a rank left the last wait of the epoch's iterations, in the seconds of ``key``'s spans."""
+    """When a rank left each iteration's last wait, on the clock of ``key``'s spans."""
     return {
         iteration: left
         for (epoch, iteration), (opened, left) in log.left.items()
@@ -260,9 +260,9 @@ def _passages(spans: Sequence[Span]) -> Iterator[Passage]:
     }
     moves = {(span.rank, span.step): span for span in spans if span.stage == "migrate"}
     for (model, step), rank in sorted(places.items()):
-        target = places.get((model, step + 1))
+        target = places.get((model, step + 1), rank)
         leaving, coming = moves.get((rank, step + 1)), moves.get((target, step + 1))
-        if target is None or target == rank or leaving is None or coming is None:
+        if target == rank or leaving is None or coming is None:
             continue
         arrives = max(coming.start + coming.seconds, leaving.start)
         yield Passage(model, step + 1, rank, target, leaving.start, arrives)

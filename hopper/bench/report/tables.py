@@ -27,9 +27,7 @@ def table(
     hidden: whether the caption is for screen readers only.
     """
     written = [list(row) for row in rows]
-    right = {
-        index for row in written for index, each in enumerate(row) if isinstance(each, Cell)
-    }
+    right = {index for row in written for index, each in enumerate(row) if isinstance(each, Cell)}
     headings = [
         tag("th", each, scope="col", class_="number" if index in right else None)
         for index, each in enumerate(head)

@@ -29,7 +29,7 @@ def seconds(value: float) -> str:
 
 def tick(value: float, longest: float) -> str:
     """A round number of seconds on an axis, in the unit of the axis' end."""
-    unit = next((each for each in _SECONDS if longest >= each[0]))
+    unit = next(each for each in _SECONDS if longest >= each[0])
     return f"{value * unit[2]:.6g} {unit[1]}" if value else "0"
 
 

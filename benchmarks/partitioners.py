@@ -1,0 +1,184 @@
+"""METIS, streaming and random partitions side by side: locality, cut, balance, time and memory.
+
+usage: python benchmarks/partitioners.py --out DIR [--servers 2,4,8] [--methods metis,stream,random]
+                                         [--memory-limit SIZE] [PRESET:SCALE | GRAPH ...]
+
+Presets are made in a temporary folder of --out and removed afterwards, and so is every partition.
+Memory is polled every 20 ms, METIS's own process included, and split into what is the process's
+own and what are pages of mapped files, which the kernel drops when memory is short. Writes
+``partitioners.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from hopper.bench.machine import commit, machine, versions
+from hopper.train.results import write_text
+
+DEFAULT = ("arxiv-like:1", "products-like:0.2", "uk-like:0.1")
+_POLL = 0.02
+
+
+@dataclass
+class MemoryPeaks:
+    """Peaks since the last phase ended, and those of every phase that has."""
+
+    own: int = 0
+    mapped: int = 0
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def poll(self, process: psutil.Process) -> None:
+        """Take a sample of a process and those it started."""
+        own = mapped = 0
+        try:
+            for each in [process, *process.children(recursive=True)]:
+                memory = each.memory_info()
+                mapped += memory.shared
+                own += memory.rss - memory.shared
+        except psutil.NoSuchProcess:
+            return
+        self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
+
+    def close(self, line: str) -> None:
+        """Store a phase, from the line "name: seconds s" that ends it."""
+        name, _, seconds = line.strip().rpartition(": ")
+        if name and seconds.endswith(" s"):
+            self.phases[name] = {
+                "seconds": float(seconds[:-2]),
+                "own_mib": round(self.own / 2**20, 1),
+                "mapped_mib": round(self.mapped / 2**20, 1),
+            }
+            self.own = self.mapped = 0
+
+
+def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> dict[str, Any]:
+    """Run ``hopper partition`` once and remove what it wrote.
+
+    Raises
+    ------
+    RuntimeError: it failed; its last words are quoted.
+    """
+    command = [sys.executable, "-m", "hopper.cli", "partition", str(graph), "--servers"]
+    command += [str(servers), "--method", method, "--out", str(out), "--json", *more]
+    peaks, words, start = MemoryPeaks(), [], time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+
+        def listen(lines: IO[bytes]) -> None:
+            for line in lines:
+                words.append(line.decode())
+                peaks.close(words[-1])
+
+        listener = threading.Thread(target=listen, args=(process.stderr,))
+        listener.start()
+        watched = psutil.Process(process.pid)
+        while process.poll() is None:
+            peaks.poll(watched)
+            time.sleep(_POLL)
+        listener.join()
+        printed = process.stdout.read()
+    seconds = time.perf_counter() - start
+    shutil.rmtree(out, ignore_errors=True)
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {words[-1:]}")
+    description = json.loads(printed)
+    kept = ("edge_cut", "balance", "locality", "memory_estimate_bytes", "backend")
+    return {
+        "method": method,
+        "servers": servers,
+        "seconds": round(seconds, 2),
+        "own_mib": max(each["own_mib"] for each in peaks.phases.values()),
+        "phases": peaks.phases,
+        **{name: description[name] for name in kept},
+    }
+
+
+def prepare(name: str, folder: Path) -> Path:
+    """The graph directory of that path, or of that preset and scale, made now."""
+    if Path(name).is_dir():
+        return Path(name)
+    preset, _, scale = name.partition(":")
+    graph = folder / preset
+    command = [sys.executable, "-m", "hopper.cli", "dataset", "make", preset, "--scale", scale]
+    subprocess.run([*command, "--out", str(graph)], check=True, stdout=subprocess.DEVNULL)
+    return graph
+
+
+def show(results: dict[str, list[dict[str, Any]]]) -> None:
+    """Print one row a partition."""
+    table = Table(title="partitions")
+    headings = ("R_micro %", "R_sub %", "cut %", "nodes", "train", "edges", "assign s", "own MiB")
+    for heading in ("graph", "servers", "method", *headings):
+        table.add_column(heading, justify="left" if heading in ("graph", "method") else "right")
+    for graph, runs in results.items():
+        for run in runs:
+            locality, balance = run["locality"], run["balance"]
+            written = ("number", "write", "measure")
+            assign = sum(
+                phase["seconds"]
+                for name, phase in run["phases"].items()
+                if not name.startswith(written)
+            )
+            table.add_row(
+                graph,
+                str(run["servers"]),
+                run["method"],
+                *(f"{100 * locality[key]:.1f}" for key in ("micrograph", "subgraph")),
+                f"{100 * run['edge_cut']:.1f}",
+                *(f"{balance[key]:.3f}" for key in ("nodes", "train", "edges")),
+                f"{assign:.1f}",
+                f"{run['own_mib']:.0f}",
+            )
+    Console().print(table)
+
+
+def main() -> None:
+    """Measure, print a table, write partitioners.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("graphs", nargs="*", metavar="PRESET:SCALE", default=DEFAULT)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--servers", default="4")
+    parser.add_argument("--methods", default="metis,stream,random")
+    parser.add_argument("--memory-limit", metavar="SIZE", help="as of hopper partition")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    more = ("--memory-limit", arguments.memory_limit) if arguments.memory_limit else ()
+    results: dict[str, list[dict[str, Any]]] = {}
+    for name in arguments.graphs:
+        with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
+            graph = prepare(name, Path(temporary))
+            results[name] = [
+                partition(graph, method, int(servers), Path(temporary) / "parts", *more)
+                for servers in arguments.servers.split(",")
+                for method in arguments.methods.split(",")
+            ]
+    show(results)
+    report = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "versions": versions(),
+        "machine": machine(),
+        "graphs": results,
+    }
+    write_text(arguments.out / "partitioners.json", json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Several trials trained at once against as many separate runs.
+
+``python benchmarks/sweep.py --graph PARTITIONED --out DIR [--trials 4] [--rounds 3] [--emulate P]``
+measures, for the same trials (their seeds and learning rates differ):
+
+- ``sweep``: engine hop with independent replicas, data order and draws shared;
+- ``sweep, own draws``: the same with ``hop.share_sampling = false`` (other draws, so other losses);
+- ``model_centric``, ``zero_hop``: one run after the other.
+
+All sides take turns round by round, in rotated order. Figures are of all trials together, over the
+epochs after the first of each run; ``wall_seconds`` are from the start of the first process to the
+end of the last. Losses of ``sweep`` must equal those of the separate runs, or no ratio is printed.
+Any key of the configuration can be overridden as ``--section.key VALUE``. Writes ``DIR/sweep.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.request import make_request
+from hopper.bench.emulate.train import train_on_hosts
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.statistics import measured_epochs, paired_ratio
+from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.config import make_config
+from hopper.errors import ClusterError
+from hopper.partition import PartitionedGraph
+from hopper.train.results import EPOCHS_FILE, write_text
+from hopper.traffic import CAUSES
+
+SEPARATE = ("model_centric", "zero_hop")
+SIDES = ("sweep", "sweep, own draws", *SEPARATE)
+CONFIG: dict[str, dict[str, Any]] = {
+    "model": {"name": "sage", "layers": 3, "hidden": 16, "dropout": 0.5},
+    "sampler": {"fanouts": [10, 10, 10]},
+    "train": {"batch_size": 1024, "epochs": 3, "evaluate_every": 0},
+}
+COMPARED = 50
+"""iterations; rounding grows after that"""
+TOLERANCE = 1e-5
+RUN_SECONDS = 3600.0
+RESULT_FILE = "sweep.json"
+
+
+class Benchmark:
+    """The runs of all sides.
+
+    Parameters
+    ----------
+    values: nested values of the configuration that all runs have in common.
+    train: trains a configuration file as ``train_in_process`` does.
+    """
+
+    def __init__(self, values: dict[str, Any], trials: int, work: Path, train: Any) -> None:
+        self._values = values
+        self._count = trials
+        self._work = work
+        self._train = train
+
+    def run(self, side: str, round_index: int) -> dict[str, Any]:
+        """Train all trials the way of one side."""
+        start = time.perf_counter()
+        if side in SEPARATE:
+            runs = [self._separate(side, round_index, trial) for trial in range(self._count)]
+            losses = [_losses(run["epochs"]) for run in runs]
+        else:
+            runs, losses = self._together(side, round_index)
+        wall_seconds = time.perf_counter() - start
+        epochs = [epoch for run in runs for epoch in measured_epochs(run)]
+        network = [epoch["nic_bytes"] for epoch in epochs]
+        return {
+            "side": side,
+            "round": round_index,
+            "seconds": sum(epoch["seconds"] for epoch in epochs),
+            "wall_seconds": wall_seconds,
+            "bytes": {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES},
+            "nic_bytes": None if None in network else sum(sum(each) for each in network),
+            "stage_seconds": {
+                stage: sum(epoch["stage_seconds"][stage] for epoch in epochs)
+                for stage in epochs[0]["stage_seconds"]
+            },
+            "peak_rss_mib": [max(ranks) for ranks in
+                             zip(*(run["peak_rss_mib"] for run in runs), strict=True)],
+            "losses": losses,
+        }  # fmt: skip
+
+    def _together(
+        self, side: str, round_index: int
+    ) -> tuple[list[dict[str, Any]], list[list[float]]]:
+        shared = side == "sweep"
+        seed = "train.model_seed" if shared else "train.seed"
+        trials = [
+            {seed: trial, "train.learning_rate": rate} for trial, rate in enumerate(self._rates())
+        ]
+        hop = {"replicas": "independent", "share_sampling": shared, "trials": trials}
+        name = f"{side.replace(', ', '-').replace(' ', '-')}-{round_index}"
+        summary = self._start(name, "hop", {"hop": hop})
+        losses = []
+        for trial in range(self._count):
+            lines = (self._work / name / f"trial-{trial}" / EPOCHS_FILE).read_text().splitlines()
+            losses.append(_losses([json.loads(line) for line in lines]))
+        return [summary], losses
+
+    def _separate(self, engine: str, round_index: int, trial: int) -> dict[str, Any]:
+        train = {"model_seed": trial, "learning_rate": self._rates()[trial]}
+        return self._start(f"{engine}-{round_index}-{trial}", engine, {"train": train})
+
+    def _rates(self) -> list[float]:
+        return [0.01 / 2**trial for trial in range(self._count)]
+
+    def _start(self, name: str, engine: str, changes: dict[str, Any]) -> dict[str, Any]:
+        values = {section: dict(keys) for section, keys in self._values.items()}
+        for section, keys in changes.items():
+            values[section] |= keys
+        values["train"]["engine"] = engine
+        file = self._work / f"{name}.json"
+        file.write_text(make_config(values).model_dump_json())
+        summary: dict[str, Any] = self._train(name, file, self._work / name, [], RUN_SECONDS)
+        return summary
+
+
+def _losses(epochs: list[dict[str, Any]]) -> list[float]:
+    return [loss for epoch in epochs for loss in epoch["iteration_losses"]][:COMPARED]
+
+
+def loss_difference(runs: list[dict[str, Any]]) -> float:
+    """The largest relative difference between a trial's losses in the sweep and alone."""
+    expected = next(run["losses"] for run in runs if run["side"] == "sweep")
+    return max(
+        abs(one - other) / abs(other)
+        for run in runs
+        if run["side"] != "sweep, own draws"
+        for found, wanted in zip(run["losses"], expected, strict=True)
+        for one, other in zip(found, wanted, strict=True)
+    )
+
+
+def ratios(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """How many times less the sweep took than each other side: feature bytes, and paired times."""
+    by_side = {side: [run for run in runs if run["side"] == side] for side in SIDES}
+    sweep = by_side["sweep"]
+    found: dict[str, dict[str, Any]] = {}
+    for side in SIDES[1:]:
+        fetched = sweep[0]["bytes"]["feature"]
+        found[side] = {
+            "feature_bytes": by_side[side][0]["bytes"]["feature"] / fetched if fetched else None
+        }
+        for key in ("seconds", "wall_seconds"):
+            ratio = paired_ratio([r[key] for r in by_side[side]], [r[key] for r in sweep])
+            found[side][key] = asdict(ratio)
+    return found
+
+
+def show(console: Console, result: dict[str, Any]) -> None:
+    """Print a line per side."""
+    columns = ("features, MB", "models, MB", "gradients, MB", "s", "wall s", "sweep is faster by")
+    table = Table("side", *columns, title=f"{result['trials']} trials, {result['dataset']['name']}")
+    for side in SIDES:
+        own = [run for run in result["runs"] if run["side"] == side]
+        ratio = (result["ratios"] or {}).get(side)
+        told = "" if ratio is None else f"{ratio['seconds']['mean']:.2f} x"
+        if ratio is not None and ratio["seconds"]["low"] is not None:
+            told += f" ({ratio['seconds']['low']:.2f} to {ratio['seconds']['high']:.2f})"
+        table.add_row(
+            side,
+            *(f"{own[0]['bytes'][c] / 1e6:.1f}" for c in ("feature", "model", "gradient")),
+            *(f"{sum(run[k] for run in own) / len(own):.2f}" for k in ("seconds", "wall_seconds")),
+            told,
+        )
+    console.print(table)
+
+
+def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
+    """Run all sides; writes ``out/sweep.json``."""
+    console = Console()
+    base = make_config(CONFIG | {"data": {"partitioned": str(options.graph)}}, overrides)
+    graph = PartitionedGraph.open(options.graph)
+    request = None
+    if options.emulate:
+        request = make_request(options.emulate, options.link_rate, options.host_cpus, None)
+        request.check(base, graph.book.servers)
+    runs: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="sweep-") as work,
+        ended_by_signals(),
+        nullcontext() if request is None else emulated(request) as hosts,
+    ):
+        train: Any = train_in_process
+        if hosts is not None:
+            if not hosts.effective:
+                raise ClusterError(f"--emulate: {hosts.why_not}")
+            train = partial(train_on_hosts, hosts)
+        benchmark = Benchmark(base.model_dump(), options.trials, Path(work), train)
+        for index in range(options.rounds):
+            for turn in range(len(SIDES)):
+                side = SIDES[(index + turn) % len(SIDES)]
+                runs.append(benchmark.run(side, index))
+                console.print(f"round {index}, {side}: {runs[-1]['seconds']:.2f} s",
+                              highlight=False)  # fmt: skip
+        emulation = None if hosts is None else hosts.describe()
+    difference = loss_difference(runs)
+    result = {
+        "schema": 1,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine() | {"emulation": emulation},
+        "versions": versions(),
+        "config": base.model_dump(),
+        "dataset": {"name": graph.schema.name, "servers": graph.book.servers},
+        "trials": options.trials,
+        "runs": runs,
+        "max_relative_loss_difference": difference,
+        "ratios": ratios(runs) if difference <= TOLERANCE else None,
+    }
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / RESULT_FILE, json.dumps(result, indent=1))
+    show(console, result)
+    if difference > TOLERANCE:
+        console.print(f"losses differ by {difference:.1e}: the sides did not train the same")
+    return result
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--graph", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--emulate", type=int, metavar="P")
+    parser.add_argument("--link-rate", default=None)
+    parser.add_argument("--host-cpus", type=float, default=None)
+    options, overrides = parser.parse_known_args()
+    return 0 if run(options, overrides)["ratios"] is not None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

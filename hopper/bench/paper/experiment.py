@@ -1,0 +1,98 @@
+"""What an experiment of a paper is: what was reported, which sides are compared, what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from hopper.bench.contender import Contender
+from hopper.bench.paper.cells import Grid
+from hopper.config import Config
+from hopper.partition import PartitionedGraph
+
+FOUND: Final = "{merge}"
+"""in a side's label: the number of time steps to dissolve that an adaptive run settled on"""
+
+
+class Published(NamedTuple):
+    """A figure that a paper reports, and where."""
+
+    place: str
+    what: str
+    value: str
+
+
+class Side(NamedTuple):
+    """One side of a comparison: what the paper calls it, and the contender that it is here."""
+
+    role: str
+    label: str
+
+    def contender(self, found: int | None = None) -> Contender:
+        """The contender; ``found`` fills in what an adaptive run settled on."""
+        return Contender.parse(self.label.replace(FOUND, str(0 if found is None else found)))
+
+
+Result = Mapping[str, Any]
+"""the content of result.json"""
+
+
+class Table(NamedTuple):
+    """A table of a page: its first column is text, the others numbers.
+
+    note: a line below it.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[list[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper, as a command.
+
+    Attributes
+    ----------
+    name: of the command.
+    title: one line, for ``--list`` and the page.
+    published: what the paper reports.
+    grid: the cells.
+    sides: what is compared in every cell, the baseline first.
+    comparisons: pairs of roles (faster, baseline) whose ratio is told.
+    differs: why figures differ, as far as it is peculiar to this experiment; sentences.
+    tables: make the page's tables from result.json.
+    draw: makes the picture from result.json; None = no picture.
+    rounds: of every comparison.
+    epochs: of every timed run; the first warms up and is not measured.
+    timed: False where no time is told.
+    shares_cpus: every host gets the same share of the machine, whatever their number.
+    extra: what is added to a cell, from its configuration and its divided graph.
+    carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
+    count_runs: how many runs ``carry_out`` tells of; None = those of a grid.
+    """
+
+    name: str
+    title: str
+    published: tuple[Published, ...]
+    grid: Grid
+    tables: tuple[Callable[[Result], Table], ...]
+    sides: tuple[Side, ...] = ()
+    comparisons: tuple[tuple[str, str], ...] = ()
+    differs: tuple[str, ...] = ()
+    draw: Callable[[Result, Path], None] | None = None
+    rounds: int = 3
+    epochs: int = 3
+    timed: bool = True
+    shares_cpus: bool = False
+    extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
+    carry_out: Callable[[Any], list[dict[str, Any]]] | None = None
+    count_runs: Callable[[Any], int] | None = None
+
+    @property
+    def looks_for_merge(self) -> bool:
+        """Whether a side needs an adaptive run first."""
+        return any(FOUND in side.label for side in self.sides)

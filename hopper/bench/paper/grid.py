@@ -1,0 +1,220 @@
+"""Runs the cells of an experiment, an A/B each; a cell whose result is there is not run again."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.paper.cells import Cell
+from hopper.bench.paper.experiment import Experiment
+from hopper.bench.paper.held import held_rows
+from hopper.bench.paper.materials import Materials
+from hopper.bench.paper.options import Options
+from hopper.bench.paper.toml import write_toml
+from hopper.bench.placement import placed
+from hopper.bench.results import speakable
+from hopper.engines.assemble import make_model
+from hopper.micrograph.merge import AdaptiveMerge
+from hopper.train.results import write_text
+
+CELL_SCHEMA: Final = 1
+CELLS_FOLDER: Final = "cells"
+CONFIGS_FOLDER: Final = "configs"
+RUNS_FOLDER: Final = "runs"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Whom to tell: lines, and the name of each run that begins."""
+
+    say: Callable[[str], None]
+    begin: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment with all that it takes to carry it out."""
+
+    experiment: Experiment
+    options: Options
+    cells: tuple[Cell, ...]
+    materials: Materials
+    progress: Progress
+
+    @property
+    def rounds(self) -> int:
+        """Of every comparison."""
+        return self.options.rounds or self.experiment.rounds
+
+    @property
+    def runs_by_cell(self) -> int:
+        """Training runs of one cell of a grid."""
+        sides = len(self.experiment.sides)
+        return sides * (1 + self.rounds) + int(self.experiment.looks_for_merge)
+
+    @property
+    def total_runs(self) -> int:
+        """All runs that are told of."""
+        count = self.experiment.count_runs
+        return len(self.cells) * self.runs_by_cell if count is None else count(self)
+
+    @property
+    def epochs(self) -> int:
+        """Of every timed run."""
+        return self.options.epochs or self.experiment.epochs
+
+    def cell_file(self, cell: Cell) -> Path:
+        """Where a cell's result is."""
+        return self.options.out / CELLS_FOLDER / f"{cell.name}.json"
+
+    def finished(self, cell: Cell, asked: str) -> dict[str, Any] | None:
+        """A cell's result, if it is there and answers to what is asked now."""
+        path = self.cell_file(cell)
+        if not path.is_file():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found if found.get("asked") == asked else None
+
+    def fingerprint(self, cell: Cell) -> str:
+        """Names all that a cell's result depends on, as far as it was asked for."""
+        options = self.options
+        asked = {
+            "cell": asdict(cell),
+            "sides": [list(side) for side in self.experiment.sides],
+            "epochs": self.epochs,
+            "iterations": options.iterations,
+            "rounds": self.rounds,
+            "seeds": options.seeds,
+            "words": list(options.words),
+            "emulation": _described(options, cell),
+        }
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def keep(self, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a cell's result, with when and from what commit it is."""
+        path = self.cell_file(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {
+            "schema": CELL_SCHEMA,
+            "asked": self.fingerprint(cell),
+            "date": datetime.date.today().isoformat(),
+            "commit": commit(),
+            "machine": machine(),
+            "versions": versions(),
+            "cell": told(cell),
+            **record,
+        }
+        write_text(path, json.dumps(speakable(kept), indent=1, allow_nan=False) + "\n")
+        return dict(json.loads(path.read_text()))
+
+
+def told(cell: Cell) -> dict[str, Any]:
+    """A cell for JSON; a graph directory by its last name."""
+    return asdict(cell) | {"graph": Path(cell.graph).name}
+
+
+def run_grid(job: Job) -> list[dict[str, Any]]:
+    """Compare all sides in every cell that has no result yet.
+
+    Returns
+    -------
+    The content of every cell's file, in the order of the cells.
+
+    Raises
+    ------
+    HopperError: a cell cannot be run; those before it are kept.
+    """
+    found = []
+    for number, cell in enumerate(job.cells, 1):
+        kept = job.finished(cell, job.fingerprint(cell))
+        if kept is not None:
+            job.progress.say(f"{cell.name}: is there already")
+            for _ in range(job.runs_by_cell):
+                job.progress.begin(cell.name)
+        else:
+            job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
+            kept = _run_cell(job, cell)
+        found.append(kept)
+    return found
+
+
+def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    experiment, options = job.experiment, job.options
+    graph = job.materials.parts(cell)
+    config = cell.config(graph.path, job.epochs, options.iterations, options.words)
+    folder = options.work / RUNS_FOLDER / experiment.name / cell.name
+    if folder.exists():
+        # What an interrupted or differently asked run has left.
+        shutil.rmtree(folder)
+    labels = [side.contender(0).label for side in experiment.sides]
+    plan = make_plan(config, labels, folder / "ab", job.rounds)
+    begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
+    with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
+        scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
+        found = scout["dissolve"] if scout is not None else 0
+        sides = {side.role: side.contender(found) for side in experiment.sides}
+        plan = replace(plan, contenders=tuple(sides.values()))
+        outcome = run_ab(plan, job.progress.say, begin)
+    outcome.results["machine"]["emulation"] = emulation
+    model = make_model(config, graph.schema)
+    record = {
+        "sides": {role: contender.label for role, contender in sides.items()},
+        "scout": scout,
+        "problems": outcome.problems,
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "held": {role: held_rows(plan.run_dir(each, 0)) for role, each in sides.items()},
+        "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
+        "results": outcome.results,
+    }
+    _write_config(job, cell, [contender.label for contender in sides.values()])
+    return job.keep(cell, record)
+
+
+def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
+    """One adaptive run, long enough to settle; what it found is then compared as a fixed number."""
+    begin("hop, looking for the number of time steps")
+    adaptive = AdaptiveMerge(plan.world - 1)
+    words = ["--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={plan.world + 1}"]
+    config, limit = plan.out / CONFIG_FILE, plan.limit * (plan.world + 1)
+    summary = plan.train("hop, adaptive", config, folder / "scout", words, limit)
+    for epoch in summary["epochs"]:
+        adaptive.epoch_ended(epoch["typical_seconds"])
+    return {
+        "dissolve": adaptive.dissolve,
+        "typical_seconds": [epoch["typical_seconds"] for epoch in summary["epochs"]],
+        "decisions": [epoch["decisions"].get("merge") for epoch in summary["epochs"]],
+    }
+
+
+def _write_config(job: Job, cell: Cell, labels: list[str]) -> None:
+    """The cell's configuration, below the commands that repeat it by hand."""
+    options = job.options
+    request = options.request(cell.servers)
+    command = [
+        *("hopper bench ab", f"{cell.name}.toml", "--engines", ",".join(labels)),
+        *("--rounds", str(job.rounds), "--out", cell.name),
+    ]
+    if request is not None:
+        command += ["--emulate", str(request.hosts), "--link-rate", request.link_rate]
+        if options.host_cpus is not None:
+            command += ["--host-cpus", f"{options.host_cpus:g}"]
+        if options.host_memory is not None:
+            command += ["--host-memory", options.host_memory]
+    lines = [*job.materials.recipe(cell), " ".join([*command, *options.words])]
+    values = cell.values(str(job.materials.parts_path(cell)), job.epochs, options.iterations)
+    folder = options.out / CONFIGS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / f"{cell.name}.toml", values, lines)
+
+
+def _described(options: Options, cell: Cell) -> dict[str, Any] | None:
+    request = options.request(cell.servers)
+    return request.describe() if request is not None else None

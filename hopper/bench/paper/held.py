@@ -1,0 +1,44 @@
+"""What a run held in memory and asked for, read from its spans.
+
+A rank asks other servers for rows in every ``gather`` span of an iteration without pre-gathering,
+and once, in the span that says so, in one with it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+SPANS_FOLDER: Final = "spans"
+
+
+def held_rows(run_dir: Path) -> dict[str, Any]:
+    """Read all ranks' spans of a run.
+
+    Returns
+    -------
+    largest_pass_rows: rows of the largest input of a forward pass, local ones included.
+    gathers: times that ranks turned to other servers for features, over all ranks and iterations
+    (each asks every server whose rows it needs). None each where there are no spans.
+    """
+    largest = gathers = 0
+    files = sorted((run_dir / SPANS_FOLDER).glob("rank-*.jsonl"))
+    for file in files:
+        asked: dict[tuple[int, int], tuple[int, int]] = {}
+        for line in file.read_text().splitlines():
+            span: dict[str, Any] = json.loads(line)
+            if span.get("span") != "gather" or "iteration" not in span:
+                continue
+            moment = (span["epoch"], span["iteration"])
+            ahead, passes = asked.get(moment, (0, 0))
+            if span.get("operation") == "pregather":
+                ahead += 1
+            else:
+                passes += 1
+                largest = max(largest, int(span.get("rows", 0)))
+            asked[moment] = (ahead, passes)
+        gathers += sum(ahead or passes for ahead, passes in asked.values())
+    if not files:
+        return {"largest_pass_rows": None, "gathers": None}
+    return {"largest_pass_rows": largest, "gathers": gathers}

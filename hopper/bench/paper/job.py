@@ -1,0 +1,75 @@
+"""An experiment from the command line to its files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hopper.bench.paper.cell_figures import cell_figures
+from hopper.bench.paper.experiment import Experiment
+from hopper.bench.paper.grid import Job, Progress, run_grid
+from hopper.bench.paper.materials import Materials
+from hopper.bench.paper.options import Options
+from hopper.bench.paper.page import PICTURE_FILE, write_page
+from hopper.bench.paper.result import RESULT_FILE, assemble_result, write_result
+from hopper.errors import RequestError
+
+
+def make_job(experiment: Experiment, options: Options, progress: Progress) -> Job:
+    """Check what is asked before anything is made.
+
+    Raises
+    ------
+    RequestError: names the option, what was expected and what came.
+    """
+    options.check()
+    if experiment.shares_cpus and options.emulated and options.host_cpus is None:
+        most = max(experiment.grid.servers or (1,))
+        options = replace(options, host_cpus=len(os.sched_getaffinity(0)) / most)
+    _refuse_other_result(experiment, options.out)
+    materials = Materials(options.work, progress.say)
+    cells = tuple(experiment.grid.cells(options))
+    for graph in dict.fromkeys(cell.graph for cell in cells):
+        materials.check(graph)
+    return Job(experiment, options, cells, materials, progress)
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """Run all cells that have no result yet, then write result, picture and page.
+
+    Returns
+    -------
+    The content of result.json.
+
+    Raises
+    ------
+    HopperError: a cell cannot be run; those before it are kept, and not run again next time.
+    """
+    experiment, options = job.experiment, job.options
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.work.mkdir(parents=True, exist_ok=True)
+    if experiment.carry_out is not None:
+        cells = experiment.carry_out(job)
+    else:
+        cells = [cell_figures(record, experiment.comparisons) for record in run_grid(job)]
+    result = write_result(options.out, assemble_result(experiment, options, cells))
+    if experiment.draw is not None:
+        experiment.draw(result, options.out / PICTURE_FILE)
+    write_page(options.out, experiment, result)
+    return result
+
+
+def _refuse_other_result(experiment: Experiment, out: Path) -> None:
+    path = out / RESULT_FILE
+    if out.exists() and not out.is_dir():
+        raise RequestError(f"--out: {out} is a file; name a folder")
+    if path.is_file():
+        name = json.loads(path.read_text()).get("experiment")
+        if name != experiment.name:
+            raise RequestError(
+                f"--out: {out} holds the result of {name}; name another folder for "
+                f"{experiment.name}"
+            )

@@ -1,0 +1,106 @@
+"""Graphs and partitions of experiments, made once and kept in a work folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hopper.bench.paper.cells import Cell, is_directory
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.presets import preset_named
+from hopper.graph.synthesise import make
+from hopper.micrograph.locality import measure_locality
+from hopper.partition import PartitionedGraph, partition_graph, record_locality
+
+GRAPHS_FOLDER: Final = "graphs"
+PARTS_FOLDER: Final = "parts"
+SEED: Final = 0
+_LOCALITY_FANOUTS: Final = (10, 10)
+_LOCALITY_ROOTS: Final = 500
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What cells are run on, below a work folder.
+
+    say: told a line about everything that has to be made.
+    """
+
+    work: Path
+    say: Callable[[str], None]
+
+    def check(self, graph: str) -> None:
+        """Refuse a graph that does not exist, before anything is made.
+
+        Raises
+        ------
+        RequestError: it is neither a preset nor a graph directory.
+        """
+        if not is_directory(graph):
+            preset_named(graph)
+        elif not (Path(graph) / "graph.json").is_file():
+            raise RequestError(
+                f"--graphs: {graph}: expected a preset or a graph directory (with a graph.json); "
+                "`hopper dataset import` makes one from other formats"
+            )
+
+    def graph(self, cell: Cell) -> GraphDirectory:
+        """The graph of a cell.
+
+        Raises
+        ------
+        RequestError: it cannot be made; says what is missing.
+        """
+        path = self._graph_path(cell)
+        if not is_directory(cell.graph) and not path.exists():
+            self.say(f"making {path.name}")
+            make(cell.graph, path, scale=cell.scale or 1.0, seed=SEED, feature_dim=cell.feature_dim)
+        return GraphDirectory.open(path, check="shapes")
+
+    def parts(self, cell: Cell) -> PartitionedGraph:
+        """The graph of a cell, divided over its servers.
+
+        Raises
+        ------
+        RequestError: it cannot be divided; says what is missing.
+        """
+        path = self.work / self.parts_path(cell)
+        if not path.exists():
+            graph = self.graph(cell)
+            self.say(f"dividing {path.name}")
+            made = partition_graph(graph, path, cell.servers, cell.method, SEED)
+            measured = measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED)
+            record_locality(path, measured.as_json())
+        return PartitionedGraph.open(path)
+
+    def parts_path(self, cell: Cell) -> Path:
+        """Where a cell's partitions lie, from the work folder."""
+        return Path(PARTS_FOLDER) / f"{self._graph_path(cell).name}-{cell.method}-{cell.servers}"
+
+    def recipe(self, cell: Cell) -> list[str]:
+        """The commands that make a cell's partitions, to be run in the work folder."""
+        graph = cell.graph
+        commands = []
+        if not is_directory(cell.graph):
+            graph = str(self._graph_path(cell).relative_to(self.work))
+            dim = f" --feature-dim {cell.feature_dim}" if cell.feature_dim else ""
+            commands.append(
+                f"hopper dataset make {cell.graph} --scale {cell.scale:g} --seed {SEED}{dim} "
+                f"--out {graph}"
+            )
+        else:
+            graph = Path(cell.graph).name
+        commands.append(
+            f"hopper partition {graph} --servers {cell.servers} --method {cell.method} "
+            f"--seed {SEED} --out {self.parts_path(cell)}"
+        )
+        return commands
+
+    def _graph_path(self, cell: Cell) -> Path:
+        if is_directory(cell.graph):
+            return Path(cell.graph)
+        dim = f"-dim-{cell.feature_dim}" if cell.feature_dim else ""
+        return self.work / GRAPHS_FOLDER / f"{cell.graph}-{cell.scale:g}{dim}"

@@ -1,0 +1,186 @@
+"""The page of an experiment, in Markdown: what the paper reports, what was measured, why they
+differ. Every number comes from result.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from hopper.bench.paper.experiment import Experiment, Result, Table
+from hopper.bench.paper.result import RESULT_FILE
+from hopper.train.results import write_text
+
+PAGE_FILE: Final = "page.md"
+PICTURE_FILE: Final = "picture.png"
+PAPER_HARDWARE: Final = "an A100 GPU on each of four servers with 10 Gb/s Ethernet (section 7.1)"
+
+
+def write_page(out: Path, experiment: Experiment, result: Result) -> Path:
+    """Write the page beside its result."""
+    path = out / PAGE_FILE
+    picture = (out / PICTURE_FILE).is_file()
+    write_text(path, "\n".join(_lines(experiment, result, picture)) + "\n")
+    return path
+
+
+def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[str]:
+    yield f"# {result['experiment']}: {result['title']}"
+    yield ""
+    yield "## What the paper reports"
+    yield ""
+    published = [[each["place"], each["what"], each["value"]] for each in result["published"]]
+    yield from markdown(Table("", ("where", "what", "figure"), published))
+    yield ""
+    yield "## What Hopper measured"
+    yield ""
+    yield from (f"- {line}" for line in describe_setting(result))
+    problems = [
+        f"{cell['name']}: {problem}" for cell in result["cells"] for problem in cell["problems"]
+    ]
+    if problems:
+        yield "- **Not equal**, so no speed-up is told in these cells: " + "; ".join(problems)
+    if picture:
+        yield ""
+        yield f"![{result['title']}]({PICTURE_FILE})"
+    for make in experiment.tables:
+        table = make(result)
+        if not table.rows:
+            continue
+        yield ""
+        yield f"### {table.title}"
+        yield ""
+        yield from markdown(table)
+        if table.note:
+            yield ""
+            yield table.note
+    yield ""
+    yield "## Why they differ"
+    yield ""
+    yield from (f"- {reason}" for reason in reasons(result))
+    yield ""
+    yield (
+        f"Numbers: [{RESULT_FILE}]({RESULT_FILE}); whole results of every cell in `cells/`, "
+        "configurations with the commands that repeat them in `configs/`."
+    )
+
+
+def markdown(table: Table) -> Iterator[str]:
+    """A table; all columns but those of words to the right."""
+    yield "| " + " | ".join(table.headings) + " |"
+    sides = ["---:" if _is_numeric(table.rows, i) else "---" for i in range(len(table.headings))]
+    yield "|" + "|".join(sides) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    cells = [row[column] for row in rows]
+    return bool(cells) and all(cell[:1].isdigit() or cell[:1] in "-—" for cell in cells)
+
+
+def describe_setting(result: Result) -> list[str]:
+    """When, where and on what was measured."""
+    machine, asked = result["machine"], result["asked"]
+    gpu = machine["gpu"] or "no GPU"
+    versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
+    told = [
+        f"{result['date']}, commit `{result['commit'][:12]}`; {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']:g} GiB, {gpu}; {versions}"
+    ]
+    graphs = {
+        (cell["graph"], cell["scale"]): f"{graph_text(cell)}: {cell['nodes']:,} nodes, "
+        f"{cell['edges']:,} edges"
+        for cell in result["cells"]
+    }
+    told.append("; ".join(graphs.values()))
+    networks = dict.fromkeys(network_text(cell) for cell in result["cells"])
+    methods = dict.fromkeys(f"{cell['method']} over {cell['servers']}" for cell in result["cells"])
+    told.append(f"{', '.join(methods)} servers; {'; '.join(networks)}")
+    batches = sorted({cell["batch_size"] for cell in result["cells"] if cell.get("batch_size")})
+    if batches:
+        told.append(
+            f"batches of {', '.join(map(str, batches))} roots a rank; {asked['rounds']} rounds of "
+            f"{asked['epochs']} epochs of at most {asked['iterations']} iterations, the first "
+            "epoch of each run not measured"
+        )
+    if asked["overrides"]:
+        told.append(f"with {' '.join(asked['overrides'])}")
+    return told
+
+
+def graph_text(cell: Mapping[str, Any]) -> str:
+    """A graph's name with its scale."""
+    return cell["graph"] if cell["scale"] is None else f"{cell['graph']} at scale {cell['scale']:g}"
+
+
+def network_text(cell: Mapping[str, Any]) -> str:
+    """Where servers and ranks of a cell ran."""
+    emulation = cell.get("emulation") or {}
+    if not emulation:
+        return "all on loopback"
+    if not emulation["effective"]:
+        return f"on loopback, since hosts could not be emulated: {emulation['why_not']}"
+    rate = emulation["link_rate"]
+    links = "links without a rate" if rate == "none" else f"links of {rate} in each direction"
+    cpus, memory = emulation["host_cpus"], emulation["host_memory"]
+    bounds = [f"{cpus:g} CPUs each" if cpus else "", f"{memory >> 20} MiB each" if memory else ""]
+    return ", ".join(
+        each for each in (f"{emulation['hosts']} emulated hosts", links, *bounds) if each
+    )
+
+
+def reasons(result: Result) -> list[str]:
+    """Why figures differ from the paper's, from what the result knows of itself."""
+    cells = result["cells"]
+    found = list(result["differs"])
+    scales = [cell["scale"] for cell in cells if cell["scale"] is not None]
+    if scales:
+        small = " and smaller" if min(scales) < 1 else ""
+        found.append(
+            "The graphs are synthetic stand-ins with the published degree, width and (where it was "
+            f"published) locality{small}: scales {_range(scales)} here."
+        )
+    if result["timed"]:
+        if scales and min(scales) < 1:
+            found.append(
+                "The batch shrinks with the graph, so an iteration touches about the same share "
+                "of it, but fixed costs of an iteration (barriers, migrations, the gradient's "
+                "all-reduce) are spread over fewer roots: this counts against every engine that "
+                "has more of them."
+            )
+        found += _hardware_reasons(result)
+    return found
+
+
+def _hardware_reasons(result: Result) -> list[str]:
+    cells, machine = result["cells"], result["machine"]
+    found = []
+    if machine["gpu"] is None:
+        found.append(
+            f"Models are computed on CPUs, the paper's on {PAPER_HARDWARE}: computing takes a "
+            "larger share of the time here, and what moving less can save is smaller."
+        )
+    emulated = [c for c in cells if (c.get("emulation") or {}).get("effective")]
+    if emulated:
+        rates = sorted({cell["emulation"]["link_rate"] for cell in emulated})
+        servers = max(cell["servers"] for cell in cells)
+        found.append(
+            f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
+            f"have a rate of {', '.join(rates)} where the paper's have 10 Gb/s."
+        )
+    if len(emulated) < len(cells):
+        found.append(
+            "Servers and ranks ran on one machine's loopback, where moving bytes costs next to "
+            "nothing: ratios of times say little of a network, those of bytes and rows do."
+        )
+    found.append(
+        "The baseline is Hopper's own model-centric engine: the same kernels, sampler and feature "
+        "service as the other sides. The paper's is DGL, and its comparison engines are others."
+    )
+    return found
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

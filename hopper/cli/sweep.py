@@ -1,0 +1,87 @@
+"""``hopper sweep CONFIG.toml [--section.key VALUE ...]``: lists become trials, trained at once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "sweep",
+        help="train all combinations of listed values at once, over features read once",
+        description="A list where [model] or [train] expects one value makes trials: all "
+        "combinations are trained at once by engine hop, whose models travel to the features. Any "
+        "key of the configuration can be overridden as --section.key VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.config import override, read_values
+    from hopper.train import train
+    from hopper.train.sweep import make_sweep
+
+    where = str(options.config)
+    config = make_sweep(override(read_values(where), options.overrides, where), where)
+    console = Console()
+    console.print(trials_table(config.hop.trials))
+    summary = train(config).summary
+    console.print(ranking_table(summary))
+    return 0
+
+
+def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
+    """What is about to be trained: a row per trial, a column per key."""
+    keys = _keys(trials)
+    table = Table("trial", *_heads(keys))
+    for index, overrides in enumerate(trials):
+        table.add_row(str(index), *_cells(overrides, keys))
+    return table
+
+
+def ranking_table(summary: Mapping[str, Any]) -> Table:
+    """What came out, the best validation score first."""
+    trials = [summary["trials"][index] for index in summary["ranking"]]
+    keys = _keys([trial["overrides"] for trial in summary["trials"]])
+    metric = summary["metric"]
+    table = Table(
+        "trial", *_heads(keys), "parameters", f"val {metric}", "best epoch", f"test {metric}",
+        title="by validation score",
+    )  # fmt: skip
+    for trial in trials:
+        scores = trial["accuracy"]
+        table.add_row(
+            str(trial["trial"]),
+            *_cells(trial["overrides"], keys),
+            str(trial["parameters"]),
+            _score(scores["val"]),
+            "-" if trial["best_epoch"] is None else str(trial["best_epoch"]),
+            _score(scores["test"]),
+        )
+    return table
+
+
+def _keys(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for overrides in trials for key in overrides))
+
+
+def _heads(keys: Sequence[str]) -> list[str]:
+    """Keys as words; they differ without their sections too."""
+    return [key.partition(".")[2].replace("_", " ") for key in keys]
+
+
+def _cells(overrides: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    return [str(overrides[key]) if key in overrides else "" for key in keys]
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

@@ -1,0 +1,80 @@
+"""What an epoch cost: seconds, bytes and rows, agreed on by all ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hopper.cluster import Cluster
+from hopper.features import PartitionedRows
+from hopper.run_log import RunLog
+from hopper.train.network_counter import NetworkCounter
+from hopper.train.results import EpochRecord, agree_on_epoch
+
+
+class EpochMeter:
+    """Measures epochs and evaluations on one rank.
+
+    Parameters
+    ----------
+    interface: a network interface whose counters are read around every epoch; "" = none.
+    """
+
+    def __init__(
+        self, cluster: Cluster, rows: PartitionedRows, log: RunLog, interface: str
+    ) -> None:
+        self._cluster = cluster
+        self._rows = rows
+        self._log = log
+        self._network = NetworkCounter(interface, cluster)
+        self._epoch = 0
+        self._start = 0.0
+        self._iteration_seconds: list[float] = []
+
+    def start(self, epoch: int) -> None:
+        """Begin an epoch; every rank must have arrived."""
+        self._epoch = epoch
+        self._reset()
+        self._network.start(f"epoch {epoch}")
+        self._iteration_seconds = []
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def iteration(self) -> Iterator[None]:
+        """Time an iteration."""
+        began = time.perf_counter()
+        yield
+        self._iteration_seconds.append(time.perf_counter() - began)
+
+    def finish(self, losses: list[float]) -> EpochRecord:
+        """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
+        seconds = time.perf_counter() - self._start
+        return agree_on_epoch(
+            self._cluster,
+            self._epoch,
+            seconds,
+            losses,
+            self._iteration_seconds,
+            self._rows.take_rows(),
+            self._log.take_stage_seconds(),
+            self._network.stop(f"epoch {self._epoch}"),
+        )
+
+    @contextmanager
+    def evaluation(self, record: EpochRecord) -> Iterator[None]:
+        """Add the time and traffic of what is evaluated after an epoch to its record."""
+        start = time.perf_counter()
+        self._reset()
+        yield
+        record.evaluation_seconds = time.perf_counter() - start
+        sent = torch.tensor([sum(self._cluster.traffic.take().values())])
+        self._cluster.all_reduce(sent, "control", "adding up evaluation traffic")
+        record.evaluation_bytes = int(sent)
+
+    def _reset(self) -> None:
+        self._cluster.traffic.take()
+        self._rows.take_rows()
+        self._log.take_stage_seconds()

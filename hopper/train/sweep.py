@@ -1,0 +1,82 @@
+"""From lists in a configuration to trials of all their combinations (docs/sweeps.md)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hopper.config import Config, make_config
+from hopper.engines.trial_configs import TRIAL_KEYS
+from hopper.errors import ConfigError
+
+# Keys whose value is a list in every configuration.
+_LISTS: Final = ("train.record_gradients",)
+
+
+def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Config:
+    """The run of a grid: one trial for each combination of the listed values.
+
+    Trials are in the order of :data:`TRIAL_KEYS`, the last key varying fastest, each key's values
+    as they are listed. Where sampling is shared, a list at ``train.seed`` gives each trial its own
+    ``train.model_seed``; data order and draws stay those of the first seed.
+
+    Parameters
+    ----------
+    values: nested values as in the TOML file, with lists where scalars are expected.
+
+    Raises
+    ------
+    ConfigError: nothing is listed, or what is cannot differ between trials; names the key.
+    """
+    listed = _listed(values, where)
+    sections = {name: dict(keys) if isinstance(keys, Mapping) else keys
+                for name, keys in values.items()}  # fmt: skip
+    hop = sections.setdefault("hop", {})
+    train = sections.setdefault("train", {})
+    if not isinstance(hop, dict) or not isinstance(train, dict):
+        return make_config(sections, where=where)
+    if bool(listed) == bool(hop.get("trials")):
+        fault = "both lists and hop.trials" if listed else "neither lists nor hop.trials"
+        raise ConfigError(
+            f"{where}: {fault} to make trials from; expected lists at some of "
+            f"{', '.join(TRIAL_KEYS)}, or hop.trials"
+        )
+    hop["replicas"] = "independent"
+    if train.get("engine", "auto") == "auto":
+        train["engine"] = "hop"
+    if listed:
+        for name, choices in listed.items():
+            section, _, key = name.partition(".")
+            sections[section][key] = choices[0]
+        hop["trials"] = _grid(listed, hop.get("share_sampling", True) is not False, where)
+    return make_config(sections, where=where)
+
+
+def _listed(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
+    """The lists that make trials, in order of :data:`TRIAL_KEYS`."""
+    found = {}
+    for section in ("model", "train"):
+        keys = values.get(section, {})
+        for key, value in keys.items() if isinstance(keys, Mapping) else ():
+            if isinstance(value, list) and f"{section}.{key}" not in _LISTS:
+                found[f"{section}.{key}"] = value
+    for name, choices in found.items():
+        if name not in TRIAL_KEYS:
+            raise ConfigError(
+                f"{where}: {name}: trials cannot differ in it (they are sampled together and end "
+                f"together), so no list; they can in {', '.join(TRIAL_KEYS)}"
+            )
+        if not choices or len({repr(choice) for choice in choices}) != len(choices):
+            raise ConfigError(f"{where}: {name}: expected distinct values, got {choices}")
+    return {name: found[name] for name in TRIAL_KEYS if name in found}
+
+
+def _grid(listed: Mapping[str, list[Any]], shared: bool, where: str) -> list[dict[str, Any]]:
+    names = ["train.model_seed" if shared and n == "train.seed" else n for n in listed]
+    if len(set(names)) != len(names):
+        raise ConfigError(
+            f"{where}: train.seed: with train.model_seed listed too, one value is expected here: "
+            "data order and draws are shared"
+        )
+    return [dict(zip(names, each, strict=True)) for each in itertools.product(*listed.values())]

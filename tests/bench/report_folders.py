@@ -1,0 +1,96 @@
+"""Folders as `hopper bench ab` and `hopper train` leave them, made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hopper.bench.contender import Contender
+
+from .conftest import make_results, make_run
+
+Line = dict[str, Any]
+SOUND = {"model_centric": 2e-7, "hop": 3e-7}
+
+
+def span(stage: str, start: float, seconds: float, iteration: int = 0, **fields: Any) -> Line:
+    return {"epoch": 0, "iteration": iteration, "span": stage, "start": start,
+            "seconds": seconds} | fields  # fmt: skip
+
+
+def opened(monotonic: float, unix: float = 1e9, clock: str = "machine") -> Line:
+    return {"event": "opened", "start": 0.0, "unix": unix, "monotonic": monotonic, "clock": clock}
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def ring(rank: int, iteration: int) -> list[Line]:
+    """Two ranks pass two models on once, 0.1 s each time step; rank 1 has to wait."""
+    first, second = rank, 1 - rank
+    at, short = 0.4 * iteration, 0.02 * rank
+    return [
+        span("sample", at, 0.01, iteration, model=first, step=0, roots=3),
+        span("sample", at + 0.01, 0.01, iteration, model=second, step=1, roots=3),
+        span("compute", at + 0.02, 0.08 - short, iteration, model=first, step=0, roots=3),
+        span("wait", at + 0.10 - short, 0.02 + short, iteration, step=1, operation="migrate"),
+        span("migrate", at + 0.12, 0.02, iteration, step=1, models=[first], bytes=640),
+        span("compute", at + 0.15, 0.08, iteration, model=second, step=1, roots=3),
+        span("wait", at + 0.23, 0.01, iteration, operation="sync"),
+        span("sync", at + 0.24, 0.02, iteration),
+    ]
+
+
+def alone(rank: int, iteration: int) -> list[Line]:
+    """A rank that trains its own model; rank 1 waits."""
+    at, short = 0.4 * iteration, 0.05 * rank
+    return [
+        span("gather", at, 0.1, iteration, rows=20),
+        span("compute", at + 0.1, 0.1 - short, iteration, roots=6),
+        span("wait", at + 0.2 - short, 0.01 + short, iteration, operation="sync"),
+        span("sync", at + 0.21, 0.02, iteration),
+    ]
+
+
+def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> None:
+    """A run's summary and the spans of two ranks over four iterations."""
+    epochs = [
+        epoch | {"iteration_losses": losses, "val": 0.5 + 0.1 * index}
+        for index, epoch in enumerate(entry["epochs"])
+    ]
+    summary = {
+        "engine": entry["engine"], "exact": True, "ranks": 2, "metric": "accuracy",
+        "accuracy": {"val": 0.6, "test": 0.55}, "best_epoch": 1, "peak_rss_mib": [120.0, 130.0],
+        "epochs": epochs,
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(json.dumps(summary))
+    script = ring if entry["engine"] == "hop" else alone
+    for rank in range(2):
+        lines = [line for iteration in range(4) for line in script(rank, iteration)]
+        write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opened(50.0), *lines])
+
+
+def write_ab(folder: Path, results: Mapping[str, Any], runs: bool = True) -> Path:
+    """An A/B's folder around its results."""
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(results))
+    for entry in results["runs"] if runs else ():
+        if entry["round"] == 0:
+            label = entry.get("label", entry["engine"])
+            name = Contender(label, entry["engine"], ()).folder
+            write_run(folder / "runs" / f"{name}-round-0", entry, [3.0, 2.5, 2.0, 1.5])
+    return folder
+
+
+def sound_results(hop_seconds: float = 2.0, **changes: Any) -> dict[str, Any]:
+    """Three rounds of two engines, hop faster, all equal."""
+    runs = []
+    for index in range(3):
+        runs.append(make_run("model_centric", index, [9.0, 4.0], feature_bytes=40_000_000))
+        runs.append(make_run("hop", index, [9.0, hop_seconds * (1 + 0.01 * index)], 8_000_000, 900))
+    return make_results(runs, SOUND) | changes

@@ -1,0 +1,406 @@
+"""The report's page, read as text: what it claims, refuses, escapes, and says is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.bench.report import units, write_report
+from hopper.bench.report.markup import Markup, joined, tag
+from hopper.cli import main
+from hopper.errors import RequestError
+
+from .conftest import make_results, make_run
+from .report_folders import SOUND, sound_results, write_ab, write_run
+
+VOID = {"meta", "br", "wbr"}
+EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">\'"&'
+
+
+class Page(HTMLParser):
+    """Elements, attributes and visible text; fails where tags are not nested."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(path.read_text(encoding="ascii"))
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def report(folder: Path) -> Page:
+    return Page(write_report(folder))
+
+
+def h1(folder: Path) -> str:
+    html = write_report(folder).read_text()
+    return html.split("<h1>")[1].split("</h1>")[0]
+
+
+def test_a_page_about_an_ab(tmp_path: Path) -> None:
+    folder = write_ab(tmp_path / "ab", sound_results())
+    assert h1(folder) == "hop trains 1.98 times as fast as model_centric"
+    page = report(folder)
+    for told in (
+        "95% interval 1.93 to 2.03",
+        "5.00× fewer feature bytes",
+        "3 interleaved rounds of 1 measured epoch on identical seeds",
+        "largest relative difference 3.0e-07, limit 1e-05",
+        "Speed-up over model_centric",
+        "Bytes by cause",
+        "Input rows by where they came from",
+        "Relative difference to model_centric (dotted: limit 1e-05)",
+        "Validation accuracy",
+        "epoch 0, iteration 2:",
+        "waits 19%",
+        "R_micro",
+        "80.0 %",
+        "A processor, 2 cores, 8.0 GiB",
+        "Peak memory of a rank",
+        "Every round and epoch",
+        "Network interfaces were not counted",
+    ):
+        assert told in page.text, told
+    assert "Not shown" not in page.text
+    assert "Refused" not in page.text
+
+
+def test_marks_carry_the_numbers_that_they_stand_for(tmp_path: Path) -> None:
+    page = report(write_ab(tmp_path / "ab", sound_results()))
+    tips = {attrs["data-tip"] for _, attrs in page.elements if "data-tip" in attrs}
+    assert "hop\nfeature: 8.00 MB (97.6%)" in tips
+    assert "hop\nround 2: 2.02 s" in tips
+    assert "hop\n1.98× (1.93 to 2.03)" in tips
+    assert "rank 1: compute, 60.0 ms\nmodel 1\ntime step 0\nroots: 3" in tips
+    assert "model 0: rank 0 to 1\nbefore time step 1" in tips
+    labels = [attrs.get("aria-label") for name, attrs in page.elements if name == "svg"]
+    assert "hop: feature 8.00 MB, model 900 B, gradient 200 kB" in labels
+
+
+def test_every_drawing_has_words_and_every_table_a_caption(tmp_path: Path) -> None:
+    page = report(write_ab(tmp_path / "ab", sound_results()))
+    drawings = [attrs for name, attrs in page.elements if name == "svg" and "role" in attrs]
+    assert len(drawings) > 20
+    assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in drawings)
+    names = [name for name, _ in page.elements]
+    assert names.count("table") == names.count("caption") > 5
+    assert names.count("h1") == names.count("main") == 1
+    assert dict(page.elements)["html"] == {"lang": "en"}
+    identifiers = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(set(identifiers)) == len(identifiers)
+    links = [str(a["href"]) for name, a in page.elements if name == "a" and "href" in a]
+    assert {link.removeprefix("#") for link in links} <= set(identifiers)
+
+
+def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
+    path = write_report(write_ab(tmp_path / "ab", sound_results()))
+    text = path.read_text(encoding="ascii")
+    assert "http" not in text.replace("http-equiv", "")
+    assert "@import" not in text
+    assert "url(" not in text
+    for name, attrs in Page(path).elements:
+        assert name not in {"link", "img", "iframe", "object", "embed", "base"}
+        assert "src" not in attrs
+
+
+def test_unequal_engines_get_no_speed_up_anywhere(tmp_path: Path) -> None:
+    results = sound_results()
+    results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
+    folder = write_ab(tmp_path / "ab", results)
+    assert h1(folder) == "No speed-up can be told"
+    page = report(folder)
+    assert "hop: gradients differ by nan, limit 1e-05 in float32" in page.text
+    assert "×" not in page.text
+    assert "as fast as" not in page.text
+    assert any(attrs.get("role") == "alert" for _, attrs in page.elements)
+    assert "2.02 s" in page.text
+
+
+@pytest.mark.parametrize("value", [1.1e-5, None])
+def test_losses_beyond_the_limit_or_unchecked_refuse_too(tmp_path: Path, value: Any) -> None:
+    results = sound_results()
+    differences = results["parity"]["max_relative_loss_difference"]
+    differences["hop"] = value
+    if value is None:
+        del differences["hop"]
+    text = report(write_ab(tmp_path / "ab", results)).text
+    told = "differ by 1.1e-05" if value else "were not compared with the reference's"
+    assert f"hop: losses {told}" in text
+    assert "No speed-up can be told" in text
+
+
+def test_an_approximate_engine_is_marked_and_not_held_to_parity(tmp_path: Path) -> None:
+    results = sound_results()
+    results["runs"] += [make_run("locality", index, [9.0, 1.0]) for index in range(3)]
+    folder = write_ab(tmp_path / "ab", results)
+    # The headline is for engines that compute the same.
+    assert h1(folder) == "hop trains 1.98 times as fast as model_centric"
+    page = report(folder)
+    assert "approximate" in page.text
+    assert "not checked" in page.text
+    assert "No engine" not in page.text
+    assert "Speed-up over locality" in page.text
+    assert "0.25× as fast as locality" in page.text
+
+
+def test_an_approximate_engine_that_fails_on_its_own_batches_refuses(tmp_path: Path) -> None:
+    results = sound_results()
+    results["runs"] += [make_run("locality", i, [1.0]) | {"exact": False} for i in range(3)]
+    results["parity"]["max_relative_gradient_difference"]["locality"] = 0.5
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert "locality: gradients differ by 0.5" in text
+    assert "×" not in text
+
+
+def test_variants_of_an_engine_are_told_apart_by_label(tmp_path: Path) -> None:
+    runs = [make_run("model_centric", index, [4.0]) for index in range(2)]
+    for label, seconds in (("hop", 4.0), ("hop:merge=off:pregather=false", 2.0)):
+        runs += [make_run("hop", i, [seconds]) | {"label": label} for i in range(2)]
+    parity = SOUND | {"hop:merge=off:pregather=false": 4e-7}
+    folder = write_ab(tmp_path / "ab", make_results(runs, parity))
+    assert h1(folder) == (
+        "hop<wbr>:merge=off<wbr>:pregather=false trains 2.00 times as fast as model_centric"
+    )
+    page = report(folder)
+    assert "4.0e-07" in page.text
+    assert "Not shown" not in page.text
+    assert "Time steps of hop:merge=off:pregather=false" in {
+        attrs.get("aria-label") for _, attrs in page.elements
+    }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ([[2.0], [2.1]], "hop trains 1.95 times as fast as model_centric"),
+        ([[3.0], [5.5]], "No engine is clearly faster than model_centric"),
+        ([[8.0], [8.1]], "No engine is faster than model_centric; hop comes closest"),
+        ([[2.0]], "hop trains 2.00 times as fast as model_centric"),
+    ],
+)
+def test_the_headline_goes_by_the_interval(
+    tmp_path: Path, seconds: list[list[float]], told: str
+) -> None:
+    runs = []
+    for index, each in enumerate(seconds):
+        runs += [make_run("model_centric", index, [4.0]), make_run("hop", index, each)]
+    folder = write_ab(tmp_path / "ab", make_results(runs, SOUND))
+    assert h1(folder) == told
+    assert ("no interval" in report(folder).text) == (len(seconds) == 1)
+
+
+def test_without_a_baseline_times_are_told(tmp_path: Path) -> None:
+    folder = write_ab(tmp_path / "ab", make_results([make_run("hop", 0, [1.0])], SOUND))
+    assert h1(folder) == "hop on tiny"
+
+
+def test_rounds_that_cannot_be_paired_are_said(tmp_path: Path) -> None:
+    results = sound_results()
+    results["runs"] = results["runs"][:-1]
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert "hop and model_centric did not run in the same rounds" in text
+
+
+def test_interfaces_are_set_beside_what_was_counted(tmp_path: Path) -> None:
+    results = make_results([make_run("hop", 0, [1.0], 4_000_000, 800_000)], SOUND)
+    results["runs"][0]["nic_bytes"] = [2_600_000, 2_600_000]
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert "Counted by network interfaces" in text
+    assert "hop 5.00 MB 5.20 MB 1.040 2.60 MB 2.60 MB" in text
+    assert 'class="number good">1.040' in (tmp_path / "ab" / "report.html").read_text()
+    results["runs"][0]["nic_bytes"] = [6_000_000, 1.0]
+    html = write_report(write_ab(tmp_path / "other", results)).read_text()
+    assert 'class="number bad">1.200' in html
+
+
+def test_emulated_hosts_are_told(tmp_path: Path) -> None:
+    results = sound_results()
+    results["machine"]["emulation"] = {"hosts": 4, "link_rate": "1gbit", "effective": True}
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert 'emulated hosts: hosts = 4, link_rate = "1gbit"' in text
+
+
+def test_folders_of_runs_that_are_gone_are_said(tmp_path: Path) -> None:
+    text = report(write_ab(tmp_path / "ab", sound_results(), runs=False)).text
+    assert "hop: no folder of its round 1 in runs" in text
+    assert "No run's spans were found" in text
+    assert "Training loss Per epoch" in text
+
+
+def test_spans_that_are_gone_are_said(tmp_path: Path) -> None:
+    folder = write_ab(tmp_path / "ab", sound_results())
+    shutil.rmtree(folder / "runs" / "hop-round-0" / "spans")
+    text = report(folder).text
+    assert "hop: no recorded spans in hop-round-0/spans" in text
+    assert "Time steps as they ran" in text
+
+
+def test_a_single_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", make_run("hop", 0, [9.0, 2.0]), [3.0, 2.0, 1.5, 1.0])
+    config = {"data": {"partitioned": str(tmp_path / "gone")}, "model": {"name": "gat"}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert h1(tmp_path / "run") == "hop on run: 2.00 s an epoch"
+    text = report(tmp_path / "run").text
+    for told in ("Test accuracy 0.5500", "epoch 0, iteration 0", "Training loss", "gat",
+                 "Graph and locality: the partitioned graph cannot be read",
+                 "Machine, versions and commit"):  # fmt: skip
+        assert told in text, told
+    for absent in ("Speed-up", "Parity Largest", "R_micro"):
+        assert absent not in text, absent
+
+
+def test_a_single_run_tells_of_its_graph(tmp_path: Path, tiny_graph: Any) -> None:
+    write_run(tmp_path / "run", make_run("zero_hop", 0, [2.0]), [3.0, 2.0, 1.5, 1.0])
+    config = {"data": {"partitioned": str(tiny_graph.path)}}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    text = report(tmp_path / "run").text
+    assert "node: 240 nodes, 64 features" in text
+    assert "over 2 servers" in text
+
+
+def test_nothing_from_a_file_becomes_markup(tmp_path: Path) -> None:
+    run = make_run("hop", 0, [1.0]) | {"label": EVIL, "options": {EVIL: EVIL}}
+    run["epochs"][0]["rows"][EVIL] = 1
+    parity = {EVIL: 1e-7}
+    results = make_results([make_run("model_centric", 0, [1.0]), run], SOUND | parity)
+    results |= {"commit": EVIL, "versions": {EVIL: EVIL}, "config": {EVIL: {EVIL: EVIL}}}
+    results["machine"]["cpu"] = EVIL
+    results["dataset"]["name"] = EVIL
+    results["dataset"]["relations"] = {EVIL: 3}
+    results["partition"]["method"] = EVIL
+    results["parity"]["reference"] = EVIL
+    page = report(write_ab(tmp_path / "ab", results, runs=False))
+    names = [name for name, _ in page.elements]
+    assert names.count("script") == 1
+    assert "img" not in names
+    assert not [key for _, attrs in page.elements for key in attrs if key.startswith("on")]
+    assert page.text.count("<script>alert(1)</script>") > 10
+
+
+def test_spans_cannot_become_markup_either(tmp_path: Path) -> None:
+    folder = write_ab(tmp_path / "ab", sound_results())
+    path = folder / "runs" / "hop-round-0" / "spans" / "rank-0.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps(line | {EVIL: EVIL}) for line in lines))
+    page = report(folder)
+    assert [name for name, _ in page.elements].count("script") == 1
+    assert any(EVIL in str(attrs.get("data-tip")) for _, attrs in page.elements)
+
+
+def test_losses_that_are_no_numbers_leave_a_gap(tmp_path: Path) -> None:
+    results = sound_results()
+    for run in results["runs"]:
+        run["epochs"][-1]["loss"] = "nan"
+    assert "Training loss" in report(write_ab(tmp_path / "ab", results, runs=False)).text
+
+
+def test_long_runs_do_not_make_large_files(tmp_path: Path) -> None:
+    entry = make_run("hop", 0, [2.0] * 40)
+    for epoch in entry["epochs"]:
+        epoch["iterations"] = 500
+    write_run(tmp_path / "run", entry, [1.0 + i / 500 for i in range(500)])
+    assert write_report(tmp_path / "run").stat().st_size < 400_000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"schema": 2}, "schema: Input should be 1; given 2"),
+        ({"runs": []}, "runs: List should have at least 1 item"),
+        ({"runs": [{"engine": "hop", "epochs": []}]}, r"runs\.0\.epochs: List should have"),
+        ({"runs": [make_run("hop", 0, [-1.0])]}, r"runs\.0\.epochs\.0\.seconds: .*; given -1.0"),
+        ({"runs": [{"engine": 3, "epochs": [1]}]},
+         r"runs\.0\.engine: Input should be a valid string; given 3"),
+        ({"parity": {"max_relative_loss_difference": {"hop": "small"}}},
+         r"parity\.max_relative_loss_difference\.hop: .*; given small"),
+    ],
+)  # fmt: skip
+def test_results_that_are_none_are_refused_by_field(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    folder = write_ab(tmp_path / "ab", sound_results() | change, runs=False)
+    with pytest.raises(RequestError, match=told) as caught:
+        write_report(folder)
+    assert str(folder / "results.json") in str(caught.value)
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "\xff", "[1]"])
+def test_files_that_are_no_results(tmp_path: Path, text: str) -> None:
+    for name in ("results.json", "summary.json"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / name).write_bytes(text.encode("latin-1"))
+        with pytest.raises(RequestError, match=name):
+            write_report(folder)
+
+
+def test_a_folder_of_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 1
+    assert "results.json (of `hopper bench ab`) or summary.json" in capsys.readouterr().err
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_ab(tmp_path / "ab", sound_results())
+    for _ in range(2):
+        assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.count(f"report in {folder / 'report.html'}") == 2
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "report.html", "results.json", "runs"]  # fmt: skip
+
+
+def test_markup_escapes_all_but_itself() -> None:
+    assert tag("p", "<b>&", Markup("<i></i>"), None, 3, title='"<') == (
+        '<p title="&quot;&lt;">&lt;b&gt;&amp;<i></i>3</p>'
+    )
+    assert tag("br", hidden=True, id=None, open=False, data_x=1.5) == '<br hidden data-x="1.5">'
+    assert joined(["a", ["<"]], "b") == "a&lt;b"
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (units.seconds(0.0000123), "12.3 µs"),
+        (units.seconds(0.05), "50.0 ms"),
+        (units.seconds(12.34), "12.3 s"),
+        (units.seconds(0), "0 s"),
+        (units.size(999), "999 B"),
+        (units.size(38_680_000), "38.7 MB"),
+        (units.memory(2048), "2.00 GiB"),
+        (units.count(93_670), "93.7 k"),
+        (units.three_digits(0.0996), "0.0996"),
+        (units.three_digits(99.96), "100"),
+        (units.listed(["a", "b", "c"]), "a, b and c"),
+    ],
+)
+def test_numbers_for_people(told: str, expected: str) -> None:
+    assert told == expected
+
+
+def test_axes_have_round_steps() -> None:
+    assert units.round_steps(0, 0.482, 7) == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+    assert units.round_steps(-1, 1, 4) == pytest.approx([-1, -0.5, 0, 0.5, 1])
+    assert units.round_steps(3, 3) == [3]

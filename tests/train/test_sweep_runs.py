@@ -1,0 +1,136 @@
+"""``hopper sweep`` on two servers: what it prints and writes; killed and resumed bit for bit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from hopper.train.trial_results import best_first
+
+CHECKPOINT = "checkpoint.safetensors"
+LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
+EVERY = 4
+
+
+def sweep(runs: Any, name: str, **train: Any) -> Any:
+    config = runs.config(name, batch_size=4, **train)
+    return runs.start([sys.executable, "-m", "hopper.cli", "sweep", str(config), *LISTS], name)
+
+
+def finished(runs: Any, name: str, **train: Any) -> Any:
+    run = sweep(runs, name, **train)
+    code = run.finish()
+    assert code == 0, f"ended with {code}: {run.stdout}{run.stderr}"
+    run.assert_nothing_remains()
+    return run
+
+
+def trial_epochs(run: Any, trial: int) -> list[dict[str, Any]]:
+    lines = (run.run_dir / f"trial-{trial}" / "epochs.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def places(file: Path) -> list[dict[str, Any]]:
+    with safe_open(str(file), framework="numpy") as checkpoint:
+        return list(json.loads(checkpoint.metadata()["facts"])["progress"])
+
+
+@pytest.fixture(scope="module")
+def swept(runs: Any) -> Any:
+    return finished(runs, "swept")
+
+
+def test_a_sweep_writes_a_folder_per_trial_and_a_summary(swept: Any) -> None:
+    summary, epochs = swept.summary(), swept.epochs()
+    assert summary["epochs"] == epochs
+    assert [each["overrides"] for each in summary["trials"]] == [
+        {"model.hidden": hidden} for hidden in (4, 8, 6)
+    ]
+    scores = {each["trial"]: each["accuracy"]["val"] for each in summary["trials"]}
+    assert summary["ranking"] == best_first(scores, higher_is_better=True)
+    assert summary["accuracy"] == summary["trials"][summary["ranking"][0]]["accuracy"]
+    for trial in range(3):
+        own = trial_epochs(swept, trial)
+        folder = swept.run_dir / f"trial-{trial}"
+        assert json.loads((folder / "summary.json").read_text())["epochs"] == own
+        assert [each["epoch"] for each in own] == [0, 1, 2]
+        assert scores[trial] == max(each["val"] for each in own)
+        assert load_file(folder / "best.safetensors")
+    curves = [[each["loss"] for each in trial_epochs(swept, trial)] for trial in range(3)]
+    for epoch, *own_losses in zip(epochs, *curves, strict=True):
+        assert epoch["loss"] == pytest.approx(sum(own_losses) / 3)
+        assert epoch["bytes"]["model"] > 0 == epoch["bytes"]["gradient"]
+        assert epoch["val"] == max(trial_epochs(swept, t)[epoch["epoch"]]["val"] for t in range(3))
+
+
+def test_a_sweep_prints_its_trials_before_and_ranked_after(swept: Any) -> None:
+    before, _, after = swept.stdout.partition("engine hop, independent replicas: 3 trials, 2 ranks")
+    assert "hidden" in before
+    assert after.index("results in") < after.index("by validation score")
+    rows = [line.split("│")[1:3] for line in after.splitlines() if line.startswith("│")]
+    hidden = ("4", "8", "6")
+    ranking = swept.summary()["ranking"]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        [str(trial), hidden[trial]] for trial in ranking
+    ]
+
+
+def test_every_rank_says_which_model_it_trained_when(swept: Any) -> None:
+    for rank in range(2):
+        lines = (swept.run_dir / "spans" / f"rank-{rank}.jsonl").read_text().splitlines()
+        spans = [json.loads(line) for line in lines]
+        visits = {
+            (span["model"], span["step"])
+            for span in spans
+            if span.get("span") == "compute" and "roots" in span
+        }
+        assert visits == {(trial, (rank - trial) % 2) for trial in range(3)}
+
+
+def test_a_killed_sweep_goes_on_bit_for_bit(runs: Any) -> None:
+    run = sweep(runs, "sweep-killed", epochs=10_000, checkpoint_every=EVERY)
+    file = run.run_dir / CHECKPOINT
+    copy = run.run_dir.with_name("sweep-checkpoint")
+
+    def in_an_epoch() -> bool:
+        if not file.exists():
+            return False
+        copy.write_bytes(file.read_bytes())
+        return places(copy)[0]["epoch"] >= 1 and places(copy)[0]["iteration"] > 0
+
+    run.await_condition(in_an_epoch, "checkpoint within an epoch")
+    run.process.kill()
+    run.process.wait()
+    run.assert_nothing_remains(limit=20.0)
+    file.write_bytes(copy.read_bytes())
+    epochs = places(copy)[0]["epoch"] + 2
+
+    resumed = finished(runs, "sweep-killed", epochs=epochs, checkpoint_every=EVERY, resume=True)
+    whole = finished(runs, "sweep-whole", epochs=epochs)
+    for trial in range(3):
+        assert trial_epochs(resumed, trial) == trial_epochs(whole, trial)
+        assert len(trial_epochs(whole, trial)) == epochs
+        best = f"trial-{trial}/best.safetensors"
+        assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
+    assert resumed.summary()["trials"] == whole.summary()["trials"]
+    assert resumed.losses() == whole.losses()
+
+
+def test_a_list_that_cannot_be_swept_starts_nothing(runs: Any, tmp_path: Path) -> None:
+    refused = runs.start(
+        [
+            *(sys.executable, "-m", "hopper.cli", "sweep"),
+            *(str(runs.config("sweep-refused")), "--model.layers=[1, 2]"),
+        ],
+        "sweep-refused",
+    )
+    assert refused.finish() == 1
+    assert "model.layers: trials cannot differ in it" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not refused.run_dir.exists()
