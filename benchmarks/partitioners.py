@@ -146,7 +146,8 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
                 f"{assign:.1f}",
                 f"{run['own_mib']:.0f}",
             )
-    Console().print(table)
+    # Piped, too, no column may be cut short.
+    Console(width=max(Console().width, 120)).print(table)
 
 
 def main() -> None:

@@ -176,7 +176,7 @@ def test_an_override_without_a_value() -> None:
         (["--hop.merge", "sometimes"], "hop.merge"),
         (["--hop.merge_selection", "most"], "hop.merge_selection"),
         (["--hop.merge", "-1"], "hop.merge"),
-        (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs train.engine = "hop"'),
+        (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs'),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
         (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
         (["--cluster.servers", "a:1"], "cluster.servers: "),

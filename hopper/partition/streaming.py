@@ -87,7 +87,7 @@ def assign_stream(
     classes = balance_classes(schema, roots).astype(np.uint8)
     with phases.phase("place the blocks"):
         blocks = _weigh(state.labels, classes, edges)
-        homes = place_blocks(blocks, servers)[state.labels]
+        homes = _place_filled(blocks, servers)[state.labels]
     del state, have_neighbors
     budget = len(_THRESHOLDS) + 1
     with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
@@ -192,6 +192,15 @@ def _weigh(
     between = (edges + edges.T).astype(np.float64)
     np.fill_diagonal(between, 0.0)
     return Blocks(between, weights)
+
+
+def _place_filled(blocks: Blocks, servers: int) -> NDArray[np.int32]:
+    """[blocks] int32: the server of each block; those that lost all their nodes are left out."""
+    filled = np.flatnonzero(blocks.weights[:, :-1].any(axis=1))
+    homes = np.zeros(blocks.weights.shape[0], np.int32)
+    rest = Blocks(blocks.edges[np.ix_(filled, filled)], blocks.weights[filled])
+    homes[filled] = place_blocks(rest, servers)
+    return homes
 
 
 def _on_servers(homes: NDArray[np.int32], classes: NDArray[np.uint8], servers: int) -> Labelling:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shutil import rmtree
 from statistics import fmean, stdev
@@ -12,7 +12,7 @@ from typing import Any, Final
 from scipy import stats
 
 from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.charts import COLOURS, canvas, finish, save
+from hopper.bench.paper.charts import canvas, colour_of, finish, save
 from hopper.bench.paper.experiment import Result, Table
 from hopper.bench.paper.grid import CONFIGS_FOLDER, RUNS_FOLDER, Job, told
 from hopper.bench.paper.toml import write_toml
@@ -33,15 +33,14 @@ def count_trainings(job: Job) -> int:
     return len(job.cells) * job.options.seeds * len(job.experiment.sides)
 
 
-def run_accuracies(job: Job) -> list[dict[str, Any]]:
+def run_accuracies(job: Job) -> Iterator[dict[str, Any]]:
     """Train every side with every seed, on loopback.
 
-    Returns
-    -------
+    Yields
+    ------
     Cells of result.json: as in the grid, with ``runs`` (test accuracy by side, a seed each) and
     ``sides`` (mean, spread, drop).
     """
-    found = []
     for cell in job.cells:
         kept = job.finished(cell, job.fingerprint(cell))
         if kept is None:
@@ -50,8 +49,7 @@ def run_accuracies(job: Job) -> list[dict[str, Any]]:
             for _ in range(job.options.seeds * len(job.experiment.sides)):
                 job.progress.begin(cell.name)
             job.progress.say(f"{cell.name}: is there already")
-        found.append(_cell_entry(kept))
-    return found
+        yield _cell_entry(kept)
 
 
 def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
@@ -179,10 +177,11 @@ def draw_accuracies(result: Result, path: Path) -> None:
     figure, axes = canvas(len(cells), 3.4 * len(cells) + 1, 4.2)
     for place, cell in zip(axes, cells, strict=True):
         for index, role in enumerate(cell["sides"]):
+            colour = colour_of(role, cell)
             values = [100 * run["accuracy"][role] for run in cell["runs"]]
-            place.plot([index] * len(values), values, "o", color=COLOURS[index], alpha=0.6)
+            place.plot([index] * len(values), values, "o", color=colour, alpha=0.6)
             mean = 100 * cell["sides"][role]["mean"]
-            place.plot([index - 0.3, index + 0.3], [mean, mean], color=COLOURS[index], linewidth=2)
+            place.plot([index - 0.3, index + 0.3], [mean, mean], color=colour, linewidth=2)
         place.set_xticks(range(len(cell["sides"])), list(cell["sides"]), rotation=30)
         finish(place, cell["name"], "y")
     axes[0].set_ylabel("test accuracy, per cent", fontsize=9)

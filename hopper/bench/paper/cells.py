@@ -102,6 +102,7 @@ class Grid:
     layers, fanouts: None = the model's own (3 layers and fanout 10; 7 or 10 layers and fanout 2).
     batch_sizes: at scale 1.
     servers: None = as many as the command line asks for.
+    trains: False where no model is trained, so that none is in a cell's name.
     """
 
     graphs: tuple[str, ...]
@@ -113,6 +114,7 @@ class Grid:
     batch_sizes: tuple[int, ...] = (PAPER_BATCH,)
     feature_dims: tuple[int | None, ...] = (None,)
     servers: tuple[int, ...] | None = None
+    trains: bool = True
 
     def cells(self, options: Options) -> list[Cell]:
         """All cells, each setting once, in order of the axes.
@@ -164,8 +166,9 @@ class Grid:
             "feature_dim": feature_dim,
             "servers": servers,
         }
+        network = [model, str(hidden)] if self.trains else []
         return Cell(
-            name="-".join([Path(graph).name, model, str(hidden), *self._told(axes)]),
+            name="-".join([Path(graph).name, *network, *self._told(axes)]),
             graph=graph,
             scale=scale,
             model=model,

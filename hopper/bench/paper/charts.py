@@ -15,6 +15,14 @@ from hopper.bench.paper.experiment import Result
 
 # Okabe and Ito's colours, told apart with any colour vision.
 COLOURS: Final = ("#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#CC79A7")
+ROLE_COLOURS: Final = {
+    "model-centric": "#999999",
+    "locality": "#E69F00",
+    "+MG": "#56B4E9",
+    "+PG": "#0072B2",
+    "All": "#009E73",
+    "zero-hop": "#D55E00",
+}
 STAGE_COLOURS: Final = {
     "sample": "#56B4E9",
     "gather": "#0072B2",
@@ -31,35 +39,41 @@ def draw_speed(result: Result, path: Path) -> None:
     pairs = [(each["role"], each["baseline"]) for each in result["summary"]]
     baselines = list(dict.fromkeys(baseline for _, baseline in pairs))
     cells = result["cells"]
-    height = 1.6 + 0.17 * len(cells) * max(2, len(pairs) / len(baselines))
-    figure, axes = canvas(len(baselines), 6.2 * len(baselines) + 1.5, height, sharey=True)
+    most = max([each["most"] or 0.0 for each in result["summary"]], default=0.0)
+    height = 2.2 + 0.17 * len(cells) * max(2, len(pairs) / len(baselines))
+    figure, axes = canvas(len(baselines), 4.6 * len(baselines) + 1.8, height, sharey=True)
     for place, baseline in zip(axes, baselines, strict=True):
         roles = [role for role, base in pairs if base == baseline]
         for index, role in enumerate(roles):
-            _dots(place, cells, role, baseline, index, len(roles))
+            _dots(place, cells, (role, baseline), (index + 0.5) / len(roles) - 0.5)
         place.axvline(1.0, color=_GREY, linewidth=1)
         place.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
+        place.set_ylim(len(cells) - 0.5, -0.5)
+        # A wide interval runs out of the picture rather than hiding the others.
+        place.set_xlim(0, 1.3 * max(most, 1.5))
         finish(place, f"times faster than {baseline}", "x")
-        place.legend(frameon=False, fontsize=8, loc="best")
-    axes[0].invert_yaxis()
+    legend_above(figure, axes)
     save(figure, result, path)
 
 
 def _dots(
-    axes: Axes, cells: Sequence[Mapping[str, Any]], role: str, baseline: str, index: int, of: int
+    axes: Axes,
+    cells: Sequence[Mapping[str, Any]],
+    pair: tuple[str, str],
+    shift: float,
 ) -> None:
     xs, ys, low, high = [], [], [], []
     for row, cell in enumerate(cells):
         for each in cell["ratios"]:
-            if (each["role"], each["baseline"]) == (role, baseline) and each["mean"] is not None:
+            if (each["role"], each["baseline"]) == pair and each["mean"] is not None:
                 mean = each["mean"]
                 xs.append(mean)
-                ys.append(row + 0.7 * ((index + 0.5) / of - 0.5))
+                ys.append(row + 0.7 * shift)
                 low.append(mean - (each["low"] if each["low"] is not None else mean))
                 high.append((each["high"] if each["high"] is not None else mean) - mean)
     axes.errorbar(
-        xs, ys, xerr=[low, high], fmt="o", markersize=4, linewidth=1, capsize=2, label=role,
-        color=COLOURS[(index + 1) % len(COLOURS)],
+        xs, ys, xerr=[low, high], fmt="o", markersize=4, linewidth=1, capsize=2, label=pair[0],
+        color=colour_of(pair[0], cells[0]),
     )  # fmt: skip
 
 
@@ -77,16 +91,28 @@ def draw_trend(axis: str, label: str) -> Callable[[Result, Path], None]:
             style = styles[which % len(styles)]
             prefix = f"{group[0]} {group[1]}({group[2]}) " if len(groups) > 1 else ""
             xs = [cell[axis] for cell in own]
-            for index, role in enumerate(own[0]["sides"]):
+            for role in own[0]["sides"]:
                 seconds = [_per_iteration(cell, role) for cell in own]
-                left.plot(xs, seconds, style, marker="o", color=COLOURS[index], label=prefix + role)
+                left.plot(
+                    xs,
+                    seconds,
+                    style,
+                    marker="o",
+                    color=colour_of(role, own[0]),
+                    label=prefix + role,
+                )
             _ratio_lines(right, own, axis, style, prefix)
         right.axhline(1.0, color=_GREY, linewidth=1)
         finish(left, "milliseconds an iteration", "both", x_label=label)
-        finish(right, "times faster than the baseline", "both", x_label=label)
-        left.set_ylim(bottom=0)
-        left.legend(frameon=False, fontsize=8)
-        right.legend(frameon=False, fontsize=8)
+        finish(
+            right, f"times faster than {cells[0]['ratios'][0]['baseline']}", "both", x_label=label
+        )
+        ticks = sorted({cell[axis] for cell in cells})
+        for place in (left, right):
+            place.set_xscale("log", base=2)
+            place.set_xticks(ticks, [str(tick) for tick in ticks])
+            place.set_ylim(bottom=0)
+        legend_above(figure, [left])
         save(figure, result, path)
 
     return draw
@@ -100,7 +126,6 @@ def _per_iteration(cell: Mapping[str, Any], role: str) -> float:
 def _ratio_lines(
     axes: Axes, cells: Sequence[Mapping[str, Any]], axis: str, style: str, prefix: str
 ) -> None:
-    roles = list(cells[0]["sides"])
     for place, pair in enumerate(cells[0]["ratios"]):
         told = [(cell[axis], cell["ratios"][place]) for cell in cells]
         told = [(x, ratio) for x, ratio in told if ratio["mean"] is not None]
@@ -112,8 +137,7 @@ def _ratio_lines(
         high = [(r["high"] if r["high"] is not None else r["mean"]) - r["mean"] for _, r in told]
         axes.errorbar(
             xs, means, yerr=[low, high], fmt=style, marker="o", capsize=2,
-            color=COLOURS[roles.index(pair["role"]) % len(COLOURS)],
-            label=f"{prefix}{pair['role']} over {pair['baseline']}",
+            color=colour_of(pair["role"], cells[0]), label=prefix + pair["role"],
         )  # fmt: skip
 
 
@@ -133,7 +157,7 @@ def draw_stages(result: Result, path: Path) -> None:
     axes.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
     axes.invert_yaxis()
     finish(axes, "share of a rank's time, per cent", "x")
-    axes.legend(frameon=False, fontsize=8, ncols=6, loc="lower left", bbox_to_anchor=(0, -0.2))
+    legend_above(figure, [axes])
     save(figure, result, path)
 
 
@@ -164,6 +188,7 @@ def draw_epochs(result: Result, path: Path) -> None:
         epochs = cell["sides"]["All"]["epochs"]
         seconds = [fmean(epoch["seconds"]) for epoch in epochs]
         place.bar(range(len(seconds)), seconds, color=COLOURS[2])
+        _cut_warm_up(place, seconds)
         finish(place, f"{cell['name']}: seconds an epoch", "y", x_label="epoch")
         steps = place.twinx()
         for index in range(len(epochs[0]["decisions"])):
@@ -173,8 +198,36 @@ def draw_epochs(result: Result, path: Path) -> None:
                 alpha=0.5 + 0.5 / len(epochs[0]["decisions"]),
             )  # fmt: skip
         steps.set_ylim(0, cell["servers"] + 0.5)
+        steps.set_yticks(range(cell["servers"] + 1))
+        steps.tick_params(labelsize=8)
         steps.set_ylabel("time steps an iteration (a line a round)", color=COLOURS[5], fontsize=9)
     save(figure, result, path)
+
+
+def _cut_warm_up(axes: Axes, seconds: Sequence[float]) -> None:
+    """Let the first epoch run out of the picture where it would flatten the rest; tell it."""
+    top = 1.3 * max(seconds[1:], default=0.0)
+    if 0 < top < seconds[0]:
+        axes.set_ylim(0, top)
+        axes.text(0, 0.97 * top, f"{seconds[0]:.2g} s", ha="center", va="top", fontsize=8)
+
+
+def colour_of(role: str, cell: Mapping[str, Any]) -> str:
+    """The same colour for a role in every picture."""
+    return ROLE_COLOURS.get(role, COLOURS[list(cell["sides"]).index(role) % len(COLOURS)])
+
+
+def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend over the whole figure: every label of some axes once."""
+    found: dict[str, Any] = {}
+    for place in axes:
+        for handle, label in zip(*place.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(
+            found.values(), found.keys(), loc="outside upper center", ncols=min(6, len(found)),
+            frameon=False, fontsize=8,
+        )  # fmt: skip
 
 
 def canvas(columns: int, width: float, height: float, **words: Any) -> tuple[Figure, list[Axes]]:

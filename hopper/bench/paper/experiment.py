@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -89,7 +89,7 @@ class Experiment:
     timed: bool = True
     shares_cpus: bool = False
     extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
-    carry_out: Callable[[Any], list[dict[str, Any]]] | None = None
+    carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
     count_runs: Callable[[Any], int] | None = None
 
     @property

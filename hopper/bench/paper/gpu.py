@@ -50,11 +50,11 @@ def require_gpu() -> None:
         raise RequestError("hopgnn-gpu-util: nvidia-smi is missing; it tells how busy the GPU is")
 
 
-def run_on_gpu(job: Job) -> list[dict[str, Any]]:
+def run_on_gpu(job: Job) -> Iterator[dict[str, Any]]:
     """Run the grid while the GPU is watched.
 
-    Returns
-    -------
+    Yields
+    ------
     Cells of result.json, with ``utilisation`` by side in ``extra``: peak and busy share.
 
     Raises
@@ -63,21 +63,15 @@ def run_on_gpu(job: Job) -> list[dict[str, Any]]:
     """
     require_gpu()
     with _watched() as samples:
-        records = run_grid(job)
-    found = []
-    for record in records:
-        runs = job.options.work / RUNS_FOLDER / job.experiment.name / record["cell"]["name"] / "ab"
-        use = record["extra"].get("utilisation")
-        if use is None:
-            use = {
-                role: utilisation(samples, *training_time(runs, label))
-                for role, label in record["sides"].items()
-            }
-            record["extra"]["utilisation"] = use
-            cell = next(c for c in job.cells if c.name == record["cell"]["name"])
-            job.keep(cell, record)
-        found.append(cell_figures(record, job.experiment.comparisons))
-    return found
+        for cell, record in zip(job.cells, run_grid(job), strict=True):
+            if "utilisation" not in record["extra"]:
+                runs = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name / "ab"
+                record["extra"]["utilisation"] = {
+                    role: utilisation(samples, *training_time(runs, label))
+                    for role, label in record["sides"].items()
+                }
+                job.keep(cell, record)
+            yield cell_figures(record, job.experiment.comparisons)
 
 
 def training_time(runs: Path, label: str) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -121,18 +121,17 @@ def told(cell: Cell) -> dict[str, Any]:
     return asdict(cell) | {"graph": Path(cell.graph).name}
 
 
-def run_grid(job: Job) -> list[dict[str, Any]]:
+def run_grid(job: Job) -> Iterator[dict[str, Any]]:
     """Compare all sides in every cell that has no result yet.
 
-    Returns
-    -------
+    Yields
+    ------
     The content of every cell's file, in the order of the cells.
 
     Raises
     ------
     HopperError: a cell cannot be run; those before it are kept.
     """
-    found = []
     for number, cell in enumerate(job.cells, 1):
         kept = job.finished(cell, job.fingerprint(cell))
         if kept is not None:
@@ -142,8 +141,7 @@ def run_grid(job: Job) -> list[dict[str, Any]]:
         else:
             job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
             kept = _run_cell(job, cell)
-        found.append(kept)
-    return found
+        yield kept
 
 
 def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:

@@ -78,6 +78,7 @@ _DECLARED: Final = (
             ("sage",),
             scales={"arxiv-like": 1.0, "products-like": 0.1, "it-like": 0.002},
             servers=(2, 4, 8),
+            trains=False,
         ),
         tables=(locality_table,),
         differs=(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cache_server.errors import CacheServerError
 from hopper.bench.paper.cell_figures import cell_figures
 from hopper.bench.paper.experiment import Experiment
 from hopper.bench.paper.grid import Job, Progress, run_grid
@@ -15,7 +17,7 @@ from hopper.bench.paper.materials import Materials
 from hopper.bench.paper.options import Options
 from hopper.bench.paper.page import PICTURE_FILE, write_page
 from hopper.bench.paper.result import RESULT_FILE, assemble_result, write_result
-from hopper.errors import RequestError
+from hopper.errors import HopperError, RequestError
 
 
 def make_job(experiment: Experiment, options: Options, progress: Progress) -> Job:
@@ -46,16 +48,37 @@ def run_job(job: Job) -> dict[str, Any]:
 
     Raises
     ------
-    HopperError: a cell cannot be run; those before it are kept, and not run again next time.
+    HopperError: a cell cannot be run. Result, picture and page of those before it are written, also
+        when interrupted, and they are not run again next time.
     """
-    experiment, options = job.experiment, job.options
+    options = job.options
     options.out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)
+    cells: list[dict[str, Any]] = []
+    try:
+        cells.extend(_cells(job))
+    except (KeyboardInterrupt, HopperError, CacheServerError):
+        if cells:
+            _publish(job, cells)
+            job.progress.say(f"{len(cells)} of {len(job.cells)} cells are finished: {options.out}")
+        raise
+    return _publish(job, cells)
+
+
+def _cells(job: Job) -> Iterator[dict[str, Any]]:
+    experiment = job.experiment
     if experiment.carry_out is not None:
-        cells = experiment.carry_out(job)
-    else:
-        cells = [cell_figures(record, experiment.comparisons) for record in run_grid(job)]
-    result = write_result(options.out, assemble_result(experiment, options, cells))
+        yield from experiment.carry_out(job)
+        return
+    for record in run_grid(job):
+        yield cell_figures(record, experiment.comparisons)
+
+
+def _publish(job: Job, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write result, picture and page of what is finished."""
+    experiment, options = job.experiment, job.options
+    assembled = assemble_result(experiment, options, cells, len(job.cells))
+    result = write_result(options.out, assembled)
     if experiment.draw is not None:
         experiment.draw(result, options.out / PICTURE_FILE)
     write_page(options.out, experiment, result)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.charts import COLOURS, canvas, finish, save
+from hopper.bench.paper.charts import COLOURS, canvas, finish, legend_above, save
 from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.grid import Job, told
-from hopper.bench.paper.tables import NONE, percent
+from hopper.bench.paper.grid import CONFIGS_FOLDER, Job, told
+from hopper.bench.paper.tables import NONE, graph_name, percent
+from hopper.bench.paper.toml import write_toml
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.sample import NeighborSampler
@@ -65,14 +66,13 @@ def count_localities(job: Job) -> int:
     return len(job.cells) * len(SAMPLINGS) * len(DEPTHS)
 
 
-def run_localities(job: Job) -> list[dict[str, Any]]:
+def run_localities(job: Job) -> Iterator[dict[str, Any]]:
     """Measure every graph, number of servers, sampling and depth.
 
-    Returns
-    -------
+    Yields
+    ------
     Cells of result.json: as in the grid, with ``localities``, one entry per sampling and depth.
     """
-    found = []
     for cell in job.cells:
         kept = job.finished(cell, job.fingerprint(cell))
         if kept is None:
@@ -81,16 +81,13 @@ def run_localities(job: Job) -> list[dict[str, Any]]:
             for _ in range(len(SAMPLINGS) * len(DEPTHS)):
                 job.progress.begin(cell.name)
             job.progress.say(f"{cell.name}: is there already")
-        found.append(
-            {
-                **kept["cell"],
-                **{key: kept[key] for key in ("nodes", "edges", "edge_cut", "localities")},
-                "problems": [],
-                "ratios": [],
-                "batch_size": None,
-            }
-        )
-    return found
+        yield {
+            **kept["cell"],
+            **{key: kept[key] for key in ("nodes", "edges", "edge_cut", "localities")},
+            "problems": [],
+            "ratios": [],
+            "batch_size": None,
+        }
 
 
 def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
@@ -111,6 +108,7 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
                     "published_subgraph": published_subgraph(name, cell.servers),
                 }
             )
+    _write_config(job, cell)
     record = {
         "nodes": sum(kind.count for kind in schema.node_types.values()),
         "edges": sum(kind.count for kind in schema.relations.values()),
@@ -119,6 +117,19 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "cell": told(cell),
     }
     return job.keep(cell, record)
+
+
+def _write_config(job: Job, cell: Cell) -> None:
+    *lines, partition = job.materials.recipe(cell)
+    for depth in DEPTHS:
+        fanouts = ",".join(map(str, depth.fanouts))
+        lines.append(
+            f"{partition}-{depth.name} --locality-fanouts {fanouts} --locality-roots {depth.roots}"
+        )
+    values = {depth.name: {"fanouts": depth.fanouts, "roots": depth.roots} for depth in DEPTHS}
+    folder = job.options.out / CONFIGS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / f"{cell.name}.toml", values, lines)
 
 
 def layer_sizes(graph: PartitionedGraph, depth: Depth) -> tuple[int, ...]:
@@ -133,7 +144,8 @@ def locality_table(result: Result) -> Table:
     """R_micro and R_sub, measured and published."""
     rows = [
         [
-            cell["name"],
+            graph_name(cell),
+            str(cell["servers"]),
             each["sampling"],
             each["depth"],
             percent(each["micrograph"]),
@@ -146,7 +158,7 @@ def locality_table(result: Result) -> Table:
     ]
     above = sum(each["micrograph"] > each["subgraph"] for _, each in _entries(result))
     headings = (
-        *("cell", "sampling", "layers", "R_micro", "published"),
+        *("graph", "servers", "sampling", "layers", "R_micro", "published"),
         *("R_sub", "published mean", "roots"),
     )
     return Table(
@@ -174,11 +186,11 @@ def draw_localities(result: Result, path: Path) -> None:
                        color=colour, label=f"R_micro, {sampling}, {depth.name}")  # fmt: skip
             if index == 0:
                 place.plot(xs, [100 * e["subgraph"] for _, e in own], ":", marker="s",
-                           color=COLOURS[0], label="R_sub")  # fmt: skip
+                           color=COLOURS[0], label="R_sub, 2L")  # fmt: skip
         finish(place, graph, "both", x_label="servers")
         place.set_ylim(0, 100)
     axes[0].set_ylabel("per cent", fontsize=9)
-    axes[-1].legend(frameon=False, fontsize=7)
+    legend_above(figure, axes[:1])
     save(figure, result, path)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopper.bench.paper.charts import COLOURS, canvas, finish, save
+from hopper.bench.paper.charts import COLOURS, canvas, finish, legend_above, save
 from hopper.bench.paper.experiment import Result, Table
 from hopper.bench.paper.tables import number
 from hopper.config import Config
@@ -74,7 +74,7 @@ def workload_table(result: Result) -> Table:
 def draw_selection(result: Result, path: Path) -> None:
     """Seconds by selection, and models on each rank and step of the first iteration."""
     cells = result["cells"]
-    figure, axes = canvas(3, 14, 1.8 + 0.45 * len(cells), width_ratios=[2, 1, 1])
+    figure, axes = canvas(3, 14, 2.4 + 0.45 * len(cells), width_ratios=[2, 1, 1])
     roles = list(cells[0]["sides"])
     for index, role in enumerate(roles):
         ys = [row + 0.8 * ((index + 0.5) / len(roles) - 0.5) for row in range(len(cells))]
@@ -82,7 +82,7 @@ def draw_selection(result: Result, path: Path) -> None:
         axes[0].barh(ys, seconds, height=0.8 / len(roles), color=COLOURS[index], label=role)
     axes[0].set_yticks(range(len(cells)), [cell["name"] for cell in cells])
     axes[0].invert_yaxis()
-    axes[0].legend(frameon=False, fontsize=8)
+    legend_above(figure, axes[:1])
     finish(axes[0], "median epoch, s", "x")
     for place, selection in zip(axes[1:], SELECTIONS, strict=True):
         _draw_workload(place, cells[0], selection)
@@ -96,7 +96,7 @@ def _draw_workload(axes: Any, cell: Any, selection: str) -> None:
         axes.text(step, rank, str(count), ha="center", va="center", fontsize=9)
     axes.set_xticks(range(models.shape[1]), [f"t{step}" for step in range(models.shape[1])])
     axes.set_yticks(range(models.shape[0]), [f"rank {rank}" for rank in range(models.shape[0])])
-    finish(axes, f"models by step: {selection}, 1 dissolved", "x")
+    finish(axes, f"{selection}: models by step", "x")
     axes.grid(visible=False)
 
 

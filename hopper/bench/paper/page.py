@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hopper.bench.paper.experiment import Experiment, Result, Table
 from hopper.bench.paper.result import RESULT_FILE
+from hopper.bench.paper.tables import graph_name
 from hopper.train.results import write_text
 
 PAGE_FILE: Final = "page.md"
@@ -85,33 +86,49 @@ def describe_setting(result: Result) -> list[str]:
     gpu = machine["gpu"] or "no GPU"
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
     told = [
-        f"{result['date']}, commit `{result['commit'][:12]}`; {machine['cpu']}, "
+        f"{result['date']}, commit `{_short(result['commit'])}`; {machine['cpu']}, "
         f"{machine['cores']} cores, {machine['memory_gib']:g} GiB, {gpu}; {versions}"
     ]
     graphs = {
-        (cell["graph"], cell["scale"]): f"{graph_text(cell)}: {cell['nodes']:,} nodes, "
+        (cell["graph"], cell["scale"]): f"{graph_name(cell)}: {cell['nodes']:,} nodes, "
         f"{cell['edges']:,} edges"
         for cell in result["cells"]
     }
     told.append("; ".join(graphs.values()))
-    networks = dict.fromkeys(network_text(cell) for cell in result["cells"])
-    methods = dict.fromkeys(f"{cell['method']} over {cell['servers']}" for cell in result["cells"])
-    told.append(f"{', '.join(methods)} servers; {'; '.join(networks)}")
+    told.append(_partitions(result))
     batches = sorted({cell["batch_size"] for cell in result["cells"] if cell.get("batch_size")})
     if batches:
         told.append(
-            f"batches of {', '.join(map(str, batches))} roots a rank; {asked['rounds']} rounds of "
-            f"{asked['epochs']} epochs of at most {asked['iterations']} iterations, the first "
-            "epoch of each run not measured"
+            f"batches of {', '.join(map(str, batches))} roots a rank; "
+            + (_timed_runs(asked) if result["timed"] else f"{asked['epochs']} whole epochs")
         )
+    if asked["cells"] > len(result["cells"]):
+        told.append(f"unfinished: {len(result['cells'])} of {asked['cells']} cells")
     if asked["overrides"]:
         told.append(f"with {' '.join(asked['overrides'])}")
     return told
 
 
-def graph_text(cell: Mapping[str, Any]) -> str:
-    """A graph's name with its scale."""
-    return cell["graph"] if cell["scale"] is None else f"{cell['graph']} at scale {cell['scale']:g}"
+def _timed_runs(asked: Mapping[str, Any]) -> str:
+    rounds = f"{asked['rounds']} round" + ("" if asked["rounds"] == 1 else "s")
+    return (
+        f"{rounds} of {asked['epochs']} epochs of at most {asked['iterations']} iterations, the "
+        "first epoch of each run not measured"
+    )
+
+
+def _partitions(result: Result) -> str:
+    """How graphs are divided, and, where anything is trained, where servers and ranks ran."""
+    servers: dict[str, dict[int, None]] = {}
+    for cell in result["cells"]:
+        servers.setdefault(cell["method"], {})[cell["servers"]] = None
+    told = [
+        f"{method} over {', '.join(map(str, numbers))} servers"
+        for method, numbers in servers.items()
+    ]
+    if any(cell.get("batch_size") for cell in result["cells"]):
+        told += dict.fromkeys(network_text(cell) for cell in result["cells"])
+    return "; ".join(told)
 
 
 def network_text(cell: Mapping[str, Any]) -> str:
@@ -136,10 +153,10 @@ def reasons(result: Result) -> list[str]:
     found = list(result["differs"])
     scales = [cell["scale"] for cell in cells if cell["scale"] is not None]
     if scales:
-        small = " and smaller" if min(scales) < 1 else ""
+        small = f"; they are smaller, at scale {_range(scales)}" if min(scales) < 1 else ""
         found.append(
-            "The graphs are synthetic stand-ins with the published degree, width and (where it was "
-            f"published) locality{small}: scales {_range(scales)} here."
+            "The graphs are synthetic stand-ins with the published degrees, widths and (where it "
+            f"was published) locality{small}."
         )
     if result["timed"]:
         if scales and min(scales) < 1:
@@ -179,6 +196,11 @@ def _hardware_reasons(result: Result) -> list[str]:
         "service as the other sides. The paper's is DGL, and its comparison engines are others."
     )
     return found
+
+
+def _short(commit: str) -> str:
+    """A commit's first digits; "+" stays, which says that files differed from it."""
+    return commit[:12] + ("+" if commit.endswith("+") else "")
 
 
 def _range(values: Sequence[float]) -> str:

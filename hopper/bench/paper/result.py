@@ -23,13 +23,14 @@ RESULT_FILE: Final = "result.json"
 
 
 def assemble_result(
-    experiment: Experiment, options: Options, cells: Sequence[Mapping[str, Any]]
+    experiment: Experiment, options: Options, cells: Sequence[Mapping[str, Any]], wanted: int
 ) -> dict[str, Any]:
     """The content of result.json.
 
     Parameters
     ----------
-    cells: the figures of every cell, in order.
+    cells: the figures of every cell that is finished, in order.
+    wanted: how many cells there are to be.
     """
     return {
         "schema": RESULT_SCHEMA,
@@ -40,6 +41,7 @@ def assemble_result(
         "versions": versions(),
         "machine": machine() | {"gpu": gpu_name()},
         "asked": {
+            "cells": wanted,
             "rounds": options.rounds or experiment.rounds,
             "epochs": options.epochs or experiment.epochs,
             "iterations": options.iterations,

@@ -74,10 +74,10 @@ def bytes_table(result: Result) -> Table:
                 cell["name"],
                 role,
                 megabytes(sent["feature"]),
-                number(bounds["feature_over_bound"], 3),
-                number(bounds["nic_feature_over_bound"], 3),
+                _over(bounds["feature_over_bound"]),
+                _over(bounds["nic_feature_over_bound"]),
                 megabytes(sent["gradient"]),
-                number(bounds["gradient_over_bound"], 3),
+                _over(bounds["gradient_over_bound"]),
                 megabytes(sent["model"]),
             ]
         )
@@ -158,6 +158,11 @@ def mean_of(result: Result, role: str, measure: Callable[[Figures], float | None
     return fmean(known) if known else None
 
 
+def graph_name(cell: Figures) -> str:
+    """A cell's graph with its scale."""
+    return cell["graph"] if cell["scale"] is None else f"{cell['graph']} at scale {cell['scale']:g}"
+
+
 def ratio_text(ratio: Figures) -> str:
     """A ratio with its interval, or that it is refused."""
     if ratio["mean"] is None:
@@ -182,6 +187,10 @@ def megabytes(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A share as per cent."""
     return NONE if value is None else f"{value:.1%}"
+
+
+def _over(value: float | None) -> str:
+    return NONE if value is None else f"{value:.3f}"
 
 
 def _worst(values: Any) -> str:

@@ -1,0 +1,131 @@
+"""Reading a configuration: a file, overrides, and errors that name the key."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from hopper.config.sections import Config
+from hopper.errors import ConfigError
+
+SHORT_NAMES: Final = {"--replay": "--train.replay"}
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file (or a run's ``config.json``) and apply ``--section.key value`` overrides.
+
+    Raises
+    ------
+    ConfigError: the file cannot be read, or a key is unknown, missing or out of range.
+    """
+    return make_config(read_values(path), overrides, where=str(path))
+
+
+def read_values(path: str | Path) -> dict[str, Any]:
+    """Read a TOML or JSON file's nested values, unchecked.
+
+    Raises
+    ------
+    ConfigError: the file cannot be read.
+    """
+    is_json = str(path).endswith(".json")
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = json.loads(text) if is_json else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from error
+    except ValueError as error:
+        kind = "JSON" if is_json else "TOML"
+        raise ConfigError(f"{path}: not valid {kind}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected sections, found {type(values).__name__}")
+    return values
+
+
+def make_config(
+    values: Mapping[str, Any], overrides: Sequence[str] = (), where: str = "configuration"
+) -> Config:
+    """Validate nested values, after ``--section.key value`` overrides.
+
+    Raises
+    ------
+    ConfigError: names every key at fault, what was expected and what came.
+    """
+    try:
+        return Config.model_validate(override(values, overrides, where))
+    except ValidationError as error:
+        raise ConfigError(_explain(error, where)) from error
+
+
+def override(
+    values: Mapping[str, Any], overrides: Sequence[str], where: str = "configuration"
+) -> dict[str, Any]:
+    """A copy of nested values after ``--section.key value`` overrides, unchecked.
+
+    Raises
+    ------
+    ConfigError: an override is not of this form.
+    """
+    merged = {
+        section: dict(keys) if isinstance(keys, Mapping) else keys
+        for section, keys in values.items()
+    }
+    for section, key, value in _parse_overrides(overrides):
+        keys = merged.setdefault(section, {})
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{where}: {section}: expected a section, got {keys!r}")
+        keys[key] = value
+    return merged
+
+
+def _parse_overrides(overrides: Sequence[str]) -> list[tuple[str, str, Any]]:
+    parsed = []
+    words = iter(overrides)
+    for word in words:
+        name, equals, inline = word.partition("=")
+        name = SHORT_NAMES.get(name, name)
+        section, dot, key = name.removeprefix("--").partition(".")
+        if not name.startswith("--") or not dot or not section or not key:
+            raise ConfigError(f"expected --section.key value, got {word!r}")
+        text = inline if equals else next(words, None)
+        if text is None:
+            raise ConfigError(f"{name}: a value is missing")
+        parsed.append((section, key, _parse_value(section, key, text)))
+    return parsed
+
+
+def _parse_value(section: str, key: str, text: str) -> Any:
+    """Read an override as a TOML value; what is none, or of a text key no quoted one, is text."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return text if _is_text(section, key) and not isinstance(value, str) else value
+
+
+def _is_text(section: str, key: str) -> bool:
+    found = Config.model_fields.get(section)
+    keys = getattr(found.annotation, "model_fields", {}) if found is not None else {}
+    return key in keys and keys[key].annotation is str
+
+
+def _explain(error: ValidationError, where: str) -> str:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{key}: unknown key")
+        elif problem["type"] == "missing":
+            lines.append(f"{key}: missing")
+        elif problem["type"] == "value_error":
+            # Our own checks name the key within its section.
+            prefix = f"{key}." if key else ""
+            lines.append(prefix + str(problem["ctx"]["error"]))
+        else:
+            lines.append(f"{key}: {problem['msg']}, got {problem['input']!r}")
+    return f"{where}: " + "; ".join(lines)
