@@ -12,6 +12,7 @@ from typing import Any
 
 from hopper.config import Config, make_config
 from hopper.engines import ENGINE_CLASSES
+from hopper.engines.trial_configs import is_trials
 from hopper.errors import RequestError
 
 
@@ -64,9 +65,15 @@ class Contender:
 
         Raises
         ------
-        ConfigError: names the key at fault.
+        ConfigError, RequestError: names the key at fault.
         """
-        return make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+        found = make_config(config.model_dump(), self.words, where=f"--engines: {self.label}")
+        if is_trials(found):
+            raise RequestError(
+                f'--engines: {self.label}: hop.replicas = "independent" trains different models, '
+                "which no other engine does; compare sweeps with benchmarks/sweep.py"
+            )
+        return found
 
     def options(self, config: Config) -> dict[str, Any]:
         """The options that its engine alone reads: the section of its name, if it has one."""
