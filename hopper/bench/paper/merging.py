@@ -93,7 +93,8 @@ def _draw_workload(axes: Any, cell: Any, selection: str) -> None:
     models = np.array(cell["extra"]["workload"][f"{selection} 1"]["first"])
     axes.imshow(models, cmap="Blues", vmin=0, vmax=max(2, int(models.max())))
     for (rank, step), count in np.ndenumerate(models):
-        axes.text(step, rank, str(count), ha="center", va="center", fontsize=9)
+        colour = "white" if count > 1 else "black"
+        axes.text(step, rank, str(count), ha="center", va="center", fontsize=9, color=colour)
     axes.set_xticks(range(models.shape[1]), [f"t{step}" for step in range(models.shape[1])])
     axes.set_yticks(range(models.shape[0]), [f"rank {rank}" for rank in range(models.shape[0])])
     finish(axes, f"{selection}: models by step", "x")

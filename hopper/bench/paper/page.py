@@ -191,6 +191,9 @@ def _hardware_reasons(result: Result) -> list[str]:
             "Servers and ranks ran on one machine's loopback, where moving bytes costs next to "
             "nothing: ratios of times say little of a network, those of bytes and rows do."
         )
+    labels = {side["label"] for cell in cells for side in cell["sides"].values()}
+    if "model_centric" not in labels:
+        return found
     found.append(
         "The baseline is Hopper's own model-centric engine: the same kernels, sampler and feature "
         "service as the other sides. The paper's is DGL, and its comparison engines are others."

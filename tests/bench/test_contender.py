@@ -1,0 +1,57 @@
+"""What is compared: engines with options of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from hopper.bench.contender import Contender, parse_contenders
+from hopper.bench.statistics import engines_of, figures, speed_up
+from hopper.config import Config
+from hopper.errors import ConfigError, RequestError
+
+from .conftest import make_run  # isort: skip
+
+
+def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: Config) -> None:
+    contender = Contender.parse("hop:merge=1:pregather=false:train.threads=3")
+    config = contender.configure(tiny_config)
+    assert (config.train.engine, config.train.threads) == ("hop", 3)
+    assert (config.hop.merge, config.hop.pregather) == (1, False)
+    assert contender.options(tiny_config)["merge"] == 1
+    assert contender.folder == "hop-merge-1-pregather-false-train.threads-3"
+    # What is not named is that of the configuration.
+    assert config.model == tiny_config.model
+    assert tiny_config.hop.merge == "adaptive"
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "text"),
+    [
+        (["hop:merge"], RequestError, "got option 'merge'"),
+        (["hop:=1"], RequestError, "got option '=1'"),
+        (["hop:speed=1"], ConfigError, r"--engines: hop:speed=1: hop\.speed: unknown key"),
+        (["hop:merge=-1"], ConfigError, r"hop\.merge"),
+        (["hop:replicas=independent"], RequestError, "trains different models"),
+        (["hop", "hop"], RequestError, "expected distinct names"),
+        (["auto"], RequestError, '"auto" is none'),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    tiny_config: Config, texts: list[str], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        assert [each.configure(tiny_config) for each in parse_contenders(texts)]
+
+
+def test_only_locality_is_approximate() -> None:
+    exact = {text: Contender.parse(text).exact for text in ("hop:merge=1", "locality", "zero_hop")}
+    assert exact == {"hop:merge=1": True, "locality": False, "zero_hop": True}
+
+
+def test_figures_tell_the_same_engine_with_other_options_apart() -> None:
+    runs = []
+    for label, seconds in (("hop:merge=off", 4.0), ("hop:merge=1", 2.0)):
+        runs.append(make_run("hop", 0, [seconds]) | {"label": label})
+    assert engines_of(runs) == ["hop:merge=off", "hop:merge=1"]
+    assert figures(runs, "hop:merge=1").seconds == 2.0
+    assert speed_up(runs, "hop:merge=1", "hop:merge=off").mean == pytest.approx(2.0)
