@@ -100,7 +100,7 @@ def traffic_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
 
 def _table(title: str, headings: Sequence[str]) -> Table:
     """A column of engines, then numbers; fits a terminal of 80 columns."""
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("engine", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -149,7 +149,7 @@ def _told_network(machine: Mapping[str, Any]) -> str:
 def _told(ratio: Ratio) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{ratio.mean:.2f}"
-    return f"{ratio.mean:.2f}\n({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.mean:.2f}\n({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def _told_factor(baseline: Figures, own: Figures) -> str:

@@ -122,6 +122,8 @@ def tiny_config(tiny_graph: PartitionedGraph) -> Config:
             "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.25},
             "sampler": {"fanouts": [4, 4]},
             "train": {"batch_size": 25, "epochs": 2, "evaluate_every": 2, "seed": 5},
+            # Merged, two ranks have a single time step, and no model moves.
+            "hop": {"merge": "off"},
             "cluster": {"timeout_seconds": 30.0},
         }
     )

@@ -21,7 +21,7 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: 
     assert contender.folder == "hop-merge-1-pregather-false-train.threads-3"
     # What is not named is that of the configuration.
     assert config.model == tiny_config.model
-    assert tiny_config.hop.merge == "adaptive"
+    assert tiny_config.hop.merge == "off"
 
 
 @pytest.mark.parametrize(
