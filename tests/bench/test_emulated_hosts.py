@@ -380,7 +380,7 @@ def _start_command(config_file: Path, out: Path, *words: str) -> subprocess.Pope
         return subprocess.Popen([*command, *words], cwd=REPOSITORY, stdout=log, stderr=log)
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_signal_to_the_command_leaves_nothing(
     config_file: Path, tmp_path: Path, name: str
 ) -> None:

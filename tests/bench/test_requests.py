@@ -152,6 +152,15 @@ def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_pa
     assert _processes_left(tmp_path) == []
 
 
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_end_what_runs_by_an_exception(kind: signal.Signals) -> None:
+    before = signal.getsignal(kind)
+    with pytest.raises(KeyboardInterrupt), ended_by_signals():
+        os.kill(os.getpid(), kind)
+        time.sleep(5)
+    assert signal.getsignal(kind) == before
+
+
 def _processes_left(folder: Path) -> list[str]:
     """What still runs; the kernel is given a moment to end what has lost its parent."""
     deadline = time.monotonic() + 5
