@@ -156,8 +156,7 @@ def test_sigterm_ends_a_run_with_its_ranks_and_servers(config_file: Path, tmp_pa
 def test_signals_end_what_runs_by_an_exception(kind: signal.Signals) -> None:
     before = signal.getsignal(kind)
     with pytest.raises(KeyboardInterrupt), ended_by_signals():
-        os.kill(os.getpid(), kind)
-        time.sleep(5)
+        signal.raise_signal(kind)
     assert signal.getsignal(kind) == before
 
 
