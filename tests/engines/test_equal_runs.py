@@ -30,6 +30,7 @@ def run_config(
             "epochs": epochs,
             "learning_rate": 0.01,
             "dtype": dtype,
+            "evaluate_every": 3,
             "run_dir": str(run_dir),
         },
         "hop": {"merge": "off"},
