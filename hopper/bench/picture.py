@@ -26,7 +26,7 @@ _CAUSE_COLOURS: Final = {
     "partial": "#F0E442",
     "control": "#999999",
 }
-_STAGE_COLOURS: Final = {
+STAGE_COLOURS: Final = {
     "sample": "#56B4E9",
     "gather": "#0072B2",
     "compute": "#009E73",
@@ -67,7 +67,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     _bars(
         right,
         {engine: _stages(own) for engine, own in measured.items()},
-        _STAGE_COLOURS,
+        STAGE_COLOURS,
         "Where a rank's time goes, seconds an epoch",
         "s",
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
 from hopper.train.results import SUMMARY_FILE
+from hopper.train.signal_handlers import handled
 
 OUTPUT_FILE = "output.log"
 ERRORS_FILE = "errors.log"
@@ -85,12 +86,8 @@ def ended_by_signals() -> Iterator[None]:
     kinds = [
         kind for kind in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(kind) != signal.SIG_IGN
     ]
-    before = {kind: signal.signal(kind, interrupt) for kind in kinds}
-    try:
+    with handled(kinds, interrupt):
         yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def last_lines(*files: Path) -> str:

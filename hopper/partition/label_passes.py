@@ -132,6 +132,14 @@ def _choose(
 
 
 @kernel
+def _relabel(state: Labelling, node: int, new: int) -> None:
+    group = state.classes[node]
+    state.load[state.labels[node], group] -= 1
+    state.load[new, group] += 1
+    state.labels[node] = new
+
+
+@kernel
 def _move(
     first: int,
     indptr: NDArray[np.int64],
@@ -148,9 +156,7 @@ def _move(
         over = state.load[own, group] > state.caps[group]
         least = -threshold * (indptr[row + 1] - indptr[row])
         if gains[row] > 0 or (over and gains[row] >= least):
-            state.labels[first + row] = new
-            state.load[own, group] -= 1
-            state.load[new, group] += 1
+            _relabel(state, first + row, new)
             moved += 1
     return moved
 
@@ -195,9 +201,7 @@ def adopt(votes: NDArray[np.int32], state: Labelling) -> int:
     for u in range(votes.size):
         new, own, group = votes[u], state.labels[u], state.classes[u]
         if new >= 0 and new != own and state.load[new, group] < state.caps[group]:
-            state.labels[u] = new
-            state.load[own, group] -= 1
-            state.load[new, group] += 1
+            _relabel(state, u, new)
             moved += 1
     return moved
 

@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper.errors import ClusterError, DeadlineExceeded, RankLost
+from hopper.train.signal_handlers import handled
 
 DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
 POLL_SECONDS = 0.1
@@ -142,12 +143,8 @@ def signals_as_exceptions() -> Iterator[None]:
         raise SignalException(f"process {os.getpid()} got a signal", signal.Signals(number))
 
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    before = {kind: signal.signal(kind, end) for kind in kinds}
-    try:
+    with handled(kinds, end):
         yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def _told(rank: int, failure: ProcessFailure) -> Failure:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from hopper.train.signal_handlers import handled
+
 _LIMIT_SECONDS: Final = 30.0
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -76,11 +78,9 @@ def signals_held() -> Iterator[None]:
     def hold(number: int, _frame: FrameType | None) -> None:
         got.append(number)
 
-    before = {kind: signal.signal(kind, hold) for kind in ENDING_SIGNALS}
     try:
-        yield
+        with handled(ENDING_SIGNALS, hold):
+            yield
     finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
         for number in got[:1]:
             os.kill(os.getpid(), number)

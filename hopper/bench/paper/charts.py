@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hopper.bench.paper.experiment import Result
+from hopper.bench.picture import STAGE_COLOURS
 
 # Okabe and Ito's colours, told apart with any colour vision.
 COLOURS: Final = ("#999999", "#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#CC79A7")
@@ -22,14 +23,6 @@ ROLE_COLOURS: Final = {
     "+PG": "#0072B2",
     "All": "#009E73",
     "zero-hop": "#D55E00",
-}
-STAGE_COLOURS: Final = {
-    "sample": "#56B4E9",
-    "gather": "#0072B2",
-    "compute": "#009E73",
-    "migrate": "#D55E00",
-    "sync": "#CC79A7",
-    "wait": "#BBBBBB",
 }
 _GREY: Final = "#555555"
 

@@ -1,0 +1,21 @@
+"""Handling signals for a while."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+@contextmanager
+def handled(kinds: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Let ``handler`` take these signals; the handlers of before return. For the main thread."""
+    before = {kind: signal.signal(kind, handler) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, each in before.items():
+            signal.signal(kind, each)
