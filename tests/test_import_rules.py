@@ -22,7 +22,7 @@ EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
 # A part imports from its own line and from the lines above it.
 LINES = (
-    ("config", "errors", "cluster", "traffic", "run_log"),
+    ("config", "errors", "cluster", "traffic", "run_log", "signal_handlers"),
     ("graph",),
     ("partition",),
     ("features",),

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import Any
 
 from hopper.errors import ClusterError, DeadlineExceeded
+from hopper.signal_handlers import handled
 from hopper.train.results import SUMMARY_FILE
-from hopper.train.signal_handlers import handled
 
 OUTPUT_FILE = "output.log"
 ERRORS_FILE = "errors.log"

@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper.errors import ClusterError, DeadlineExceeded, RankLost
-from hopper.train.signal_handlers import handled
+from hopper.signal_handlers import handled
 
 DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
 POLL_SECONDS = 0.1

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from hopper.train.signal_handlers import handled
+from hopper.signal_handlers import handled
 
 _LIMIT_SECONDS: Final = 30.0
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/sbin")
