@@ -26,7 +26,7 @@ say "divided over 4 servers"
 "$hopper" partition "$data/graph" --servers 4 --method metis --out "$data/parts" \
   --locality-roots 500
 
-say "three engines, the same roots and draws: first their gradients are compared, then timed rounds"
+say "three engines, the same roots and draws, gradients compared, in timed rounds"
 "$hopper" bench ab examples/quickstart.toml --engines model_centric,hop,zero_hop --rounds 3 \
   --out "$out"
 

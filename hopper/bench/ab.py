@@ -1,8 +1,8 @@
 """``hopper bench ab``: engines side by side on identical seeds, roots and draws.
 
-First every engine's gradient is compared with the single-process one in a short run that is not
-timed; then the engines run in turns, round by round, each run in processes of its own. Speed-ups
-are told only if all engines computed the same.
+The engines run in turns, round by round, each run in processes of its own. In the first round every
+engine records gradients while its first epoch warms up, which is not timed; they are compared with
+the single-process gradient. Speed-ups are told only if all engines computed the same.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from hopper.train.results import write_text
 
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"
-PARITY_EPOCHS: Final = 2
-PARITY_ITERATIONS: Final = 8
-"""bound of a parity run's iterations an epoch"""
+COMPARED_ITERATIONS: Final = 8
+"""bound of the iterations, from a run's start, among which gradients are compared"""
 
 Say = Callable[[str], None]
 TrainRun = Callable[[str, Path, Path, Sequence[str], float], dict[str, Any]]
@@ -69,13 +68,19 @@ class Plan:
 
     @property
     def total_runs(self) -> int:
-        """Parity runs and timed runs."""
-        return len(self.contenders) * (1 + self.rounds)
+        """Of all rounds."""
+        return len(self.contenders) * self.rounds
 
-    def run_dir(self, contender: Contender, round_index: int | None) -> Path:
-        """Where a run's files are; round None is the parity run."""
-        suffix = "parity" if round_index is None else f"round-{round_index}"
-        return self.out / RUNS_FOLDER / f"{contender.folder}-{suffix}"
+    @property
+    def recorded(self) -> list[int]:
+        """Iterations of the first epoch whose gradients the first round records: the first, a
+        middle and the last of those that are looked at."""
+        last = min(self.iterations, COMPARED_ITERATIONS) - 1
+        return sorted({0, last // 2, last})
+
+    def run_dir(self, contender: Contender, round_index: int) -> Path:
+        """Where a run's files are."""
+        return self.out / RUNS_FOLDER / f"{contender.folder}-round-{round_index}"
 
     def order(self, round_index: int) -> list[Contender]:
         """The contenders in a round's order: each round another one begins."""
@@ -134,7 +139,7 @@ def make_plan(
 
 
 def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
-    """Carry out a plan: parity runs, timed rounds, conclusion.
+    """Carry out a plan: rounds, after the first of which gradients are compared, and a conclusion.
 
     Parameters
     ----------
@@ -145,8 +150,48 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
     ------
     ClusterError: a run failed; names it and quotes its last words.
     """
-    curves = run_parity(plan, on_run)
-    parity = check_parity(plan, curves)
+    entries: list[dict[str, Any]] = []
+    summaries: list[Mapping[str, Any]] = []
+    parity: tuple[EngineParity, ...] = ()
+    for index in range(plan.rounds):
+        for contender in plan.order(index):
+            on_run(f"{contender.label}, round {index + 1} of {plan.rounds}")
+            summary = _run(plan, contender, index)
+            seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
+            say(f"round {index + 1}/{plan.rounds}  {contender.label}: epochs of {seconds} s")
+            summaries.append(summary)
+            entries.append(run_entry(plan.config, contender, index, summary))
+        if index == 0:
+            parity = check_parity(plan)
+            _tell(parity, say)
+    return conclude(plan, parity, entries, summaries)
+
+
+def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
+    """Compare the gradients and losses that the first round recorded with the single-process ones.
+
+    An approximate engine has batches of its own: its gradient is compared on these.
+    """
+    device = choose_device(plan.config.train.device, local_ranks=plan.world)
+    references: dict[str, Reference] = {}
+    found = []
+    for contender in plan.contenders:
+        batches = "exact" if contender.exact else contender.engine
+        if batches not in references:
+            own = contender.configure(plan.config)
+            references[batches] = Reference(own, plan.graph, plan.world, device)
+        recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
+        if [moment.step for moment in recorded] != plan.recorded:
+            raise RequestError(
+                f"{contender.label}: expected recorded gradients of iterations {plan.recorded}, "
+                f"found {[moment.step for moment in recorded]}"
+            )
+        dtype = plan.config.train.dtype
+        found.append(check_engine(contender.label, dtype, references[batches], recorded))
+    return tuple(found)
+
+
+def _tell(parity: Sequence[EngineParity], say: Say) -> None:
     for each in parity:
         say(
             f"parity of {each.engine}: gradients within {each.gradient_difference:.1e}, losses "
@@ -154,70 +199,6 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
         )
         for problem in each.problems:
             say(f"NOT EQUAL: {problem}: no speed-up will be told")
-    entries, summaries = run_rounds(plan, say, on_run)
-    return conclude(plan, parity, entries, summaries)
-
-
-def run_parity(plan: Plan, on_run: Callable[[str], None]) -> dict[str, Losses]:
-    """The untimed runs that record gradients; returns every contender's loss curve."""
-    curves = {}
-    config = parity_config(plan)
-    words = [
-        *("--train.epochs", str(config.train.epochs)),
-        *("--train.iterations_per_epoch", str(config.train.iterations_per_epoch)),
-        *("--train.record_gradients", json.dumps(config.train.record_gradients)),
-        *("--train.evaluate_every", "0"),
-    ]
-    for contender in plan.contenders:
-        on_run(f"{contender.label}, parity")
-        summary = _run(plan, contender, None, words)
-        curves[contender.label] = _curve(summary)
-    return curves
-
-
-def check_parity(plan: Plan, curves: Mapping[str, Losses]) -> tuple[EngineParity, ...]:
-    """Compare the recorded gradients with the single-process ones, and losses with each other.
-
-    An approximate engine has batches of its own: its gradient is compared on these, and its losses
-    with no other engine's.
-    """
-    config = parity_config(plan)
-    device = choose_device(config.train.device, local_ranks=plan.world)
-    references: dict[str, Reference] = {}
-    found = []
-    for contender in plan.contenders:
-        batches = "exact" if contender.exact else contender.engine
-        if batches not in references:
-            own = contender.configure(config)
-            references[batches] = Reference(own, plan.graph, plan.world, device)
-        recorded = read_recorded(plan.run_dir(contender, None) / GRADIENTS_FOLDER)
-        expected = config.train.record_gradients
-        if [moment.step for moment in recorded] != expected:
-            raise RequestError(
-                f"{contender.label}: expected recorded gradients of iterations {expected}, found "
-                f"{[moment.step for moment in recorded]}"
-            )
-        parity = check_engine(contender.label, config.train.dtype, references[batches], recorded)
-        curve = curves[contender.label]
-        found.append(_with_losses(parity, curve, curves[_compared_with(plan, contender)]))
-    return tuple(found)
-
-
-def run_rounds(
-    plan: Plan, say: Say, on_run: Callable[[str], None]
-) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
-    """The timed runs, engines in turns; returns their entries in results.json and summaries."""
-    entries: list[dict[str, Any]] = []
-    summaries: list[Mapping[str, Any]] = []
-    for index in range(plan.rounds):
-        for contender in plan.order(index):
-            on_run(f"{contender.label}, round {index + 1} of {plan.rounds}")
-            summary = _run(plan, contender, index, [])
-            seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
-            say(f"round {index + 1}/{plan.rounds}  {contender.label}: epochs of {seconds} s")
-            summaries.append(summary)
-            entries.append(run_entry(plan.config, contender, index, summary))
-    return entries, summaries
 
 
 def conclude(
@@ -226,7 +207,8 @@ def conclude(
     entries: Sequence[dict[str, Any]],
     summaries: Sequence[Mapping[str, Any]],
 ) -> Outcome:
-    """Add the timed runs' losses to parity, and assemble the results."""
+    """Compare the losses of all runs, those of exact engines with each other's, and assemble the
+    results."""
     curves: dict[str, list[Losses]] = {}
     for entry, summary in zip(entries, summaries, strict=True):
         curves.setdefault(entry["label"], []).append(_curve(summary))
@@ -240,31 +222,15 @@ def conclude(
     return Outcome(results, tuple(final))
 
 
-def parity_config(plan: Plan) -> Config:
-    """The short run whose first, middle and last gradients are recorded."""
-    epochs = min(plan.config.train.epochs, PARITY_EPOCHS)
-    iterations = min(plan.iterations, PARITY_ITERATIONS)
-    last = epochs * iterations - 1
-    return _changed(
-        plan.config,
-        train={
-            "epochs": epochs,
-            "iterations_per_epoch": iterations,
-            "record_gradients": sorted({0, last // 2, last}),
-            "evaluate_every": 0,
-        },
-    )
-
-
 def describe_reference(plan: Plan) -> str:
     """In words: what parity was measured against."""
-    config = parity_config(plan)
-    compared = COMPARED_LOSSES[config.train.dtype]
-    moments = ", ".join(str(step) for step in config.train.record_gradients)
+    dtype = plan.config.train.dtype
+    compared = COMPARED_LOSSES[dtype]
+    moments = ", ".join(str(step) for step in plan.recorded)
     which = f"the first {compared}" if compared else "all"
     return (
-        f"gradients: one process, {config.train.dtype}, all roots of the global batch in one "
-        f"pass, at iterations {moments} of a parity run; losses: the same, and "
+        f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
+        f"iterations {moments} of the first round; losses: the same, and "
         f"{_compared_with(plan, None)}'s over {which} iterations"
     )
 
@@ -290,15 +256,13 @@ def _compared_with(plan: Plan, contender: Contender | None) -> str:
     return next((each for each in plan.contenders if each.exact), plan.contenders[0]).label
 
 
-def _run(
-    plan: Plan, contender: Contender, round_index: int | None, words: Sequence[str]
-) -> dict[str, Any]:
-    which = "parity run" if round_index is None else f"round {round_index + 1}"
+def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:
+    recorded = plan.recorded if round_index == 0 else []
     return plan.train(
-        f"{contender.label}, {which}",
+        f"{contender.label}, round {round_index + 1}",
         plan.out / CONFIG_FILE,
         plan.run_dir(contender, round_index),
-        [*contender.words, *words],
+        [*contender.words, "--train.record_gradients", json.dumps(recorded)],
         plan.limit,
     )
 

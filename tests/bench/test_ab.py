@@ -20,7 +20,6 @@ from hopper.bench.ab import (
     Plan,
     check_parity,
     conclude,
-    parity_config,
 )
 from hopper.bench.contender import Contender, parse_contenders
 from hopper.bench.picture import PICTURE_FILE
@@ -66,7 +65,7 @@ def test_ends_well_and_leaves_everything(finished: tuple[Path, int]) -> None:
     out, code = finished
     assert code == 0
     assert (out / PICTURE_FILE).read_bytes().startswith(PNG)
-    names = {f"{engine}-{kind}" for engine in ENGINES for kind in ("parity", "round-0")}
+    names = {f"{engine}-round-0" for engine in ENGINES}
     assert {path.name for path in (out / RUNS_FOLDER).iterdir()} == names
     assert not list(out.glob("*.unfinished"))
 
@@ -146,15 +145,6 @@ def again(finished: tuple[Path, int]) -> tuple[Plan, list[dict[str, Any]], list[
     return plan, entries, summaries
 
 
-def _curves(plan: Plan) -> dict[str, list[float]]:
-    curves = {}
-    for contender in plan.contenders:
-        summary = json.loads((plan.run_dir(contender, None) / "summary.json").read_text())
-        losses = [loss for epoch in summary["epochs"] for loss in epoch["iteration_losses"]]
-        curves[contender.label] = losses
-    return curves
-
-
 def _printed(results: dict[str, Any], problems: list[str]) -> str:
     console = Console(width=120, record=True, quiet=True)
     with console.capture() as captured:
@@ -168,9 +158,8 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], factor: float, tmp_path: Path
 ) -> None:
     plan, entries, summaries = again
-    curves = _curves(plan)
-    last = parity_config(plan).train.record_gradients[-1]
-    path = plan.run_dir(Contender.parse("hop"), None) / "gradients" / f"step-{last}.safetensors"
+    last = plan.recorded[-1]
+    path = plan.run_dir(Contender.parse("hop"), 0) / "gradients" / f"step-{last}.safetensors"
     whole = path.read_bytes()
     with safe_open(str(path), framework="pt") as file:
         facts = file.metadata()
@@ -179,7 +168,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     tensors[name] = tensors[name] * factor
     try:
         save_file(tensors, str(path), metadata=facts)
-        parity = check_parity(plan, curves)
+        parity = check_parity(plan)
     finally:
         path.write_bytes(whole)
     outcome = conclude(plan, parity, entries, summaries)
@@ -192,7 +181,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     shown = written["parity"]["max_relative_gradient_difference"]["hop"]
     assert shown == "nan" if math.isnan(factor) else shown > 1e-3
     # Nothing else was wrong.
-    sound = conclude(plan, check_parity(plan, curves), entries, summaries)
+    sound = conclude(plan, check_parity(plan), entries, summaries)
     assert sound.problems == []
     assert "refused" not in _printed(sound.results, [])
 
@@ -201,8 +190,7 @@ def test_a_loss_that_leaves_the_others_is_found(
     again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
     plan, entries, summaries = again
-    curves = _curves(plan)
-    parity = check_parity(plan, curves)
+    parity = check_parity(plan)
     summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.001
     outcome = conclude(plan, parity, entries, summaries)
     assert len(outcome.problems) == 1

@@ -356,8 +356,8 @@ def test_what_is_killed_on_a_host_is_named(
 def test_a_run_on_hosts_past_its_deadline_is_ended(
     train: Callable[..., dict[str, Any]], config_file: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(DeadlineExceeded, match=r"hop, parity run: training .* within 4 s"):
-        train("hop, parity run", config_file, tmp_path / "run", ENDLESS, 4.0)
+    with pytest.raises(DeadlineExceeded, match=r"hop, round 1: training .* within 4 s"):
+        train("hop, round 1", config_file, tmp_path / "run", ENDLESS, 4.0)
     assert processes_naming(str(tmp_path)) == []
 
 

@@ -31,8 +31,9 @@ class Side(NamedTuple):
     label: str
 
     def contender(self, found: int | None = None) -> Contender:
-        """The contender; ``found`` fills in what an adaptive run settled on."""
-        return Contender.parse(self.label.replace(FOUND, str(0 if found is None else found)))
+        """The contender; ``found`` fills in what an adaptive run settled on. To dissolve no time
+        step is not to merge."""
+        return Contender.parse(self.label.replace(FOUND, str(found) if found else "off"))
 
 
 Result = Mapping[str, Any]

@@ -57,8 +57,7 @@ class Job:
     @property
     def runs_by_cell(self) -> int:
         """Training runs of one cell of a grid."""
-        sides = len(self.experiment.sides)
-        return sides * (1 + self.rounds) + int(self.experiment.looks_for_merge)
+        return len(self.experiment.sides) * self.rounds + int(self.experiment.looks_for_merge)
 
     @property
     def total_runs(self) -> int:
@@ -159,7 +158,10 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
         found = scout["dissolve"] if scout is not None else 0
         sides = {side.role: side.contender(found) for side in experiment.sides}
-        plan = replace(plan, contenders=tuple(sides.values()))
+        contenders = tuple(dict.fromkeys(sides.values()))
+        for _ in range((len(sides) - len(contenders)) * job.rounds):
+            begin("no time step is dissolved, so that two sides are one")
+        plan = replace(plan, contenders=contenders)
         outcome = run_ab(plan, job.progress.say, begin)
     outcome.results["machine"]["emulation"] = emulation
     model = make_model(config, graph.schema)
@@ -172,7 +174,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }
-    _write_config(job, cell, [contender.label for contender in sides.values()])
+    _write_config(job, cell, [contender.label for contender in contenders])
     return job.keep(cell, record)
 
 
