@@ -14,7 +14,7 @@ from hopper.bench.paper import accuracy, grid
 from hopper.bench.paper.cells import Grid
 from hopper.bench.paper.experiment import Experiment, Published
 from hopper.bench.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
-from hopper.bench.paper.hopgnn import ALL, BASE, EXPERIMENTS
+from hopper.bench.paper.hopgnn import ALL, BASE, EXPERIMENTS, PG
 from hopper.bench.paper.job import make_job, run_job
 from hopper.bench.paper.options import Options
 from hopper.bench.paper.page import PAGE_FILE, PICTURE_FILE
@@ -41,14 +41,14 @@ class Told:
 
 
 def make_experiment(models: tuple[str, ...] = ("sage",)) -> Experiment:
-    """Model-centric against hop, whose merging is looked for; two layers of fanout 4."""
+    """Model-centric against hop, also with the merging that is looked for; two layers."""
     return Experiment(
         name="tiny",
         title="A tiny grid",
         published=(Published("section 1", "something", "1 x"),),
         grid=Grid((), models, hidden=(8,), layers=2, fanouts=(4,)),
         tables=(speed_table, rows_table, bytes_table, memory_table),
-        sides=(BASE, ALL),
+        sides=(BASE, PG, ALL),
         comparisons=((ALL.role, BASE.role),),
         draw=EXPERIMENTS["hopgnn-fig13"].draw,
         rounds=1,
@@ -89,7 +89,7 @@ def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Opti
     assert result["versions"]["torch"]
     # An adaptive run, and one of each side.
     job = make_job(make_experiment(), options, told.progress)
-    assert len(told.begun) == job.total_runs == 3
+    assert len(told.begun) == job.total_runs == 4
     assert all(name.startswith(f"{CELL}: ") for name in told.begun)
 
 
@@ -134,7 +134,8 @@ def test_the_configuration_can_be_run_by_hand(
     assert (options.work / config.data.partitioned / "partition.json").is_file()
     assert str(options.work) not in file.read_text()
     label = finished[0]["cells"][0]["sides"]["All"]["label"]
-    assert f"--engines model_centric,{label} --rounds 1" in file.read_text()
+    sides = dict.fromkeys(("model_centric", "hop:merge=off", label))
+    assert f"--engines {','.join(sides)} --rounds 1" in file.read_text()
 
 
 @pytest.mark.usefixtures("finished")

@@ -151,8 +151,8 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     if folder.exists():
         # What an interrupted or differently asked run has left.
         shutil.rmtree(folder)
-    labels = [side.contender(0).label for side in experiment.sides]
-    plan = make_plan(config, labels, folder / "ab", job.rounds)
+    labels = dict.fromkeys(side.contender().label for side in experiment.sides)
+    plan = make_plan(config, list(labels), folder / "ab", job.rounds)
     begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
     with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
