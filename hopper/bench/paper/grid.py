@@ -182,8 +182,8 @@ def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> d
     """One adaptive run, long enough to settle; what it found is then compared as a fixed number."""
     begin("hop, looking for the number of time steps")
     adaptive = AdaptiveMerge(plan.world - 1)
-    words = ["--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={plan.world + 1}"]
-    config, limit = plan.out / CONFIG_FILE, plan.limit * (plan.world + 1)
+    words = ["--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={plan.world + 2}"]
+    config, limit = plan.out / CONFIG_FILE, plan.limit * (plan.world + 2)
     summary = plan.train("hop, adaptive", config, folder / "scout", words, limit)
     for epoch in summary["epochs"]:
         adaptive.epoch_ended(epoch["typical_seconds"])
