@@ -145,23 +145,39 @@ class Cluster:
         """
         if self.world == 1:
             return [parts[0]]
-        row_shape = parts[0].shape[1:]
-        received = parts[0].new_empty((sum(counts), *row_shape))
-        sent = torch.cat(list(parts)).contiguous()
-        with self.watched(operation):
-            self._wait(
-                dist.all_to_all_single(
-                    received,
-                    sent,
-                    output_split_sizes=list(counts),
-                    input_split_sizes=[len(part) for part in parts],
-                    async_op=True,
-                )
-            )
-        for rank, part in enumerate(parts):
-            if self.server_of(rank) != self.server:
-                self.traffic.count(cause, part.nbytes)
+        sent = torch.cat(list(parts))
+        lengths = [len(part) for part in parts]
+        received = self.start_exchange(sent, lengths, counts, cause, operation).finish()
         return list(received.split(list(counts)))
+
+    def start_exchange(
+        self,
+        sent: Tensor,
+        lengths: Sequence[int],
+        counts: Sequence[int],
+        cause: Cause,
+        operation: str,
+    ) -> Exchange:
+        """Begin to send ``lengths[r]`` rows to every rank r, those of rank 0 first, and to receive
+        ``counts[r]`` from it. ``sent`` must not change before :meth:`Exchange.finish`.
+        """
+        sent = sent.contiguous()
+        if self.world == 1:
+            return Exchange(self, None, sent, sent, operation)
+        received = sent.new_empty((sum(counts), *sent.shape[1:]))
+        with self.watched(operation):
+            work = dist.all_to_all_single(
+                received,
+                sent,
+                output_split_sizes=list(counts),
+                input_split_sizes=list(lengths),
+                async_op=True,
+            )
+        row = sent[:1].nbytes if len(sent) else 0
+        for rank, length in enumerate(lengths):
+            if self.server_of(rank) != self.server:
+                self.traffic.count(cause, length * row)
+        return Exchange(self, work, sent, received, operation)
 
     @contextmanager
     def watched(self, operation: str) -> Iterator[None]:
@@ -184,6 +200,11 @@ class Cluster:
         """Count a point-to-point message if it leaves the server."""
         if self.server_of(destination) != self.server:
             self.traffic.count(cause, nbytes)
+
+    def wait(self, work: dist.Work | None, operation: str) -> None:
+        """Wait for a collective that was begun; None has ended."""
+        with self.watched(operation):
+            self._wait(work)
 
     def _wait(self, work: dist.Work | None) -> None:
         if work is not None:
@@ -228,6 +249,37 @@ class Cluster:
         except (RuntimeError, dist.DistError):
             # The store is gone too, with the process that held it.
             return ranks
+
+
+class Exchange:
+    """Rows under way between all ranks."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        work: dist.Work | None,
+        sent: Tensor,
+        received: Tensor,
+        operation: str,
+    ) -> None:
+        self._cluster = cluster
+        self._work = work
+        # Kept alive for as long as it is read.
+        self._sent: Tensor | None = sent
+        self._operation = operation
+        self.received = received
+        """[sum of counts, ...]; to be read only after :meth:`finish`"""
+
+    def finish(self) -> Tensor:
+        """Wait for the rows: those of rank 0 first.
+
+        Raises
+        ------
+        DeadlineExceeded, RankLost: names this rank, the operation and the limit.
+        """
+        work, self._work, self._sent = self._work, None, None
+        self._cluster.wait(work, self._operation)
+        return self.received
 
 
 def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) -> tuple[int, int]:

@@ -33,6 +33,8 @@ class RunLog:
         """``path`` None keeps the sums and writes nothing; ``append`` keeps what it holds."""
         self._opened = time.perf_counter()
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self._within = 0.0
+        """seconds of the stages that lay within the one under way"""
         self._context: dict[str, Any] = {}
         self._file: TextIO | None = None
         if path is not None:
@@ -64,13 +66,19 @@ class RunLog:
 
     @contextmanager
     def stage(self, name: Stage, **fields: Any) -> Iterator[dict[str, Any]]:
-        """Time a stage; fields put into the yielded dictionary are logged with it."""
+        """Time a stage; fields put into the yielded dictionary are logged with it.
+
+        A stage may lie within another: its span does too, but its seconds are added to its own sum
+        alone.
+        """
         start = time.perf_counter()
+        before, self._within = self._within, 0.0
         try:
             yield fields
         finally:
             seconds = time.perf_counter() - start
-            self._seconds[name] += seconds
+            self._seconds[name] += seconds - self._within
+            self._within = before + seconds
             self._write({"span": name, "start": start - self._opened, "seconds": seconds, **fields})
 
     def event(self, name: str, **fields: Any) -> None:

@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-ENGINES = ("model_centric", "hop", "zero_hop", "locality")
-ENGINES_NOT_BUILT = ("naive", "cooperative", "p3", "raf")
+ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "locality")
+ENGINES_NOT_BUILT = ("naive", "p3", "raf")
 
 SAMPLERS = ("node", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.

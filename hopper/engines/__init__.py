@@ -1,5 +1,6 @@
 """The engines: one gradient, different traffic (design.md, "The engines")."""
 
+from hopper.engines.cooperative import Cooperative
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.hop import Hop
 from hopper.engines.locality import Locality
@@ -7,11 +8,12 @@ from hopper.engines.model_centric import ModelCentric
 from hopper.engines.zero_hop import ZeroHop
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop, Locality)
+    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop, Cooperative, Locality)
 }
 
 __all__ = [
     "ENGINE_CLASSES",
+    "Cooperative",
     "Engine",
     "Hop",
     "Locality",

@@ -67,22 +67,22 @@ class GroupTrainer:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         self._log = log
         self.objective = objective
         self._micro_batch = micro_batch
-        self._dtype = dtype
+        self.dtype = dtype
         self._device = device
 
     @property
     def node_type(self) -> str:
         """The node type of roots and input rows."""
-        return self._sampler.target
+        return self.sampler.target
 
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
         """The subgraphs of a group, one per pass; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
-            return [self._sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
+            return [self.sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
 
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> PregatheredRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them."""
@@ -101,8 +101,8 @@ class GroupTrainer:
         """Gather what one pass over a subgraph needs."""
         nodes = subgraph.nodes[self.node_type]
         with self._log.stage("gather", rows=int(nodes.size)):
-            inputs = self._read(rows, "features", nodes).to(self._dtype)
-            labels = self._read(rows, "labels", nodes[: subgraph.num_roots])
+            inputs = self.read_rows(rows, "features", nodes).to(self.dtype)
+            labels = self.read_rows(rows, "labels", nodes[: subgraph.num_roots])
         return Pass(subgraph, inputs, self.objective.shaped(labels))
 
     def train(
@@ -124,6 +124,7 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def _read(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
+    def read_rows(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
+        """[n, ...]: rows of nodes, on the device that trains."""
         found = torch.from_numpy(rows.gather(kind, self.node_type, ids))
         return found.to(self._device, non_blocking=True)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.features.copy_rows import copy_rows
 from hopper.features.source import RowKind
 from hopper.partition import PartitionedGraph
 
@@ -22,15 +23,29 @@ class LocalRows:
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`; an id of another server is an error."""
-        table = self.table(kind, node_type)
-        rows = self._graph.book.row(node_type, ids)
-        homes = self._graph.book.home(node_type, ids)
-        if (homes != self._server).any():
-            wrong = ids[homes != self._server][0]
+        return np.take(self.table(kind, node_type), self._rows(kind, node_type, ids), axis=0)
+
+    def fill(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        """See :class:`RowFiller`."""
+        rows = self._rows(kind, node_type, ids)
+        copy_rows(self.table(kind, node_type), rows, out, places)
+
+    def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64: the local rows of ids, all of this server."""
+        first, stop = self._graph.book.range(node_type, self._server)
+        away = (ids < first) | (ids >= stop)
+        if away.any():
             raise GraphError(
-                f"{kind}/{node_type}: node {wrong} is not stored on server {self._server}"
+                f"{kind}/{node_type}: node {ids[away][0]} is not stored on server {self._server}"
             )
-        return np.take(table, rows, axis=0)
+        return ids - first
 
     def table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[rows, dim] memory map of this server's rows."""

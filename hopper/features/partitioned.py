@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.features.local import LocalRows
-from hopper.features.source import FeatureSource, RowKind
+from hopper.features.remote import RemoteRows
+from hopper.features.source import RowFiller, RowKind
 from hopper.partition import PartitionedGraph
 
 
@@ -37,12 +39,13 @@ class PartitionedRows:
     remote: where rows of other servers come from; None where there is one server only.
     """
 
-    def __init__(self, graph: PartitionedGraph, server: int, remote: FeatureSource | None) -> None:
+    def __init__(self, graph: PartitionedGraph, server: int, remote: RemoteRows | None) -> None:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
         self.remote = remote
         self.rows = RowCounts()
+        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="remote-rows")
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
@@ -63,9 +66,12 @@ class PartitionedRows:
         node_type: str,
         ids: NDArray[np.int64],
         local: NDArray[np.bool_],
-        remote: FeatureSource | None,
+        remote: RowFiller | None,
     ) -> NDArray[Any]:
-        """:meth:`gather`, with ``local`` known and remote rows taken from ``remote``."""
+        """:meth:`gather`, with ``local`` known and remote rows taken from ``remote``.
+
+        Local rows are copied while remote ones are on their way.
+        """
         away = np.flatnonzero(~local)
         if kind == "features":
             self.rows.local += int(ids.size - away.size)
@@ -77,10 +83,15 @@ class PartitionedRows:
                 f"{kind}/{node_type}: node {ids[away[0]]} is not stored on the only server"
             )
         here = np.flatnonzero(local)
-        fetched = remote.gather(kind, node_type, ids[away])
-        out = np.empty((ids.size, fetched.shape[1]), fetched.dtype)
-        out[away] = fetched
-        out[here] = self.local.gather(kind, node_type, ids[here])
+        table = self.local.table(kind, node_type)
+        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        coming = self._fetcher.submit(remote.fill, kind, node_type, ids[away], out, away)
+        try:
+            self.local.fill(kind, node_type, ids[here], out, here)
+        finally:
+            # Nothing may be written to the table behind an error's back.
+            wait([coming])
+        coming.result()
         return out
 
     def take_rows(self) -> RowCounts:

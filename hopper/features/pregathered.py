@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.features.copy_rows import copy_rows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.source import RowKind
 
@@ -54,10 +55,17 @@ class _Held:
         self._ids = ids
         self._rows = rows
 
-    def gather(self, _kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        places = np.searchsorted(self._ids, ids)
-        found = self._ids[np.minimum(places, self._ids.size - 1)] if self._ids.size else ids - 1
+    def fill(
+        self,
+        _kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        rows = np.searchsorted(self._ids, ids)
+        found = self._ids[np.minimum(rows, self._ids.size - 1)] if self._ids.size else ids - 1
         if self._rows is None or (found != ids).any():
             wrong = ids[found != ids][0]
             raise GraphError(f"features/{node_type}: node {wrong} was not pre-gathered")
-        return self._rows[places]
+        copy_rows(self._rows, rows, out, places)

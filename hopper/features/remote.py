@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -61,20 +61,46 @@ class RemoteRows:
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""
         homes = self._graph.book.home(node_type, ids)
-        order = np.argsort(homes, kind="stable")
-        bounds = np.searchsorted(homes[order], np.arange(self._graph.book.servers + 1)).tolist()
-        # Where ids already stand by home, a reply fills one slice instead of scattered rows.
-        in_order = bool((homes[1:] >= homes[:-1]).all())
-        wanted: dict[int, NDArray[np.int64]] = {}
-        places: dict[int, slice | NDArray[np.int64]] = {}
-        for server, (start, stop) in enumerate(pairwise(bounds)):
-            if stop > start:
-                wanted[server] = ids[order[start:stop]]
-                places[server] = slice(start, stop) if in_order else order[start:stop]
         out = self._empty(kind, node_type, len(ids))
+        if (homes[1:] >= homes[:-1]).all():
+            # Where ids already stand by home, a reply fills one slice instead of scattered rows.
+            by_server = self._by_server(homes)
+            wanted = {server: ids[part] for server, part in by_server}
+            self._fetch(kind, node_type, wanted, out, dict(by_server))
+        else:
+            self.fill(kind, node_type, ids, out, np.arange(ids.size))
+        return out
+
+    def fill(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        """See :class:`RowFiller`."""
+        homes = self._graph.book.home(node_type, ids)
+        order = np.argsort(homes, kind="stable")
+        parts = [(server, order[part]) for server, part in self._by_server(homes[order])]
+        wanted = {server: ids[part] for server, part in parts}
+        self._fetch(kind, node_type, wanted, out, {server: places[part] for server, part in parts})
+
+    def _by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
+        """The stretch of every server that occurs in ascending homes."""
+        bounds = np.searchsorted(homes, np.arange(self._graph.book.servers + 1)).tolist()
+        return [(i, slice(a, b)) for i, (a, b) in enumerate(pairwise(bounds)) if b > a]
+
+    def _fetch(
+        self,
+        kind: RowKind,
+        node_type: str,
+        wanted: Mapping[int, NDArray[np.int64]],
+        out: NDArray[Any],
+        places: Mapping[int, slice | NDArray[np.int64]],
+    ) -> None:
         with _mapped_errors():
             self._client.fetch_rows(kind, node_type, wanted, out, places)
-        return out
 
     def close(self) -> None:
         """Close the connections."""

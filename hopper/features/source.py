@@ -10,6 +10,33 @@ from numpy.typing import NDArray
 RowKind = Literal["features", "labels"]
 
 
+class RowFiller(Protocol):
+    """Writes rows to given places of a table."""
+
+    def fill(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        """Read rows straight into a table.
+
+        Parameters
+        ----------
+        ids: [n] int64 global ids, repeats allowed, n may be 0.
+        out: [rows, dim], C-contiguous, of the dtype that is stored. After an error its content is
+            undefined.
+        places: [n] int64, distinct rows of ``out``.
+
+        Raises
+        ------
+        As :meth:`FeatureSource.gather`.
+        """
+        ...
+
+
 class FeatureSource(Protocol):
     """Reads rows by global id. One conformance suite tests every implementation."""
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import Algebra, Layer
-from hopper.ops import weighted_sum
+from hopper.models.layer import SumLayer
 
 
-class GCNLayer(Layer):
+class GCNLayer(SumLayer):
     """Degree-normalised sum over neighbours and the node itself.
 
     With full-graph degrees d, ``sum_u h_u W / sqrt((d_out(u) + 1)(d_in(v) + 1)) +
@@ -31,8 +29,7 @@ class GCNLayer(Layer):
     project_first: overrides the choice of order.
     """
 
-    algebra: ClassVar[Algebra] = "sum"
-    reads_destination: ClassVar[bool] = True
+    reads_destination = True
 
     def __init__(
         self,
@@ -53,15 +50,15 @@ class GCNLayer(Layer):
         """[n, out_dim] where W comes first, else the rows themselves."""
         return h_src @ self.weight if self.project_first else h_src
 
-    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: :meth:`neighbor_sum` plus :meth:`self_term`."""
-        return self.neighbor_sum(block, z_src) + self.self_term(block, h_dst)
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
+        source = (block.src_out_degree + 1).double().rsqrt()
+        target = (block.dst_in_degree + 1).double().rsqrt()
+        per_edge = target.repeat_interleave(block.sampled_degree(), output_size=block.num_edges)
+        weights = block.inverse_probability(torch.float64) * per_edge
+        return (weights * source.index_select(0, block.indices)).to(dtype)
 
-    def neighbor_sum(self, block: Block, z_src: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: the part of the aggregation that reads edges."""
-        return weighted_sum(block, z_src, edge_weights(block, z_src.dtype))
-
-    def self_term(self, block: Block, h_dst: Tensor) -> Tensor:
+    def own_term(self, block: Block, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: each destination's own row over its degree plus one."""
         share = (block.dst_in_degree + 1).double().reciprocal().to(h_dst.dtype)
         return self.project(h_dst) * share.unsqueeze(-1)
@@ -85,12 +82,3 @@ class GCN(GNN):
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)
-
-
-def edge_weights(block: Block, dtype: torch.dtype) -> Tensor:
-    """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
-    source = (block.src_out_degree + 1).double().rsqrt()
-    target = (block.dst_in_degree + 1).double().rsqrt()
-    per_edge = target.repeat_interleave(block.sampled_degree(), output_size=block.num_edges)
-    weights = block.inverse_probability(torch.float64) * per_edge
-    return (weights * source.index_select(0, block.indices)).to(dtype)

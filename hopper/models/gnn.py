@@ -55,6 +55,12 @@ class GNN(nn.Module):
             h = self.step(index, block, h)
         return h
 
+    def layer(self, index: int) -> Layer:
+        """One layer of the stack."""
+        found = self.layers[index]
+        assert isinstance(found, Layer)
+        return found
+
     def step(self, index: int, block: Block, h_src: Tensor) -> Tensor:
         """[num_dst, width]: everything of layer ``index`` on one block (layer-wise inference).
 

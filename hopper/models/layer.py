@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
+from hopper.ops import weighted_sum
 
 Algebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -51,3 +53,43 @@ class Layer(nn.Module):
         h_dst: [num_dst, in_dim].
         """
         return self.update(h_dst, self.aggregate(block, self.project(h_src), h_dst))
+
+
+class SumLayer(Layer):
+    """A layer that adds its neighbours up, each times a weight that no row decides.
+
+    Then what several neighbours send to a destination can be added where they live, and one row
+    sent instead of several. ``project`` must be linear and without bias, so that it may come before
+    or after the sum.
+    """
+
+    algebra: ClassVar[Algebra] = "sum"
+    reads_destination: ClassVar[bool] = False
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]: the weight of each message; depends on the block alone."""
+        raise NotImplementedError(f"{type(self).__name__} defines no edge_weights()")
+
+    def own_term(self, block: Block, h_dst: Tensor) -> Tensor | None:
+        """[num_dst, width of z_src]: what a destination adds of its own; None = nothing.
+
+        Parameters
+        ----------
+        h_dst: [num_dst, in_dim], before projection.
+        """
+        return None
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, width of z_src]: :meth:`combine` with the layer's own weights."""
+        return self.combine(block, z_src, self.edge_weights(block, z_src.dtype), h_dst)
+
+    def combine(self, block: Block, z_src: Tensor, weights: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, width of z_src]: the weighted sum of sources, plus :meth:`own_term`.
+
+        Parameters
+        ----------
+        weights: [edges]. A source may also be a partial sum, with weight 1.
+        """
+        combined = weighted_sum(block, z_src, weights)
+        own = self.own_term(block, h_dst)
+        return combined if own is None else combined + own

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import Algebra, Layer
-from hopper.ops import copy_mean, weighted_sum
+from hopper.models.layer import Algebra, SumLayer
+from hopper.ops import copy_mean
 
 
-class SAGELayer(Layer):
+class SAGELayer(SumLayer):
     """``W_self h_v + W_neigh mean(h_u) + b`` over the sampled in-neighbours u of v.
 
     The mean of no neighbours is zero. Where the sampler draws some neighbours of v with a higher
@@ -29,7 +29,6 @@ class SAGELayer(Layer):
     """
 
     algebra: ClassVar[Algebra] = "mean"
-    reads_destination: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -57,7 +56,11 @@ class SAGELayer(Layer):
         """[num_dst, width of z_src]: the mean over sampled in-neighbours."""
         if block.equally_likely:
             return copy_mean(block, z_src)
-        return weighted_sum(block, z_src, block.mean_weights(z_src.dtype))
+        return super().aggregate(block, z_src, h_dst)
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]: those of a mean."""
+        return block.mean_weights(dtype)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, bias, activation."""

@@ -1,12 +1,14 @@
 """Validation and test scores by layer-wise inference over full neighbourhoods.
 
 Each layer is computed once for every node that the scored nodes depend on, by the rank that owns
-it; between layers ranks exchange the hidden rows that cross servers. No sampling, no dropout.
+it. What other ranks read of a node is sent to them, projected where that makes it narrower, so no
+row of features crosses a link unless it is narrower than a hidden one. No sampling, no dropout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numba
@@ -17,9 +19,11 @@ from torch import Tensor
 
 from hopper.cluster import Cluster, owned_range
 from hopper.features import PartitionedRows
+from hopper.graph.block import Block
 from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import GNN, Objective
+from hopper.partials import Wire, choose_wires
 from hopper.partition import PartitionedGraph
 
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
@@ -97,49 +101,78 @@ class Evaluator:
         return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
 
     def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
-        plan = self._plan(split)
-        hidden: Tensor | None = None
-        known = np.empty(0, np.int64)
-        for layer, mine in enumerate(plan):
-            if hidden is not None:
-                known, hidden = self._with_remote(known, hidden, mine)
-            computed = self._layer(model, layer, mine, known, hidden)
-            known, hidden = mine, computed
-        assert hidden is not None
-        return known, hidden.reshape(known.size, -1 if known.size else self._classes)
+        first, *plan = self._plan(split)
+        known = _Rows(first, None)
+        wires = choose_wires(model, self._feature_dim, gradients=False)
+        for layer, (mine, wire) in enumerate(zip(plan, wires, strict=True)):
+            known = _Rows(mine, self._layer(model, layer, mine, known, wire))
+        assert known.values is not None
+        return known.ids, known.values.reshape(known.ids.size, self._classes)
 
     def _layer(
-        self,
-        model: GNN,
-        layer: int,
-        mine: NDArray[np.int64],
-        known: NDArray[np.int64],
-        hidden: Tensor | None,
+        self, model: GNN, index: int, mine: NDArray[np.int64], own: _Rows, wire: Wire
     ) -> Tensor:
-        """[mine, width]: one layer of this rank's nodes, in chunks of bounded memory."""
-        width = hidden.shape[1] if hidden is not None else self._feature_dim
+        """[mine, width]: one layer of this rank's nodes, in chunks of bounded memory.
+
+        Parameters
+        ----------
+        own: rows of this rank's nodes from the layer before; of all that any rank reads.
+        """
+        layer = model.layer(index)
+        ready = [
+            layer.project(rows) if wire.projected else rows
+            for rows in self._prepared(model, index, own)
+        ]
+        sources = self._with_remote(own.ids, torch.cat(ready), mine)
         outputs = []
-        for chunk in self._chunks(mine, width):
+        for chunk in self._chunks(mine, wire.width):
             # Draws do not matter where all neighbours are taken.
             subgraph = self._sampler(1).sample(chunk, 0, 0)
-            ids = subgraph.nodes[self._target]
-            if hidden is None:
-                inputs = self._inputs(ids)
-            else:
-                places = torch.from_numpy(np.searchsorted(known, ids))
-                inputs = hidden.index_select(0, places.to(hidden.device))
+            z_src = sources.of(subgraph.nodes[self._target])
+            if not wire.projected:
+                z_src = layer.project(z_src)
             (block,) = subgraph.blocks(self._cluster.device)
-            outputs.append(model.step(layer, block, inputs))
-        if outputs:
-            return torch.cat(outputs)
-        return torch.empty((0, 0), dtype=self._dtype, device=self._cluster.device)
+            h_dst = self._stored(own, chunk)
+            ready_dst = model.prepare(index, self._alone(chunk), h_dst)
+            combined = layer.aggregate(block, z_src, ready_dst)
+            out = layer.update(ready_dst, combined)
+            outputs.append(model.finish(index, block, h_dst, out))
+        return torch.cat(outputs)
+
+    def _prepared(self, model: GNN, index: int, own: _Rows) -> Iterator[Tensor]:
+        """A layer's input rows of this rank's nodes, chunk after chunk; one at least."""
+        width = own.values.shape[1] if own.values is not None else self._feature_dim
+        limit = max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+        for start in range(0, max(1, own.ids.size), limit):
+            chunk = own.ids[start : start + limit]
+            yield model.prepare(index, self._alone(chunk), self._stored(own, chunk))
+
+    def _stored(self, own: _Rows, ids: NDArray[np.int64]) -> Tensor:
+        """[n, width]: rows of this rank's nodes from the layer before; input rows at first."""
+        return self._inputs(ids) if own.values is None else own.of(ids)
+
+    def _alone(self, ids: NDArray[np.int64]) -> Block:
+        """A block of nodes and no edges: what rows are prepared with one by one."""
+        none = torch.empty(0, dtype=torch.int64)
+        return Block(
+            self._relation,
+            num_src=ids.size,
+            num_dst=0,
+            indptr=torch.zeros(1, dtype=torch.int64),
+            indices=none,
+            positions=none,
+            src_original=torch.from_numpy(self._graph.original_ids(self._target)[ids]),
+            dst_original=none,
+            src_out_degree=torch.from_numpy(self._topology.out_degrees[ids]),
+            dst_in_degree=none,
+        ).to(self._cluster.device)
 
     def _with_remote(
-        self, known: NDArray[np.int64], hidden: Tensor, mine: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], Tensor]:
-        """Add the hidden rows of other ranks' nodes that ``mine`` read; ids ascending."""
+        self, known: NDArray[np.int64], rows: Tensor, mine: NDArray[np.int64]
+    ) -> _Rows:
+        """Add the rows of other ranks' nodes that ``mine`` read."""
         if self._cluster.world == 1:
-            return known, hidden
+            return _Rows(known, rows)
         needed = _in_neighbours(self._topology.indptr, self._topology.indices, mine)
         wanted = [
             needed[np.searchsorted(needed, first) : np.searchsorted(needed, stop)]
@@ -148,22 +181,17 @@ class Evaluator:
             for rank, (first, stop) in enumerate(self._ranges)
         ]
         requests = self._exchange_ids(wanted)
-        # A rank without nodes in a layer does not know the layer's width, so it is agreed on.
-        width = torch.tensor([hidden.shape[1]], dtype=torch.int64)
-        width = self._cluster.all_gather(width, "control", "agreeing on hidden width").max()
-        hidden = hidden.reshape(-1, int(width)).cpu()
-        answers = [
-            hidden.index_select(0, torch.from_numpy(np.searchsorted(known, ids)))
-            for ids in requests
-        ]
-        counts = [ids.size for ids in wanted]
+        held = _Rows(known, rows)
         received = self._cluster.exchange(
-            answers, counts, "partial", "exchanging hidden rows for evaluation"
+            [held.of(ids).cpu() for ids in requests],
+            [ids.size for ids in wanted],
+            "partial",
+            "exchanging rows for evaluation",
         )
         parts = list(zip(wanted, received, strict=True))
-        parts[self._cluster.rank] = (known, hidden)
+        parts[self._cluster.rank] = (known, rows.cpu())
         ids = np.concatenate([part for part, _ in parts])
-        return ids, torch.cat([rows for _, rows in parts]).to(self._cluster.device)
+        return _Rows(ids, torch.cat([part for _, part in parts]).to(self._cluster.device))
 
     def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
@@ -194,7 +222,8 @@ class Evaluator:
         return rows.to(self._cluster.device).to(self._dtype)
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
-        """Per layer, the ids that this rank computes, ascending: what the split depends on."""
+        """The ids whose input rows are read, and those that each layer computes, ascending: this
+        rank's share of what the split depends on."""
         if split not in self._plans:
             needed = np.zeros(self._graph.schema.node_types[self._target].count, np.bool_)
             scored = self._graph.global_ids(self._target)[self._graph.split(split)]
@@ -206,6 +235,7 @@ class Evaluator:
                     self._topology.indptr, self._topology.indices, np.flatnonzero(needed)
                 )
                 needed[reached] = True
+            plan.insert(0, self._first + np.flatnonzero(needed[self._first : self._stop]))
             self._plans[split] = plan
         return self._plans[split]
 
@@ -221,8 +251,10 @@ class Evaluator:
         return self._samplers[hops]
 
     def _chunks(self, ids: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
-        """Split ids so that the input rows of a chunk stay within ``_CHUNK_BYTES``."""
+        """Split ids so that the source rows of a chunk stay within ``_CHUNK_BYTES``; one chunk at
+        least."""
         if ids.size == 0:
+            yield ids
             return
         rows = np.cumsum(self._topology.in_degrees[ids] + 1)
         limit = max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
@@ -230,6 +262,20 @@ class Evaluator:
         bounds = np.unique(np.concatenate([[0], inner, [ids.size]]))
         for start, stop in pairwise(bounds.tolist()):
             yield ids[start:stop]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of nodes: ids [n], ascending, and values [n, ...]; None = the features."""
+
+    ids: NDArray[np.int64]
+    values: Tensor | None
+
+    def of(self, ids: NDArray[np.int64]) -> Tensor:
+        """[m, ...]: the rows of some of the nodes."""
+        assert self.values is not None
+        places = torch.from_numpy(np.searchsorted(self.ids, ids))
+        return self.values.index_select(0, places.to(self.values.device))
 
 
 def _in_neighbours(

@@ -14,7 +14,7 @@ from hopper.partition import partition_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 GLOBAL_BATCH = 16
-ENGINES = ("model_centric", "hop", "zero_hop")
+ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
 
 
 def run_config(

@@ -26,6 +26,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop": {"train": {"engine": "zero_hop"}},
     "locality": {"train": {"engine": "locality"}},
+    "cooperative": {"train": {"engine": "cooperative"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "hop": {"train": {"engine": "hop"}},
     "hop, gradients only": {"train": {"engine": "hop"}, "hop": {"migrate": "gradients"}},
@@ -95,7 +96,12 @@ def cases_of(method: str) -> Iterator[tuple[str, str, str, str]]:
     for engine in ENGINES:
         yield engine, "sage", "smaller than the ranks", "node"
     if method == "metis":
-        main_engines = ("model_centric", "zero_hop in passes", "hop, one step merged")
+        main_engines = (
+            "model_centric",
+            "zero_hop in passes",
+            "hop, one step merged",
+            "cooperative",
+        )
         for engine, model, kind in itertools.product(
             main_engines, ("gcn", "sage", "gat", "film"), ("labor", "layer")
         ):

@@ -1,0 +1,98 @@
+"""Cooperative training: the global batch is one computation, and every node's layer is computed
+once, by its owner (design.md, "cooperative").
+
+What crosses a link is rows of hidden width or their partial sums, and the gradients of these on the
+way back. Input features never travel where they are wider.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.micrograph.route import GlobalBatch
+from hopper.models import GNN
+from hopper.models.layer import SumLayer
+from hopper.partials import IterationPlan, LayerPlan, Planner, RowExchange, choose_wires
+
+
+class Cooperative(Engine):
+    """Each rank computes the nodes it owns, for all ranks.
+
+    Raises
+    ------
+    RequestError: the model is no stack of layers.
+    """
+
+    name = "cooperative"
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__(state)
+        trainer, graph = state.trainer, state.rows.graph
+        node_type = graph.schema.node_types[trainer.node_type]
+        self._wires = choose_wires(state.packed.module, node_type.feature_dim or 0)
+        assert isinstance(state.packed.module, GNN)
+        self._model = state.packed.module
+        self._planner = Planner(
+            trainer.sampler,
+            graph.book,
+            state.cluster,
+            [self._model.layer(index) for index in range(len(self._wires))],
+            self._wires,
+            trainer.dtype,
+        )
+
+    def train_step(self, batch: GlobalBatch) -> StepReport:
+        """See :class:`Engine`."""
+        state = self.state
+        state.packed.clear()
+        roots = batch.homed_at(state.cluster.rank)
+        with state.log.stage("sample", roots=int(roots.size)):
+            plan = self._planner.plan(roots, batch.epoch, batch.iteration)
+        self._compute(plan.to(state.cluster.device), batch)
+        return self.synchronise_and_update(batch)
+
+    def _compute(self, plan: IterationPlan, batch: GlobalBatch) -> None:
+        """Forward and backward, together with the other ranks."""
+        state, trainer = self.state, self.state.trainer
+        with state.log.stage("gather", rows=int(plan.nodes.size)):
+            rows = trainer.read_rows(state.rows, "features", plan.nodes).to(trainer.dtype)
+            stored = trainer.read_rows(state.rows, "labels", plan.nodes[: plan.roots])
+            labels = trainer.objective.shaped(stored)
+        with state.log.stage("compute", roots=plan.roots):
+            for index, layer in enumerate(plan.layers):
+                where = f"epoch {batch.epoch}, iteration {batch.iteration}, layer {index}"
+                rows = self._layer(index, layer, rows, where)
+            loss = trainer.objective.loss_sum(rows, labels) / batch.size
+            loss.backward()
+            state.packed.loss += loss.detach()
+
+    def _layer(self, index: int, plan: LayerPlan, h_own: Tensor, where: str) -> Tensor:
+        """[destinations, width]: the new rows of this rank's destinations.
+
+        Parameters
+        ----------
+        h_own: [num_own, width], this rank's rows of the layer before.
+        """
+        model, block, count = self._model, plan.block, plan.block.num_dst
+        layer = model.layer(index)
+        ready = model.prepare(index, plan.own, h_own)
+        rows = layer.project(ready) if self._wires[index].projected else ready
+        exchange = RowExchange(
+            self.state.cluster,
+            self.state.log,
+            plan.sending.select(rows),
+            plan.sending.lengths,
+            plan.counts,
+            f"exchanging rows, {where}",
+        )
+        rows = torch.cat((rows, exchange.finish()))
+        if not self._wires[index].projected:
+            rows = layer.project(rows)
+        if plan.weights is None:
+            combined = layer.aggregate(block, rows, ready[:count])
+        else:
+            assert isinstance(layer, SumLayer)
+            combined = layer.combine(block, rows, plan.weights, ready[:count])
+        return model.finish(index, block, h_own[:count], layer.update(ready[:count], combined))

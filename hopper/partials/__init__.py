@@ -1,0 +1,8 @@
+"""Rows and partial sums that ranks exchange, and their gradients (design.md, "cooperative")."""
+
+from hopper.partials.exchange import RowExchange
+from hopper.partials.plan import IterationPlan, LayerPlan
+from hopper.partials.planner import Planner
+from hopper.partials.wire import Wire, choose_wires
+
+__all__ = ["IterationPlan", "LayerPlan", "Planner", "RowExchange", "Wire", "choose_wires"]

@@ -1,0 +1,102 @@
+"""What a rank computes, sends and receives in one iteration, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.graph.block import Block
+from hopper.ops import weighted_sum
+
+
+@dataclass
+class Sending:
+    """Which rows go out for a layer, those for rank 0 first.
+
+    Attributes
+    ----------
+    lengths: rows for every rank.
+    rows: [n] int64, the own row that each is; None where some are partial sums.
+    sums: then: destinations are the rows that go out, sources the own rows.
+    weights: [edges of sums], 1 where a row goes out as it is.
+    """
+
+    lengths: list[int]
+    rows: Tensor | None
+    sums: Block | None = None
+    weights: Tensor | None = None
+
+    def select(self, own: Tensor) -> Tensor:
+        """[n, ...]: what goes out, from the own rows [num_own, ...]."""
+        if self.rows is not None:
+            return own.index_select(0, self.rows)
+        assert self.sums is not None
+        assert self.weights is not None
+        return weighted_sum(self.sums, own, self.weights)
+
+
+@dataclass
+class LayerPlan:
+    """One layer's part of a plan.
+
+    Attributes
+    ----------
+    own: this rank's nodes as sources: what their rows are prepared with.
+    block: destinations are this rank's; sources are its own rows and, behind them, what comes from
+        rank 0, from rank 1, ...
+    weights: [edges], where partial sums are among the sources; None = the layer's own.
+    counts: rows from every rank.
+    """
+
+    own: Block
+    block: Block
+    weights: Tensor | None
+    sending: Sending
+    counts: list[int]
+
+
+@dataclass
+class IterationPlan:
+    """A rank's part of one iteration.
+
+    Attributes
+    ----------
+    nodes: [n] int64 global ids of the nodes whose input rows this rank reads, its roots first.
+    roots: how many roots it has.
+    layers: in order of computation.
+    """
+
+    nodes: NDArray[np.int64]
+    roots: int
+    layers: list[LayerPlan]
+
+    def to(self, device: torch.device) -> IterationPlan:
+        """The same plan with its blocks on another device."""
+        if device.type == "cpu":
+            return self
+        layers = []
+        for each in self.layers:
+            sending = each.sending
+            layers.append(
+                LayerPlan(
+                    each.own.to(device),
+                    each.block.to(device),
+                    _to(each.weights, device),
+                    Sending(
+                        sending.lengths,
+                        _to(sending.rows, device),
+                        None if sending.sums is None else sending.sums.to(device),
+                        _to(sending.weights, device),
+                    ),
+                    each.counts,
+                )
+            )
+        return IterationPlan(self.nodes, self.roots, layers)
+
+
+def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if tensor is None else tensor.to(device, non_blocking=True)
