@@ -7,6 +7,7 @@ counted. Messages between ranks are raw tensors: nothing is pickled.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import time
@@ -68,6 +69,8 @@ class Cluster:
         self.traffic = Traffic()
         self._pids: dict[int, int] = {}
         self._store: Any = None
+        # None is the group of all ranks that torch keeps.
+        self._group: dist.ProcessGroup | None = None
         # gloo's ring and the rank after this one: do bytes to it leave the server?
         self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
 
@@ -105,6 +108,25 @@ class Cluster:
             raise ClusterError(f"rank {rank}: {doing}: {error}") from error
         return cluster
 
+    def second_channel(self) -> Cluster:
+        """The same ranks over connections of their own, for another thread; every rank calls it.
+
+        Collectives of one channel must be called in the same order everywhere, those of different
+        channels need not.
+        """
+        channel = copy.copy(self)
+        if self.world > 1:
+            limit = timedelta(seconds=self.timeout)
+            with self.watched("opening a second channel"):
+                channel._group = dist.new_group(backend="gloo", timeout=limit)
+        return channel
+
+    def close(self) -> None:
+        """Close a second channel; every rank calls it."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
+
     def leave(self) -> None:
         """Leave the process group; does nothing for a lone process."""
         if dist.is_initialized():
@@ -119,7 +141,7 @@ class Cluster:
         if self.world == 1:
             return
         with self.watched(operation):
-            self._wait(dist.all_reduce(tensor, async_op=True))
+            self._wait(dist.all_reduce(tensor, group=self._group, async_op=True))
         self._count_ring(cause, 2 * (self.world - 1) * tensor.nbytes // self.world)
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
@@ -128,7 +150,7 @@ class Cluster:
             return tensor[None].clone()
         gathered = [torch.empty_like(tensor) for _ in range(self.world)]
         with self.watched(operation):
-            self._wait(dist.all_gather(gathered, tensor, async_op=True))
+            self._wait(dist.all_gather(gathered, tensor, group=self._group, async_op=True))
         self._count_ring(cause, (self.world - 1) * tensor.nbytes)
         return torch.stack(gathered)
 
@@ -171,6 +193,7 @@ class Cluster:
                 sent,
                 output_split_sizes=list(counts),
                 input_split_sizes=list(lengths),
+                group=self._group,
                 async_op=True,
             )
         row = sent[:1].nbytes if len(sent) else 0

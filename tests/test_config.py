@@ -39,11 +39,10 @@ def test_defaults() -> None:
     assert config.cluster.servers == []
 
 
-def test_auto_is_zero_hop_for_now() -> None:
+def test_engines_are_known_by_name() -> None:
     assert made().train.engine == "auto"
-    assert made().train.engine_name == "zero_hop"
     for engine in ENGINES:
-        assert made(train={"engine": engine}).train.engine_name == engine
+        assert made(train={"engine": engine}).train.engine == engine
 
 
 def test_data_is_required() -> None:

@@ -112,8 +112,8 @@ class Train(_Section):
     """``[train]``: the run."""
 
     engine: str = "auto"
-    """model_centric | hop | zero_hop | locality (approximate); "auto" takes zero_hop until it can
-    measure"""
+    """model_centric | hop | zero_hop | cooperative | locality (approximate); "auto" tries the exact
+    ones and takes the fastest"""
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
@@ -162,11 +162,6 @@ class Train(_Section):
         if self.engine != "auto" and self.engine not in ENGINES:
             raise ValueError(f"engine: expected auto, {', '.join(ENGINES)}; got {self.engine!r}")
         return self
-
-    @property
-    def engine_name(self) -> str:
-        """The engine that runs: ``auto`` resolved."""
-        return "zero_hop" if self.engine == "auto" else self.engine
 
     @property
     def own_seed(self) -> int:
@@ -257,7 +252,7 @@ class Config(_Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
-        if self.hop.replicas == "independent" and self.train.engine_name != "hop":
+        if self.hop.replicas == "independent" and self.train.engine != "hop":
             raise ValueError(
                 f'hop.replicas: "independent" needs train.engine = "hop", got {self.train.engine!r}'
             )

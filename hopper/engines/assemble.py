@@ -52,7 +52,7 @@ def check_ranks(config: Config, ranks: int) -> None:
     RequestError: names the key and its limit.
     """
     merge = config.hop.merge
-    if config.train.engine_name == "hop" and isinstance(merge, int) and merge >= ranks:
+    if config.train.engine == "hop" and isinstance(merge, int) and merge >= ranks:
         raise RequestError(
             f"hop.merge: expected at most {ranks - 1}, one less than the {ranks} ranks (an "
             f"iteration has that many time steps), given {merge}"
@@ -105,7 +105,7 @@ def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSc
     """
     target = graph.schema.target_type()
     train_ids = graph.split("train")
-    kind = LocalRootSchedule if config.train.engine_name == "locality" else RootSchedule
+    kind = LocalRootSchedule if config.train.engine == "locality" else RootSchedule
     schedule = kind(
         graph.book,
         target,

@@ -7,6 +7,9 @@ way back. Input features never travel where they are wider.
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numba
 import torch
 from torch import Tensor
 
@@ -34,24 +37,56 @@ class Cooperative(Engine):
         self._wires = choose_wires(state.packed.module, node_type.feature_dim or 0)
         assert isinstance(state.packed.module, GNN)
         self._model = state.packed.module
+        # A channel of its own: plans are made while rows are exchanged.
+        self._channel = state.cluster.second_channel()
         self._planner = Planner(
             trainer.sampler,
             graph.book,
-            state.cluster,
+            self._channel,
             [self._model.layer(index) for index in range(len(self._wires))],
             self._wires,
             trainer.dtype,
         )
+        self._planning = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="planning",
+            # numba's number of threads is every thread's own.
+            initializer=numba.set_num_threads,
+            initargs=(numba.get_num_threads(),),
+        )
+        self._under_way: tuple[GlobalBatch, Future[IterationPlan]] | None = None
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
         state = self.state
         state.packed.clear()
         roots = batch.homed_at(state.cluster.rank)
-        with state.log.stage("sample", roots=int(roots.size)):
-            plan = self._planner.plan(roots, batch.epoch, batch.iteration)
+        with state.log.stage("sample", roots=int(roots.size)) as fields:
+            plan = self._take_plan(batch)
+            pairs = zip(plan.layers, self._wires, strict=True)
+            fields["layers"] = [layer.describe(wire) for layer, wire in pairs]
+        if self.upcoming is not None:
+            self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
         self._compute(plan.to(state.cluster.device), batch)
         return self.synchronise_and_update(batch)
+
+    def close(self) -> None:
+        """See :class:`Engine`; every rank has to call it."""
+        self._planning.shutdown()
+        self._channel.close()
+
+    def _take_plan(self, batch: GlobalBatch) -> IterationPlan:
+        """The plan of a batch: made ahead, or now."""
+        if self._under_way is not None:
+            (ahead, future), self._under_way = self._under_way, None
+            plan = future.result()
+            if (ahead.epoch, ahead.iteration) == (batch.epoch, batch.iteration):
+                return plan
+        return self._plan(batch)
+
+    def _plan(self, batch: GlobalBatch) -> IterationPlan:
+        roots = batch.homed_at(self.state.cluster.rank)
+        return self._planner.plan(roots, batch.epoch, batch.iteration)
 
     def _compute(self, plan: IterationPlan, batch: GlobalBatch) -> None:
         """Forward and backward, together with the other ranks."""

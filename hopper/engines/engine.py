@@ -60,10 +60,15 @@ class Engine(ABC):
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
         """decisions of the epoch in another run, to be taken again instead of anew"""
+        self.upcoming: GlobalBatch | None = None
+        """the batch after the one that is trained, if the epoch has one; may be prepared"""
 
     @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Train one global batch and update the parameters on every rank."""
+
+    def close(self) -> None:  # noqa: B027  # most engines hold nothing
+        """Let go of threads and connections; the engine does not train again."""
 
     def decisions(self) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""

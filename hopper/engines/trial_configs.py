@@ -48,7 +48,7 @@ class TrialConfig:
 
 def is_trials(config: Config) -> bool:
     """Whether a configuration trains several models at once."""
-    return config.train.engine_name == "hop" and config.hop.replicas == "independent"
+    return config.train.engine == "hop" and config.hop.replicas == "independent"
 
 
 def all_configs(config: Config, ranks: int) -> list[Config]:

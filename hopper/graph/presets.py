@@ -158,6 +158,24 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             label_noise=0.05,
             signal=2.0,
         ),
+        "scattered": Preset(
+            source="no data set: a third of the edges go anywhere, so that partitions help little",
+            nodes=200_000,
+            edges=3_000_000,
+            undirected=False,
+            feature_dim=600,
+            classes=32,
+            splits=MappingProxyType({"train": 0.25, "val": 0.10, "test": 0.65}),
+            max_degree=10_000,
+            in_exponent=2.2,
+            out_exponent=2.2,
+            leaf=256,
+            shares=(1 / 3,),
+            secluded=0.0,
+            label_level=8,
+            label_noise=0.05,
+            signal=2.0,
+        ),
     }
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from hopper.graph.block import Block
 from hopper.ops import weighted_sum
+from hopper.partials.wire import Wire
 
 
 @dataclass
@@ -50,6 +52,7 @@ class LayerPlan:
         rank 0, from rank 1, ...
     weights: [edges], where partial sums are among the sources; None = the layer's own.
     counts: rows from every rank.
+    sums_from: the ranks that send partial sums instead of rows.
     """
 
     own: Block
@@ -57,6 +60,23 @@ class LayerPlan:
     weights: Tensor | None
     sending: Sending
     counts: list[int]
+    sums_from: list[int]
+
+    def describe(self, wire: Wire) -> dict[str, Any]:
+        """For the run's log: this rank's work, and the rows that travel.
+
+        ``row_bytes`` includes the gradients' way back.
+        """
+        return {
+            "own": self.own.num_src,
+            "destinations": self.block.num_dst,
+            "edges": self.block.num_edges,
+            "rows": "projected" if wire.projected else "as read",
+            "row_bytes": wire.row_bytes,
+            "sent": sum(self.sending.lengths),
+            "received": sum(self.counts),
+            "sums_from": self.sums_from,
+        }
 
 
 @dataclass
@@ -93,6 +113,7 @@ class IterationPlan:
                         _to(sending.weights, device),
                     ),
                     each.counts,
+                    each.sums_from,
                 )
             )
         return IterationPlan(self.nodes, self.roots, layers)

@@ -141,7 +141,8 @@ class Planner:
         sending = self._answer(asked, own)
         counts = [request.rows for request in wanted]
         block, own_block, weights = self._blocks(hop_plan, own, folds, folding, counts)
-        return LayerPlan(own_block, block, weights, sending, counts)
+        sums_from = np.flatnonzero(folds).tolist()
+        return LayerPlan(own_block, block, weights, sending, counts, sums_from)
 
     def _sort_sources(self, sources: Ids) -> _Sources:
         rows, distinct = discover(sources, self._hop_rows, 0)

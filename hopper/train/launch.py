@@ -110,7 +110,7 @@ def _make_run_dir(config: Config) -> Path:
         run_dir = Path(config.train.run_dir)
     else:
         moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        run_dir = Path("runs") / f"{moment}-{config.train.engine_name}-{os.getpid()}"
+        run_dir = Path("runs") / f"{moment}-{config.train.engine}-{os.getpid()}"
     if not config.train.resume:
         refuse_finished(run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -105,7 +105,9 @@ class Trainer:
         self._meter.start(progress.epoch)
         while progress.iteration < self.schedule.iterations:
             state.log.within(epoch=progress.epoch, iteration=progress.iteration)
-            batch = self.schedule.batch(progress.epoch, progress.iteration)
+            batch = self.engine.upcoming or self._batch(progress.iteration)
+            is_last = progress.iteration + 1 == self.schedule.iterations
+            self.engine.upcoming = None if is_last else self._batch(progress.iteration + 1)
             with self._meter.iteration():
                 report = self.engine.train_step(batch)
             progress.losses.append(report.loss)
@@ -119,6 +121,9 @@ class Trainer:
         self.engine.epoch_ended(record.typical_seconds)
         state.log.flush()
         return record
+
+    def _batch(self, iteration: int) -> GlobalBatch:
+        return self.schedule.batch(self._progress.epoch, iteration)
 
     def _finish_epoch(self, record: EpochRecord, console: RunConsole) -> None:
         console.end_epoch(record)

@@ -11,7 +11,7 @@ import torch
 from cache_server.allocation import keep_freed_memory
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
-from hopper.engines import ENGINE_CLASSES, TrainState
+from hopper.engines import ENGINE_CLASSES, Engine, TrainState
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import (
     DTYPES,
@@ -30,7 +30,9 @@ from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
+from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
+from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
 from hopper.train.loop import Trainer
 from hopper.train.trials import TrialsTrainer
@@ -90,6 +92,8 @@ def make_trainer(
     run_dir = Path(config.train.run_dir)
     spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
     _check_labels(graph, rows)
+    if config.train.engine == "auto":
+        config = _settled(config, graph, cluster, rows)
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
@@ -99,8 +103,32 @@ def make_trainer(
         state = _trials_state(config, graph, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
+    engine = _make_engine(config, graph, cluster, rows, log)
+    schedule = make_schedule(config, graph, cluster.world)
+    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+
+
+def _settled(
+    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
+) -> Config:
+    """The configuration with an engine instead of "auto"."""
+    schedule = make_schedule(config, graph, cluster.world)
+    settled = settle_engine(
+        config,
+        cluster,
+        [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
+        lambda own: _make_engine(own, graph, cluster, rows, RunLog(None)),
+        RunConsole(cluster.rank == 0, "").say,
+    )
+    rows.take_rows()
+    return settled
+
+
+def _make_engine(
+    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
+) -> Engine:
     packed, optimizer = _model(config, graph, cluster)
-    engine = ENGINE_CLASSES[config.train.engine_name](
+    return ENGINE_CLASSES[config.train.engine](
         TrainState(
             config=config,
             cluster=cluster,
@@ -111,8 +139,6 @@ def make_trainer(
             trainer=_group_trainer(config, graph, cluster, log),
         )
     )
-    schedule = make_schedule(config, graph, cluster.world)
-    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
 
 def _trials_state(

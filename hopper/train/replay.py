@@ -28,6 +28,30 @@ def read_decisions(config: Config, ranks: int) -> Decisions:
     """
     if not config.train.replay:
         return []
+    folder, found = _read(config)
+    engine = config.train.engine
+    if engine == "auto":
+        engine = found[0][1]
+    if {each[1:] for each in found} != {(engine, ranks)}:
+        raise RequestError(
+            f"train.replay: {folder}: expected epochs of engine {engine} on {ranks} ranks, found "
+            f"{sorted({each[1:] for each in found})}"
+        )
+    return [each[0] for each in found]
+
+
+def replayed_engine(config: Config) -> str:
+    """The engine of the run that ``train.replay`` names.
+
+    Raises
+    ------
+    RequestError: there is no such run.
+    """
+    return _read(config)[1][0][1]
+
+
+def _read(config: Config) -> tuple[Path, list[tuple[Mapping[str, Any], str, int]]]:
+    """The run's folder, and the decisions, engine and ranks of its epochs; one at least."""
     folder = Path(config.train.replay)
     try:
         lines = (folder / EPOCHS_FILE).read_text().splitlines()
@@ -38,13 +62,9 @@ def read_decisions(config: Config, ranks: int) -> Decisions:
             f"train.replay: {folder}: expected a training run with epochs in {EPOCHS_FILE} "
             f"({type(error).__name__}: {error})"
         ) from error
-    engine = config.train.engine_name
-    if not found or {each[1:] for each in found} != {(engine, ranks)}:
-        raise RequestError(
-            f"train.replay: {folder}: expected epochs of engine {engine} on {ranks} ranks, found "
-            f"{sorted({each[1:] for each in found}) or 'none'}"
-        )
-    return [each[0] for each in found]
+    if not found:
+        raise RequestError(f"train.replay: {folder}: {EPOCHS_FILE} has no epoch")
+    return folder, found
 
 
 def decisions_of(decisions: Decisions, epoch: int) -> Mapping[str, Any]:

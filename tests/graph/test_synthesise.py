@@ -25,6 +25,7 @@ SMALL = {
     "uk-like": 0.006,
     "in-like": 0.003,
     "it-like": 0.0001,
+    "scattered": 0.03,
 }
 
 
@@ -163,7 +164,9 @@ def test_the_smallest_scale_works(name: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_preset_is_refused_with_the_list(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"expected one of arxiv-like, .*it-like, given 'cora'"):
+    with pytest.raises(
+        RequestError, match=r"expected one of arxiv-like, .*it-like, scattered, given 'cora'"
+    ):
         make("cora", tmp_path / "g")
 
 

@@ -1,0 +1,157 @@
+"""``train.engine = "auto"``: exact engines try the first global batches, the fastest one trains.
+
+Nothing of a try is kept: each engine gets a model and an optimiser of its own. What was measured
+and chosen is written to ``engine.json`` in the run's folder; a resumed run takes its word for it,
+a replayed one that of the run it replays.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import Config, make_config
+from hopper.engines import Engine
+from hopper.engines.assemble import check_ranks
+from hopper.errors import RequestError
+from hopper.micrograph.route import GlobalBatch
+from hopper.train.replay import replayed_engine
+from hopper.train.results import write_text
+
+ENGINE_FILE: Final = "engine.json"
+CANDIDATES: Final = ("cooperative", "zero_hop", "hop", "model_centric")
+"""in the order in which they are tried"""
+ALONE: Final = "zero_hop"
+"""what a single rank takes: with nobody to share with, all do the same"""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One engine's iteration.
+
+    seconds: the slowest rank's. bytes: sent between servers, of all causes, by all ranks.
+    """
+
+    engine: str
+    seconds: float
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.engine} {self.seconds:.3g} s, {self.bytes / 1e6:.4g} MB"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The engine that trains, and why."""
+
+    engine: str
+    reason: str
+    tries: tuple[Try, ...] = ()
+
+
+def settle_engine(
+    config: Config,
+    cluster: Cluster,
+    batches: Sequence[GlobalBatch],
+    make_engine: Callable[[Config], Engine],
+    say: Callable[[str], None],
+) -> Config:
+    """The configuration with an engine instead of "auto"; every rank calls it.
+
+    Parameters
+    ----------
+    batches: the first ones of epoch 0, one at least; the second is timed, if there is one.
+    make_engine: an engine with a model, an optimiser and a log of its own.
+    say: told the reason.
+
+    Raises
+    ------
+    RequestError: the run to resume or to replay does not tell its engine.
+    ClusterError: a rank or server was lost, or a deadline passed.
+    """
+    run_dir = Path(config.train.run_dir)
+    if config.train.resume:
+        return with_engine(config, _read_engine(run_dir))
+    if config.train.replay:
+        choice = Choice(replayed_engine(config), "replayed")
+    elif cluster.world == 1:
+        choice = Choice(ALONE, "a single rank sends nothing")
+    else:
+        choice = _choose(config, cluster, batches, make_engine)
+    say(f"engine auto: {choice.engine}: {choice.reason}")
+    if cluster.rank == 0:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_text(run_dir / ENGINE_FILE, json.dumps(asdict(choice), indent=1) + "\n")
+    return with_engine(config, choice.engine)
+
+
+def with_engine(config: Config, engine: str) -> Config:
+    """The same configuration for an engine."""
+    values = config.model_dump()
+    values["train"]["engine"] = engine
+    return make_config(values)
+
+
+def _choose(
+    config: Config,
+    cluster: Cluster,
+    batches: Sequence[GlobalBatch],
+    make_engine: Callable[[Config], Engine],
+) -> Choice:
+    tries = []
+    for name in CANDIDATES:
+        own = with_engine(config, name)
+        try:
+            check_ranks(own, cluster.world)
+            engine = make_engine(own)
+        except RequestError:
+            # Not with this model, or with these options; equally so on every rank.
+            continue
+        try:
+            seconds, sent = _time(engine, cluster, batches)
+        finally:
+            engine.close()
+        tries.append(_agree(cluster, name, seconds, sent))
+    best = min(tries, key=lambda each: each.seconds)
+    told = "; ".join(str(each) for each in sorted(tries, key=lambda each: each.seconds))
+    return Choice(best.engine, f"an iteration each: {told}", tuple(tries))
+
+
+def _time(engine: Engine, cluster: Cluster, batches: Sequence[GlobalBatch]) -> tuple[float, int]:
+    """Seconds of the last but one iteration, which knows what follows, and bytes sent in it."""
+    seconds, sent = 0.0, 0
+    # The first warms up.
+    timed = batches[:2]
+    for batch, upcoming in zip(timed, [*batches[1:3], None, None], strict=False):
+        cluster.arrive(f"trying engine {engine.name}")
+        cluster.traffic.take()
+        begun = time.perf_counter()
+        engine.upcoming = upcoming
+        engine.train_step(batch)
+        seconds = time.perf_counter() - begun
+        sent = sum(cluster.traffic.take().values())
+    return seconds, sent
+
+
+def _agree(cluster: Cluster, name: str, seconds: float, sent: int) -> Try:
+    own = torch.tensor([seconds, float(sent)], dtype=torch.float64)
+    everyone = cluster.all_gather(own, "control", "agreeing on an engine")
+    cluster.traffic.take()
+    return Try(name, float(everyone[:, 0].max()), int(everyone[:, 1].sum()))
+
+
+def _read_engine(run_dir: Path) -> str:
+    try:
+        return str(json.loads((run_dir / ENGINE_FILE).read_text())["engine"])
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"train.resume: {run_dir}: expected the engine that was chosen in {ENGINE_FILE} "
+            f"({type(error).__name__}: {error}); name it as train.engine"
+        ) from error
