@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relatio
 from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
+
+# A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
+# test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
