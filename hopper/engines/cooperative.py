@@ -60,9 +60,9 @@ class Cooperative(Engine):
         """See :class:`Engine`."""
         state = self.state
         state.packed.clear()
-        roots = batch.homed_at(state.cluster.rank)
-        with state.log.stage("sample", roots=int(roots.size)) as fields:
+        with state.log.stage("sample") as fields:
             plan = self._take_plan(batch)
+            fields["roots"] = plan.roots
             pairs = zip(plan.layers, self._wires, strict=True)
             fields["layers"] = [layer.describe(wire) for layer, wire in pairs]
         if self.upcoming is not None:

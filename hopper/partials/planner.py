@@ -175,9 +175,7 @@ class Planner:
         assert isinstance(module, SumLayer)
         assert hop.pairs is not None
         found = hop.found
-        block = self._block(hop, np.concatenate((own.nodes, found.others(self._cluster.rank))),
-                            self._columns(hop, own))  # fmt: skip
-        weights = module.edge_weights(block, self._dtype).numpy()
+        weights = module.edge_weights(self._block(hop, own), self._dtype).numpy()
         ids = found.nodes[found.places]
         folded = fold_edges(
             hop.offsets, found.places, ids, found.owners, weights, folds, *hop.pairs
@@ -266,8 +264,7 @@ class Planner:
     ) -> tuple[Block, Block, Tensor | None]:
         """What the layer aggregates over, the own sources alone, and weights where sums arrive."""
         found = hop.found
-        nodes = np.concatenate((own.nodes, found.others(self._cluster.rank)))
-        block = self._block(hop, nodes, self._columns(hop, own))
+        block = self._block(hop, own)
         own_block = copy.copy(block)
         own_block.prepared = {}
         own_block.num_src = own.size
@@ -305,12 +302,14 @@ class Planner:
         place[stop:] = own.size + np.arange(first, found.nodes.size - (stop - first))
         return place[found.places]
 
-    def _block(self, hop: _Hop, nodes: Ids, columns: Ids) -> Block:
+    def _block(self, hop: _Hop, own: _Frontier) -> Block:
+        """The hop's edges as drawn; sources are the own nodes and, behind them, the others'."""
+        nodes = np.concatenate((own.nodes, hop.found.others(self._cluster.rank)))
         subgraph = Subgraph(
             target=self._type,
             nodes={self._type: nodes},
             sizes=[{self._type: hop.destinations}, {self._type: nodes.size}],
-            hops=[{self._relation: HopEdges(hop.offsets, columns, hop.positions)}],
+            hops=[{self._relation: HopEdges(hop.offsets, self._columns(hop, own), hop.positions)}],
             topologies=self._sampler.topologies,
             original_ids=self._sampler.original_ids,
             iteration_key=dropout_key(self._sampler.dropout_seed, *hop.moment),

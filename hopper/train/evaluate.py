@@ -142,7 +142,7 @@ class Evaluator:
     def _prepared(self, model: GNN, index: int, own: _Rows) -> Iterator[Tensor]:
         """A layer's input rows of this rank's nodes, chunk after chunk; one at least."""
         width = own.values.shape[1] if own.values is not None else self._feature_dim
-        limit = max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+        limit = self._rows_per_chunk(width)
         for start in range(0, max(1, own.ids.size), limit):
             chunk = own.ids[start : start + limit]
             yield model.prepare(index, self._alone(chunk), self._stored(own, chunk))
@@ -250,6 +250,9 @@ class Evaluator:
             )
         return self._samplers[hops]
 
+    def _rows_per_chunk(self, width: int) -> int:
+        return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+
     def _chunks(self, ids: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
         """Split ids so that the source rows of a chunk stay within ``_CHUNK_BYTES``; one chunk at
         least."""
@@ -257,7 +260,7 @@ class Evaluator:
             yield ids
             return
         rows = np.cumsum(self._topology.in_degrees[ids] + 1)
-        limit = max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+        limit = self._rows_per_chunk(width)
         inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1
         bounds = np.unique(np.concatenate([[0], inner, [ids.size]]))
         for start, stop in pairwise(bounds.tolist()):
