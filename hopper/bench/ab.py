@@ -162,7 +162,10 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
             summaries.append(summary)
             entries.append(run_entry(plan.config, contender, index, summary))
         if index == 0:
-            parity = check_parity(plan)
+            parity = tuple(
+                _in_float64(plan, contender, each, on_run) if each.needs_float64 else each
+                for contender, each in zip(plan.contenders, check_parity(plan), strict=True)
+            )
             _tell(parity, say)
     return conclude(plan, parity, entries, summaries)
 
@@ -172,30 +175,54 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
 
     An approximate engine has batches of its own: its gradient is compared on these.
     """
-    device = choose_device(plan.config.train.device, local_ranks=plan.world)
     references: dict[str, Reference] = {}
     found = []
     for contender in plan.contenders:
         batches = "exact" if contender.exact else contender.engine
         if batches not in references:
-            own = contender.configure(plan.config)
-            references[batches] = Reference(own, plan.graph, plan.world, device)
-        recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
-        if [moment.step for moment in recorded] != plan.recorded:
-            raise RequestError(
-                f"{contender.label}: expected recorded gradients of iterations {plan.recorded}, "
-                f"found {[moment.step for moment in recorded]}"
-            )
-        dtype = plan.config.train.dtype
-        found.append(check_engine(contender.label, dtype, references[batches], recorded))
+            references[batches] = _reference(plan, contender.configure(plan.config))
+        run_dir = plan.run_dir(contender, 0)
+        found.append(_check(plan, contender, run_dir, references[batches]))
     return tuple(found)
+
+
+def _reference(plan: Plan, config: Config) -> Reference:
+    device = choose_device(config.train.device, local_ranks=plan.world)
+    return Reference(config, plan.graph, plan.world, device)
+
+
+def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:
+    recorded = read_recorded(run_dir / GRADIENTS_FOLDER)
+    if [moment.step for moment in recorded] != plan.recorded:
+        raise RequestError(
+            f"{contender.label}: expected recorded gradients of iterations {plan.recorded}, "
+            f"found {[moment.step for moment in recorded]}"
+        )
+    return check_engine(contender.label, reference.dtype, reference, recorded)
+
+
+def _in_float64(
+    plan: Plan, contender: Contender, parity: EngineParity, on_run: Callable[[str], None]
+) -> EngineParity:
+    """Run an engine once more, untimed, in a dtype whose rounding hides no error."""
+    what = f"{contender.label} in float64"
+    on_run(what)
+    run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-float64"
+    changes = {"dtype": "float64", "epochs": 1, "evaluate_every": 0}
+    words = [f"--train.{key}={value}" for key, value in changes.items()]
+    words += ["--train.record_gradients", json.dumps(plan.recorded)]
+    plan.train(what, plan.out / CONFIG_FILE, run_dir, [*contender.words, *words], plan.limit)
+    config = contender.configure(_changed(plan.config, train=changes))
+    again = _check(plan, contender, run_dir, _reference(plan, config))
+    return replace(parity, in_float64=again.gradient_difference)
 
 
 def _tell(parity: Sequence[EngineParity], say: Say) -> None:
     for each in parity:
+        again = "" if each.in_float64 is None else f" (in float64 {each.in_float64:.1e})"
         say(
-            f"parity of {each.engine}: gradients within {each.gradient_difference:.1e}, losses "
-            f"within {each.loss_difference:.1e}"
+            f"parity of {each.engine}: gradients within {each.gradient_difference:.1e}{again}, "
+            f"losses within {each.loss_difference:.1e}"
         )
         for problem in each.problems:
             say(f"NOT EQUAL: {problem}: no speed-up will be told")
@@ -230,7 +257,8 @@ def describe_reference(plan: Plan) -> str:
     which = f"the first {compared}" if compared else "all"
     return (
         f"gradients: one process, {dtype}, all roots of the global batch in one pass, at "
-        f"iterations {moments} of the first round; losses: the same, and "
+        f"iterations {moments} of the first round, and in float64 where rounding hides errors; "
+        f"losses: the same, and "
         f"{_compared_with(plan, None)}'s over {which} iterations"
     )
 

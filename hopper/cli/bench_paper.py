@@ -21,10 +21,10 @@ def add_parser(kinds: Any) -> None:
     """Add the kind to ``hopper bench``."""
     parser: argparse.ArgumentParser = kinds.add_parser(
         "paper",
-        help="an experiment of a paper: result, picture and page",
-        description="Run an experiment of a paper as an A/B in every cell of its grid. Cells that "
-        "have a result in DIR are not run again, so what was interrupted can be continued. Any "
-        "key of the configuration can be overridden as --section.key VALUE.",
+        help="an experiment of a paper or of Hopper's own: result, picture and page",
+        description="Run an experiment of a paper, or one of Hopper's own, as an A/B in every cell "
+        "of its grid. Cells that have a result in DIR are not run again, so what was interrupted "
+        "can be continued. Any key of the configuration can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
     parser.add_argument("experiment", nargs="?", metavar="NAME", help="such as hopgnn-fig11")
@@ -117,9 +117,9 @@ def make_options(given: argparse.Namespace) -> Options:
 
 def _run(given: argparse.Namespace) -> int:
     from hopper.bench.paper.grid import Progress
-    from hopper.bench.paper.hopgnn import EXPERIMENTS
     from hopper.bench.paper.job import make_job, run_job
     from hopper.bench.paper.page import PAGE_FILE
+    from hopper.bench.paper.registry import EXPERIMENTS
     from hopper.bench.train_process import ended_by_signals
     from hopper.cli.bench import progress_bar
 
@@ -140,7 +140,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _print_list(console: Console) -> None:
-    from hopper.bench.paper.hopgnn import EXPERIMENTS
+    from hopper.bench.paper.registry import EXPERIMENTS
 
     table = Table("experiment", "", "cells", box=None, pad_edge=False)
     for experiment in EXPERIMENTS.values():

@@ -60,6 +60,7 @@ class Reference:
         world: int,
         device: torch.device | None = None,
     ) -> None:
+        self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         dtype = DTYPES[config.train.dtype]
         self._rows = EveryServersRows(graph)

@@ -20,8 +20,11 @@ from hopper.bench.ab import (
     Plan,
     check_parity,
     conclude,
+    make_plan,
+    run_ab,
 )
 from hopper.bench.contender import Contender, parse_contenders
+from hopper.bench.parity import GRADIENT_LIMITS
 from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry, write_results
 from hopper.bench.statistics import figures
@@ -184,6 +187,23 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     sound = conclude(plan, check_parity(plan), entries, summaries)
     assert sound.problems == []
     assert "refused" not in _printed(sound.results, [])
+
+
+def test_rounding_beyond_the_limit_is_settled_in_float64(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Less than any rounding: float32 cannot pass, an engine in float64 can.
+    monkeypatch.setitem(GRADIENT_LIMITS, "float32", 1e-12)
+    told: list[str] = []
+    plan = make_plan(tiny_config, ["zero_hop"], tmp_path / "out", rounds=1)
+    outcome = run_ab(plan, told.append, lambda _: None)
+    assert outcome.problems == []
+    parity = outcome.results["parity"]
+    assert 1e-12 < parity["max_relative_gradient_difference"]["zero_hop"] < 1e-5
+    assert 0 < parity["max_relative_gradient_difference_in_float64"]["zero_hop"] < 1e-12
+    assert any("in float64" in line for line in told)
+    # The run that settles it is not among those that are timed.
+    assert len(outcome.results["runs"]) == 1
 
 
 def test_a_loss_that_leaves_the_others_is_found(

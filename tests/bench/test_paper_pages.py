@@ -17,10 +17,10 @@ from hopper.bench.paper.cells import Cell
 from hopper.bench.paper.experiment import Experiment
 from hopper.bench.paper.gpu import Sample, utilisation
 from hopper.bench.paper.held import held_rows
-from hopper.bench.paper.hopgnn import EXPERIMENTS
 from hopper.bench.paper.merging import workload
 from hopper.bench.paper.options import Options
 from hopper.bench.paper.page import PAGE_FILE, write_page
+from hopper.bench.paper.registry import EXPERIMENTS
 from hopper.bench.paper.result import RESULT_FILE, assemble_result, summarise, write_result
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
@@ -36,6 +36,12 @@ WORKLOAD = {"first": [[1, 1, 1]] * RANKS, "busiest": 3.0}
 EXTRA = {
     "workload": {f"{s} {k}": WORKLOAD for s in ("fewest", "random") for k in (1, 2)},
     "utilisation": {},
+}
+
+AUTO = {
+    "engine": "zero_hop",
+    "reason": "an iteration each",
+    "tries": [{"engine": "zero_hop", "seconds": 0.25, "bytes": 1000}],
 }
 
 
@@ -63,6 +69,7 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
         "cell": asdict(cell),
         "sides": labels,
         "scout": None,
+        "auto": AUTO if experiment.lets_auto_choose else None,
         "problems": list(problems),
         "parameter_bytes": 1000,
         "held": {role: {"largest_pass_rows": 512, "gathers": 48} for role in labels},
@@ -113,8 +120,11 @@ def test_every_experiment_has_its_page(experiment: Experiment, tmp_path: Path) -
         experiment.draw(result, tmp_path / "picture.png")
         assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
     page = write_page(tmp_path, experiment, result).read_text()
-    for heading in ("What the paper reports", "What Hopper measured", "Why they differ"):
+    why = "Why they differ" if experiment.published else "What to mind"
+    for heading in ("What Hopper measured", why):
         assert f"## {heading}" in page
+    assert ("## What the paper reports" in page) == bool(experiment.published)
+    assert ("paper" in page) == bool(experiment.published)
     for each in experiment.published:
         assert f"| {each.place} | {each.what} | {each.value} |" in page
     for make in experiment.tables:

@@ -14,10 +14,11 @@ from hopper.bench.paper import accuracy, grid
 from hopper.bench.paper.cells import Grid
 from hopper.bench.paper.experiment import Experiment, Published
 from hopper.bench.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
-from hopper.bench.paper.hopgnn import ALL, BASE, EXPERIMENTS, PG
+from hopper.bench.paper.hopgnn import ALL, BASE, PG
 from hopper.bench.paper.job import make_job, run_job
 from hopper.bench.paper.options import Options
 from hopper.bench.paper.page import PAGE_FILE, PICTURE_FILE
+from hopper.bench.paper.registry import EXPERIMENTS
 from hopper.bench.paper.result import RESULT_FILE
 from hopper.bench.paper.tables import bytes_table, memory_table, rows_table, speed_table
 from hopper.cli import bench
@@ -53,6 +54,7 @@ def make_experiment(models: tuple[str, ...] = ("sage",)) -> Experiment:
         draw=EXPERIMENTS["hopgnn-fig13"].draw,
         rounds=1,
         epochs=2,
+        lets_auto_choose=True,
     )
 
 
@@ -87,9 +89,9 @@ def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Opti
     assert result["commit"]
     assert result["machine"]["cpu"]
     assert result["versions"]["torch"]
-    # An adaptive run, and one of each side.
+    # An adaptive run, one of each side, and one that chooses its engine.
     job = make_job(make_experiment(), options, told.progress)
-    assert len(told.begun) == job.total_runs == 4
+    assert len(told.begun) == job.total_runs == 5
     assert all(name.startswith(f"{CELL}: ") for name in told.begun)
 
 
@@ -100,6 +102,9 @@ def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Told]) ->
     assert cell["scout"]["dissolve"] in (0, 1)
     assert len(cell["scout"]["typical_seconds"]) == 4
     assert cell["sides"]["All"]["label"] == f"hop:merge={cell['scout']['dissolve'] or 'off'}"
+    tried = {each["engine"]: each["seconds"] for each in cell["auto"]["tries"]}
+    assert set(tried) == {"cooperative", "zero_hop", "hop", "model_centric"}
+    assert cell["auto"]["engine"] == min(tried, key=lambda engine: tried[engine])
     (ratio,) = cell["ratios"]
     assert ratio["mean"] > 0
     for parity in cell["parity"].values():

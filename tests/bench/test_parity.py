@@ -119,6 +119,25 @@ def test_limits_depend_on_the_dtype() -> None:
     assert EngineParity("hop", "float64", (found,), 0.0).problems
 
 
+def test_rounding_is_told_from_an_error_in_float64() -> None:
+    def of(size: float, in_float64: float | None, dtype: str = "float32") -> EngineParity:
+        wrong = changed("first.weight", torch.tensor(size))
+        found = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
+        return EngineParity("hop", dtype, (found,), 0.0, in_float64)
+
+    assert not of(4e-7, None).needs_float64
+    assert of(1e-3, None).needs_float64
+    assert not of(1e-3, None, "float64").needs_float64
+    assert "limit 1e-05 in float32" in of(1e-3, None).problems[0]
+    assert of(1e-3, 1e-13).problems == []
+    assert "limit 1e-10 in float64" in of(1e-3, 1e-4).problems[0]
+    assert "in float64" in of(1e-3, math.nan).problems[0]
+    # No rounding is so large, whatever another run says.
+    assert not of(0.5, None).needs_float64
+    assert "in float32" in of(0.5, 1e-13).problems[0]
+    assert not of(math.nan, None).needs_float64
+
+
 Record = Callable[..., Path]
 
 

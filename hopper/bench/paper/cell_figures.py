@@ -49,14 +49,9 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
         "emulation": results["machine"].get("emulation"),
         "rounds": len({run["round"] for run in results["runs"]}),
         "problems": list(record["problems"]),
-        "parity": {
-            role: {
-                "gradient": results["parity"]["max_relative_gradient_difference"].get(label),
-                "loss": results["parity"]["max_relative_loss_difference"].get(label),
-            }
-            for role, label in record["sides"].items()
-        },
+        "parity": {role: _parity(results, label) for role, label in record["sides"].items()},
         "scout": record["scout"],
+        "auto": record.get("auto"),
         "sides": {
             role: side_figures(record, role, nodes) for role, label in record["sides"].items()
         },
@@ -65,6 +60,16 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
             for role, baseline in comparisons
         ],
         "extra": record["extra"],
+    }
+
+
+def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
+    found = results["parity"]
+    in_float64 = found.get("max_relative_gradient_difference_in_float64", {})
+    return {
+        "gradient": found["max_relative_gradient_difference"].get(label),
+        "gradient_in_float64": in_float64.get(label),
+        "loss": found["max_relative_loss_difference"].get(label),
     }
 
 
@@ -86,6 +91,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
     return {
         "label": label,
         "exact": all(run.get("exact", True) for run in own),
+        "ranks": ranks,
         "seconds": per_epoch.seconds,
         "iterations": fmean(epoch["iterations"] for epoch in measured),
         "stage_seconds": per_epoch.stage_seconds,

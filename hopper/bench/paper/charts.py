@@ -23,6 +23,7 @@ ROLE_COLOURS: Final = {
     "+PG": "#0072B2",
     "All": "#009E73",
     "zero-hop": "#D55E00",
+    "cooperative": "#CC79A7",
 }
 _GREY: Final = "#555555"
 

@@ -1,4 +1,4 @@
-"""What an experiment of a paper is: what was reported, which sides are compared, what is shown."""
+"""What an experiment is: what was reported, which sides are compared, what is shown."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of a paper, as a command.
+    """One table or figure of a paper, or a comparison of Hopper's own, as a command.
 
     Attributes
     ----------
     name: of the command.
     title: one line, for ``--list`` and the page.
-    published: what the paper reports.
+    published: what the paper reports; empty where there is none.
     grid: the cells.
     sides: what is compared in every cell, the baseline first.
     comparisons: pairs of roles (faster, baseline) whose ratio is told.
@@ -70,6 +70,7 @@ class Experiment:
     rounds: of every comparison.
     epochs: of every timed run; the first warms up and is not measured.
     timed: False where no time is told.
+    lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
     shares_cpus: every host gets the same share of the machine, whatever their number.
     extra: what is added to a cell, from its configuration and its divided graph.
     carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
@@ -88,6 +89,7 @@ class Experiment:
     rounds: int = 3
     epochs: int = 3
     timed: bool = True
+    lets_auto_choose: bool = False
     shares_cpus: bool = False
     extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
     carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None

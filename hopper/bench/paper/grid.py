@@ -23,6 +23,7 @@ from hopper.bench.placement import placed
 from hopper.bench.results import speakable
 from hopper.engines.assemble import make_model
 from hopper.micrograph.merge import AdaptiveMerge
+from hopper.train.auto_engine import ENGINE_FILE
 from hopper.train.results import write_text
 
 CELL_SCHEMA: Final = 1
@@ -57,7 +58,8 @@ class Job:
     @property
     def runs_by_cell(self) -> int:
         """Training runs of one cell of a grid."""
-        return len(self.experiment.sides) * self.rounds + int(self.experiment.looks_for_merge)
+        once = self.experiment.looks_for_merge + self.experiment.lets_auto_choose
+        return len(self.experiment.sides) * self.rounds + once
 
     @property
     def total_runs(self) -> int:
@@ -163,11 +165,13 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
             begin("no time step is dissolved, so that two sides are one")
         plan = replace(plan, contenders=contenders)
         outcome = run_ab(plan, job.progress.say, begin)
+        auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
     outcome.results["machine"]["emulation"] = emulation
     model = make_model(config, graph.schema)
     record = {
         "sides": {role: contender.label for role, contender in sides.items()},
         "scout": scout,
+        "auto": auto,
         "problems": outcome.problems,
         "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
         "held": {role: held_rows(plan.run_dir(each, 0)) for role, each in sides.items()},
@@ -192,6 +196,15 @@ def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> d
         "typical_seconds": [epoch["typical_seconds"] for epoch in summary["epochs"]],
         "decisions": [epoch["decisions"].get("merge") for epoch in summary["epochs"]],
     }
+
+
+def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
+    """What ``train.engine = "auto"`` takes here, and what it tried."""
+    begin("auto")
+    words = ["--train.engine=auto", "--train.epochs=1"]
+    plan.train("auto", plan.out / CONFIG_FILE, folder / "auto", words, plan.limit)
+    chosen: dict[str, Any] = json.loads((folder / "auto" / ENGINE_FILE).read_text())
+    return chosen
 
 
 def _write_config(job: Job, cell: Cell, labels: list[str]) -> None:

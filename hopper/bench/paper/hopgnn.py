@@ -68,7 +68,7 @@ OVERALL: Final = (
 TREND_SIDES: Final = (BASE, PG, ALL, ZERO)
 TREND: Final = _over(BASE, ALL, ZERO)
 
-_DECLARED: Final = (
+EXPERIMENTS: Final = (
     Experiment(
         name="hopgnn-table1",
         title="Data locality of micrographs and subgraphs",
@@ -295,6 +295,3 @@ _DECLARED: Final = (
         count_runs=count_trainings,
     ),
 )
-
-EXPERIMENTS: Final = {experiment.name: experiment for experiment in _DECLARED}
-"""by name of the command"""

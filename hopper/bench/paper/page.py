@@ -1,5 +1,5 @@
-"""The page of an experiment, in Markdown: what the paper reports, what was measured, why they
-differ. Every number comes from result.json."""
+"""The page of an experiment, in Markdown: what the paper reports, if there is one, what was
+measured, why they differ. Every number comes from result.json."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ def write_page(out: Path, experiment: Experiment, result: Result) -> Path:
 def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[str]:
     yield f"# {result['experiment']}: {result['title']}"
     yield ""
-    yield "## What the paper reports"
-    yield ""
     published = [[each["place"], each["what"], each["value"]] for each in result["published"]]
-    yield from markdown(Table("", ("where", "what", "figure"), published))
-    yield ""
+    if published:
+        yield "## What the paper reports"
+        yield ""
+        yield from markdown(Table("", ("where", "what", "figure"), published))
+        yield ""
     yield "## What Hopper measured"
     yield ""
     yield from (f"- {line}" for line in describe_setting(result))
@@ -56,7 +57,7 @@ def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[st
             yield ""
             yield table.note
     yield ""
-    yield "## Why they differ"
+    yield "## Why they differ" if published else "## What to mind"
     yield ""
     yield from (f"- {reason}" for reason in reasons(result))
     yield ""
@@ -172,11 +173,13 @@ def reasons(result: Result) -> list[str]:
 
 def _hardware_reasons(result: Result) -> list[str]:
     cells, machine = result["cells"], result["machine"]
+    beside = lambda said: f"; {said}" if result["published"] else ""  # noqa: E731
     found = []
     if machine["gpu"] is None:
         found.append(
-            f"Models are computed on CPUs, the paper's on {PAPER_HARDWARE}: computing takes a "
-            "larger share of the time here, and what moving less can save is smaller."
+            f"Models are computed on CPUs{beside(f'those of the paper on {PAPER_HARDWARE}')}: "
+            "computing takes a larger share of the time here, and what moving less can save is "
+            "smaller."
         )
     emulated = [c for c in cells if (c.get("emulation") or {}).get("effective")]
     if emulated:
@@ -184,7 +187,7 @@ def _hardware_reasons(result: Result) -> list[str]:
         servers = max(cell["servers"] for cell in cells)
         found.append(
             f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
-            f"have a rate of {', '.join(rates)} where the paper's have 10 Gb/s."
+            f"have a rate of {', '.join(rates)}{beside('those of the paper 10 Gb/s')}."
         )
     if len(emulated) < len(cells):
         found.append(
@@ -196,7 +199,9 @@ def _hardware_reasons(result: Result) -> list[str]:
         return found
     found.append(
         "The baseline is Hopper's own model-centric engine: the same kernels, sampler and feature "
-        "service as the other sides. The paper's is DGL, and its comparison engines are others."
+        "service as the other sides"
+        + beside("that of the paper is DGL, and its comparison engines are others")
+        + "."
     )
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopper.bench.parity import GRADIENT_LIMITS, LOSS_LIMITS
+from hopper.bench.parity import GRADIENT_LIMITS, LOSS_LIMITS, judge_gradient
 from hopper.bench.report.source import Run, Source
 from hopper.bench.statistics import BASELINES, Figures, Ratio, figures, speed_up
 from hopper.engines import ENGINE_CLASSES
@@ -17,6 +17,7 @@ class Findings:
     """Derived from a source alone.
 
     problems: why no speed-up may be told; empty where all exact engines computed the same.
+    wrong_gradients: what is wrong, in words, of those that do not pass.
     ratios: by baseline and name, how many times faster; without the baseline itself.
     unpaired: sentences on comparisons that cannot be made.
     """
@@ -24,6 +25,7 @@ class Findings:
     figures: Mapping[str, Figures]
     approximate: frozenset[str]
     gradients: Mapping[str, float | None]
+    wrong_gradients: Mapping[str, str]
     losses: Mapping[str, float | None]
     gradient_limit: float
     loss_limit: float
@@ -44,21 +46,38 @@ def find(source: Source) -> Findings:
     train = source.results.config.get("train", {})
     dtype = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
     limits = [each.get(dtype, each["float32"]) for each in (GRADIENT_LIMITS, LOSS_LIMITS)]
-    gradients, losses = _differences(source)
+    gradients, in_float64, losses = (
+        _differences(source, f"max_relative_{what}")
+        for what in ("gradient_difference", "gradient_difference_in_float64", "loss_difference")
+    )
+    wrong = {
+        name: words
+        for name, value in gradients.items()
+        if value is not None and (words := judge_gradient(value, dtype, in_float64[name]))
+    }
     problems: list[str] = []
     if source.kind == "ab":
-        for what, found, limit in (
-            ("gradients", gradients, limits[0]),
-            ("losses", losses, limits[1]),
-        ):
-            # An approximate engine is exact on batches of its own, where that was checked.
-            due = {n: v for n, v in found.items() if v is not None or n not in approximate}
-            problems += _problems(what, due, limit, dtype)
+        # An approximate engine is exact on batches of its own, where that was checked.
+        due = [name for name in source.names if name not in approximate]
+        for what, found in (("gradients", gradients), ("losses", losses)):
+            problems += [
+                f"{name}: {what} were not compared with the reference's"
+                for name in due
+                if found[name] is None
+            ]
+        problems += [f"{name}: {words}" for name, words in wrong.items()]
+        problems += [
+            f"{name}: losses differ by {value:.2g}, limit {limits[1]:g} in {dtype}"
+            for name, value in losses.items()
+            # Not "value > limit", which a NaN would pass.
+            if value is not None and not value <= limits[1]
+        ]
     ratios, unpaired = _ratios(source, entries) if not problems else ({}, [])
     return Findings(
         figures={name: figures(entries, name) for name in source.names},
         approximate=approximate,
         gradients=gradients,
+        wrong_gradients=wrong,
         losses=losses,
         gradient_limit=limits[0],
         loss_limit=limits[1],
@@ -81,25 +100,11 @@ def _is_exact(run: Run) -> bool:
     return engine is None or engine.exact
 
 
-def _differences(source: Source) -> tuple[dict[str, float | None], dict[str, float | None]]:
-    parity = source.results.parity
+def _differences(source: Source, key: str) -> dict[str, float | None]:
     engines = {run.name: run.engine for run in source.results.runs}
-    found: list[dict[str, float | None]] = []
-    for key in ("max_relative_gradient_difference", "max_relative_loss_difference"):
-        told: Mapping[str, float] = getattr(parity, key) if parity else {}
-        found.append({name: told.get(name, told.get(engine)) for name, engine in engines.items()})
-    return found[0], found[1]
-
-
-def _problems(what: str, found: Mapping[str, float | None], limit: float, dtype: str) -> list[str]:
-    problems = []
-    for name, value in found.items():
-        if value is None:
-            problems.append(f"{name}: {what} were not compared with the reference's")
-        # Not "value > limit", which a NaN would pass.
-        elif not value <= limit:
-            problems.append(f"{name}: {what} differ by {value:.2g}, limit {limit:g} in {dtype}")
-    return problems
+    parity = source.results.parity
+    told: Mapping[str, float] = getattr(parity, key) if parity else {}
+    return {name: told.get(name, told.get(engine)) for name, engine in engines.items()}
 
 
 def _ratios(

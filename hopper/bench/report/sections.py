@@ -244,11 +244,14 @@ def _parity(source: Source, found: Findings) -> Child:
     rows = []
     for name in source.names:
         is_exact = name not in found.approximate
+        sound = (
+            name not in found.wrong_gradients,
+            (loss := found.losses[name]) is not None and loss <= found.loss_limit,
+        )
         cells = [
-            Cell(units.difference(value), _verdict(value, limit, is_exact))
-            for value, limit in ((found.gradients[name], found.gradient_limit),
-                                 (found.losses[name], found.loss_limit))
-        ]  # fmt: skip
+            Cell(units.difference(value), _verdict(value, passes, is_exact))
+            for value, passes in zip((found.gradients[name], loss), sound, strict=True)
+        ]
         rows.append([name, *cells, "exact" if is_exact else "approximate"])
     reference = source.results.parity.reference
     return figure(
@@ -259,10 +262,10 @@ def _parity(source: Source, found: Findings) -> Child:
     )  # fmt: skip
 
 
-def _verdict(value: float | None, limit: float, is_exact: bool) -> str:
-    if value is None and not is_exact:
-        return ""
-    return "good" if value is not None and value <= limit else "bad"
+def _verdict(value: float | None, passes: bool, is_exact: bool) -> str:
+    if value is None:
+        return "bad" if is_exact else ""
+    return "good" if passes else "bad"
 
 
 def _memory(source: Source) -> Child:

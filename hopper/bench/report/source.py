@@ -91,6 +91,7 @@ class Parity(_Read):
 
     reference: str = ""
     max_relative_gradient_difference: dict[str, float] = {}
+    max_relative_gradient_difference_in_float64: dict[str, float] = {}
     max_relative_loss_difference: dict[str, float] = {}
 
 

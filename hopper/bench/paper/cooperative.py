@@ -1,0 +1,100 @@
+"""Hopper's own experiment: every exact engine side by side, and what "auto" takes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hopper.bench.paper.cells import Grid
+from hopper.bench.paper.charts import draw_speed
+from hopper.bench.paper.experiment import Experiment, Result, Side, Table
+from hopper.bench.paper.hopgnn import BASE, PG, ZERO
+from hopper.bench.paper.tables import (
+    NONE,
+    megabytes,
+    memory_table,
+    number,
+    parity_table,
+    rows_table,
+    sides_of,
+    speed_table,
+    summary_table,
+)
+from hopper.traffic import CAUSES
+
+COOPERATIVE: Final = Side("cooperative", "cooperative")
+SIDES: Final = (BASE, PG, ZERO, COOPERATIVE)
+SCALES: Final = {"uk-like": 0.1, "products-like": 0.1, "arxiv-like": 1.0, "scattered": 1.0}
+
+
+def traffic_table(result: Result) -> Table:
+    """Per side: seconds of an iteration, bytes of all ranks by cause, how many times fewer."""
+    causes = [
+        cause
+        for cause in CAUSES
+        if any(side["bytes"][cause] >= 1 for _, _, side in sides_of(result))
+    ]
+    headings = ("cell", "side", "iteration, s", *causes, "all", "times fewer")
+    rows = []
+    for cell, role, side in sides_of(result):
+        ranks = side["ranks"]
+        base = sum(next(iter(cell["sides"].values()))["bytes"].values())
+        own = sum(side["bytes"].values())
+        rows.append(
+            [
+                cell["name"],
+                role,
+                number(side["seconds"] / side["iterations"]),
+                *(megabytes(ranks * side["bytes"][cause]) for cause in causes),
+                megabytes(ranks * own),
+                number(base / own if own else None),
+            ]
+        )
+    note = "MB of an iteration, all ranks together; times fewer than the first side."
+    return Table("Traffic", headings, rows, note)
+
+
+def auto_table(result: Result) -> Table:
+    """What "auto" took after two iterations, and how far it is from the side that was fastest."""
+    rows = []
+    for cell in result["cells"]:
+        chosen = cell["auto"]["engine"]
+        seconds = {
+            side["label"].partition(":")[0]: side["seconds"] for side in cell["sides"].values()
+        }
+        fastest = min(seconds, key=lambda engine: seconds[engine])
+        tries = "; ".join(
+            f"{each['engine']} {number(each['seconds'])}" for each in cell["auto"]["tries"]
+        )
+        lost = seconds[chosen] / seconds[fastest] if chosen in seconds else None
+        rows.append([cell["name"], chosen, fastest, number(lost) if lost else NONE, tries])
+    return Table(
+        "What auto takes",
+        ("cell", "taken", "fastest of the rounds", "taken over fastest", "tried, s an iteration"),
+        rows,
+        'One run with `train.engine = "auto"`, which tries every exact engine for two iterations.',
+    )
+
+
+def _experiment(layers: int) -> Experiment:
+    return Experiment(
+        name=f"engines-{layers}-hops",
+        title=f"Exact engines, GraphSAGE with {layers} layers, fanout 10",
+        published=(),
+        grid=Grid(
+            tuple(SCALES), ("sage",), scales=SCALES, hidden=(16, 64, 128, 256), layers=layers
+        ),
+        tables=(
+            *(summary_table, speed_table, traffic_table, auto_table),
+            *(parity_table, rows_table, memory_table),
+        ),
+        sides=SIDES,
+        comparisons=(
+            *((side.role, BASE.role) for side in SIDES[1:]),
+            *((COOPERATIVE.role, side.role) for side in (ZERO, PG)),
+        ),
+        draw=draw_speed,
+        lets_auto_choose=True,
+    )
+
+
+EXPERIMENTS: Final = tuple(_experiment(layers) for layers in (2, 3))

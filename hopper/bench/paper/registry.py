@@ -1,0 +1,12 @@
+"""All experiments that have a command."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hopper.bench.paper import cooperative, hopgnn
+
+EXPERIMENTS: Final = {
+    experiment.name: experiment for experiment in (*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS)
+}
+"""by name of the command"""
