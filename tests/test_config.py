@@ -176,6 +176,11 @@ def test_an_override_without_a_value() -> None:
         (["--hop.merge_selection", "most"], "hop.merge_selection"),
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs'),
+        (["--cooperative.wire", "int8"], "cooperative.wire"),
+        (
+            ["--cooperative.wire", "bfloat16", "--train.engine", "auto"],
+            """cooperative.wire: 'bfloat16' is an approximation""",
+        ),
         (["--cluster.ranks_per_server", "0"], "cluster.ranks_per_server: "),
         (["--cluster.timeout_seconds", "0"], "cluster.timeout_seconds: "),
         (["--cluster.servers", "a:1"], "cluster.servers: "),

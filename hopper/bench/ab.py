@@ -173,16 +173,19 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
 def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
     """Compare the gradients and losses that the first round recorded with the single-process ones.
 
-    An approximate engine has batches of its own: its gradient is compared on these.
+    An engine that is approximate by its batches is compared on these; one that rounds is compared
+    and not judged.
     """
     references: dict[str, Reference] = {}
     found = []
     for contender in plan.contenders:
-        batches = "exact" if contender.exact else contender.engine
+        rounds = contender.rounds(plan.config)
+        shared = rounds or contender.exact(plan.config)
+        batches = "of all exact engines" if shared else contender.engine
         if batches not in references:
             references[batches] = _reference(plan, contender.configure(plan.config))
-        run_dir = plan.run_dir(contender, 0)
-        found.append(_check(plan, contender, run_dir, references[batches]))
+        parity = _check(plan, contender, plan.run_dir(contender, 0), references[batches])
+        found.append(replace(parity, judged=not rounds))
     return tuple(found)
 
 
@@ -279,9 +282,10 @@ def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
 
 def _compared_with(plan: Plan, contender: Contender | None) -> str:
     """Whose losses a contender's are compared with: the first exact one's, if it is exact too."""
-    if contender is not None and not contender.exact:
+    if contender is not None and not contender.exact(plan.config):
         return contender.label
-    return next((each for each in plan.contenders if each.exact), plan.contenders[0]).label
+    exact = (each for each in plan.contenders if each.exact(plan.config))
+    return next(exact, plan.contenders[0]).label
 
 
 def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:

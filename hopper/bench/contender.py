@@ -50,10 +50,13 @@ class Contender:
             words.append(f"--{key if '.' in key else f'{engine}.{key}'}={value}")
         return cls(text, engine, tuple(words))
 
-    @property
-    def exact(self) -> bool:
+    def exact(self, config: Config) -> bool:
         """Whether its gradient is that of every other exact engine."""
-        return ENGINE_CLASSES[self.engine].exact
+        return ENGINE_CLASSES[self.engine].is_exact(self.configure(config))
+
+    def rounds(self, config: Config) -> bool:
+        """Whether its gradient is near that of the exact engines on purpose, not equal to it."""
+        return ENGINE_CLASSES[self.engine].rounds(self.configure(config))
 
     @property
     def folder(self) -> str:

@@ -28,7 +28,7 @@ def run_entry(
     return {
         "label": contender.label,
         "engine": contender.engine,
-        "exact": contender.exact,
+        "exact": contender.exact(config),
         "options": contender.options(config),
         "model": config.model.model_dump(),
         "round": round_index,
@@ -70,6 +70,7 @@ def assemble(
                 each.engine: each.in_float64 for each in parity if each.in_float64 is not None
             },
             "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
+            "not_judged": [each.engine for each in parity if not each.judged],
         },
     }
 

@@ -7,7 +7,17 @@ import sys
 from collections.abc import Sequence
 
 from cache_server.errors import CacheServerError
-from hopper.cli import bench, dataset, partition, report, schedule, serve, sweep, train
+from hopper.cli import (
+    bench,
+    dataset,
+    metatree,
+    partition,
+    report,
+    schedule,
+    serve,
+    sweep,
+    train,
+)
 from hopper.errors import HopperError
 
 
@@ -18,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train graph neural networks whose features do not fit one machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (dataset, partition, serve, train, sweep, schedule, bench, report):
+    for module in (dataset, metatree, partition, serve, train, sweep, schedule, bench, report):
         module.add_parser(commands)
     return parser
 

@@ -209,6 +209,13 @@ class Hop(_Section):
         return self
 
 
+class Cooperative(_Section):
+    """``[cooperative]``: the engine whose rows of hidden width travel."""
+
+    wire: Literal["exact", "bfloat16", "float16"] = "exact"
+    """what rows and their gradients travel in; anything but "exact" is an approximation"""
+
+
 class Cluster(_Section):
     """``[cluster]``: the machines."""
 
@@ -231,6 +238,7 @@ class Config(_Section):
     sampler: Sampler = Field(default={}, validate_default=True)
     train: Train = Train()
     hop: Hop = Hop()
+    cooperative: Cooperative = Cooperative()
     cluster: Cluster = Cluster()
 
     @field_validator("sampler", mode="before")
@@ -255,5 +263,10 @@ class Config(_Section):
         if self.hop.replicas == "independent" and self.train.engine != "hop":
             raise ValueError(
                 f'hop.replicas: "independent" needs train.engine = "hop", got {self.train.engine!r}'
+            )
+        if self.cooperative.wire != "exact" and self.train.engine == "auto":
+            raise ValueError(
+                f'cooperative.wire: {self.cooperative.wire!r} is an approximation, and "auto" '
+                'takes exact engines only; expected "exact", or train.engine = "cooperative"'
             )
         return self

@@ -8,16 +8,26 @@ way back. Input features never travel where they are wider.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 import numba
 import torch
 from torch import Tensor
 
+from hopper.config import Config
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.micrograph.route import GlobalBatch
 from hopper.models import GNN
 from hopper.models.layer import SumLayer
 from hopper.partials import IterationPlan, LayerPlan, Planner, RowExchange, choose_wires
+
+_ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def wire_dtype(config: Config) -> torch.dtype | None:
+    """What rows are rounded to on their way; None where they are not."""
+    name = config.cooperative.wire
+    return None if name == "exact" else _ROUNDED[name]
 
 
 class Cooperative(Engine):
@@ -34,7 +44,10 @@ class Cooperative(Engine):
         super().__init__(state)
         trainer, graph = state.trainer, state.rows.graph
         node_type = graph.schema.node_types[trainer.node_type]
-        self._wires = choose_wires(state.packed.module, node_type.feature_dim or 0)
+        self._travels_as = wire_dtype(state.config) or trainer.dtype
+        self._wires = choose_wires(
+            state.packed.module, node_type.feature_dim or 0, self._travels_as
+        )
         assert isinstance(state.packed.module, GNN)
         self._model = state.packed.module
         # A channel of its own: plans are made while rows are exchanged.
@@ -55,6 +68,11 @@ class Cooperative(Engine):
             initargs=(numba.get_num_threads(),),
         )
         self._under_way: tuple[GlobalBatch, Future[IterationPlan]] | None = None
+
+    @classmethod
+    def rounds(cls, config: Config) -> bool:
+        """See :class:`Engine`."""
+        return wire_dtype(config) is not None
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
@@ -91,7 +109,7 @@ class Cooperative(Engine):
     def _compute(self, plan: IterationPlan, batch: GlobalBatch) -> None:
         """Forward and backward, together with the other ranks."""
         state, trainer = self.state, self.state.trainer
-        with state.log.stage("gather", rows=int(plan.nodes.size)):
+        with state.log.stage("gather", rows=int(plan.nodes.size), operation="own rows"):
             rows = trainer.read_rows(state.rows, "features", plan.nodes).to(trainer.dtype)
             stored = trainer.read_rows(state.rows, "labels", plan.nodes[: plan.roots])
             labels = trainer.objective.shaped(stored)
@@ -117,12 +135,12 @@ class Cooperative(Engine):
         exchange = RowExchange(
             self.state.cluster,
             self.state.log,
-            plan.sending.select(rows),
+            plan.sending.select(rows).to(self._travels_as),
             plan.sending.lengths,
             plan.counts,
             f"exchanging rows, {where}",
         )
-        rows = torch.cat((rows, exchange.finish()))
+        rows = torch.cat((rows, exchange.finish().to(rows.dtype)))
         if not self._wires[index].projected:
             rows = layer.project(rows)
         if plan.weights is None:

@@ -63,6 +63,16 @@ class Engine(ABC):
         self.upcoming: GlobalBatch | None = None
         """the batch after the one that is trained, if the epoch has one; may be prepared"""
 
+    @classmethod
+    def is_exact(cls, config: Config) -> bool:
+        """Whether it is, configured so."""
+        return cls.exact and not cls.rounds(config)
+
+    @classmethod
+    def rounds(cls, config: Config) -> bool:  # for engines that can
+        """Whether values are rounded on purpose, so that gradients are near the exact ones."""
+        return False
+
     @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Train one global batch and update the parameters on every rank."""

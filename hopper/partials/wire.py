@@ -23,7 +23,7 @@ class Wire:
         them.
     width: elements of a row that travels.
     row_bytes: of a row and, where gradients flow, of its gradient.
-    item_bytes: of an element.
+    item_bytes: of an element of the parameters' dtype, which weights of edges travel in.
     folds: whether the layer adds its neighbours up, so that partial sums may travel.
     """
 
@@ -35,7 +35,13 @@ class Wire:
 
 
 @torch.no_grad()
-def choose_wires(model: torch.nn.Module, in_dim: int, gradients: bool = True) -> list[Wire]:
+def choose_wires(
+    model: torch.nn.Module,
+    in_dim: int,
+    travels_as: torch.dtype | None = None,
+    *,
+    gradients: bool = True,
+) -> list[Wire]:
     """The cheapest form for every layer of a stack, in bytes there and back.
 
     Rows of the first layer before projection are features: they have no gradient, and cross one
@@ -44,6 +50,7 @@ def choose_wires(model: torch.nn.Module, in_dim: int, gradients: bool = True) ->
     Parameters
     ----------
     in_dim: width of the features.
+    travels_as: what rows are on the wire; None = what they are.
     gradients: whether they travel back.
 
     Raises
@@ -58,6 +65,7 @@ def choose_wires(model: torch.nn.Module, in_dim: int, gradients: bool = True) ->
         )
     wires = []
     parameter = next(model.parameters())
+    size = (travels_as or parameter.dtype).itemsize
     block = _lone_node(parameter.device)
     rows = parameter.new_zeros(1, in_dim)
     was_training = model.training
@@ -66,17 +74,18 @@ def choose_wires(model: torch.nn.Module, in_dim: int, gradients: bool = True) ->
         for index in range(len(model.layers)):
             ready = model.prepare(index, block, rows)
             back = 2 if gradients else 1
-            wires.append(_choose(model.layer(index), ready, 1 if index == 0 else back, back))
+            ways = 1 if index == 0 else back
+            wires.append(_choose(model.layer(index), ready, ways * size, back * size))
             rows = model.step(index, block, rows)
     finally:
         model.train(was_training)
     return wires
 
 
-def _choose(layer: Layer, ready: torch.Tensor, ways: int, projected_ways: int) -> Wire:
-    """The wire of a layer that reads such a row: 1 way, or 2 with its gradient."""
+def _choose(layer: Layer, ready: torch.Tensor, item: int, projected_item: int) -> Wire:
+    """The wire of a layer that reads such a row; bytes of an item are there and back."""
     projected = layer.project(ready)
-    before, after = ready.nbytes * ways, projected.nbytes * projected_ways
+    before, after = ready.numel() * item, projected.numel() * projected_item
     is_sum = isinstance(layer, SumLayer)
     size = ready.element_size()
     if projected is ready or before < after:

@@ -147,7 +147,7 @@ class Trainer:
         if self._is_first:
             summary = {
                 "engine": self.engine.name,
-                "exact": self.engine.exact,
+                "exact": self.engine.is_exact(self.state.config),
                 "ranks": self.state.cluster.world,
                 "metric": metric,
                 "accuracy": accuracy,

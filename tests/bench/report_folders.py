@@ -56,6 +56,17 @@ def alone(rank: int, iteration: int) -> list[Line]:
     ]
 
 
+def divided(rank: int, iteration: int) -> list[Line]:
+    """A rank that computes its part of two layers; rank 1 has three times the edges."""
+    at = 0.4 * iteration
+    work = {"own": 7, "destinations": 5, "edges": 1000 * (1 + 2 * rank), "sent": 3, "received": 3}
+    return [
+        span("sample", at, 0.01, iteration, roots=3, layers=[work, work]),
+        span("compute", at + 0.02, 0.08, iteration, roots=3),
+        span("wait", at + 0.1, 0.01, iteration, operation="sync"),
+    ]
+
+
 def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> None:
     """A run's summary and the spans of two ranks over four iterations."""
     epochs = [
@@ -69,7 +80,8 @@ def write_run(folder: Path, entry: Mapping[str, Any], losses: list[float]) -> No
     }  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "summary.json").write_text(json.dumps(summary))
-    script = ring if entry["engine"] == "hop" else alone
+    scripts = {"hop": ring, "cooperative": divided}
+    script = scripts.get(entry["engine"], alone)
     for rank in range(2):
         lines = [line for iteration in range(4) for line in script(rank, iteration)]
         write_lines(folder / "spans" / f"rank-{rank}.jsonl", [opened(50.0), *lines])

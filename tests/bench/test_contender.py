@@ -43,9 +43,11 @@ def test_what_cannot_be_compared_is_refused(
         assert [each.configure(tiny_config) for each in parse_contenders(texts)]
 
 
-def test_only_locality_is_approximate() -> None:
-    exact = {text: Contender.parse(text).exact for text in ("hop:merge=1", "locality", "zero_hop")}
-    assert exact == {"hop:merge=1": True, "locality": False, "zero_hop": True}
+def test_who_is_approximate_and_how(tiny_config: Config) -> None:
+    texts = ("hop:merge=1", "locality", "cooperative", "cooperative:wire=bfloat16")
+    found = [Contender.parse(text) for text in texts]
+    assert [each.exact(tiny_config) for each in found] == [True, False, True, False]
+    assert [each.rounds(tiny_config) for each in found] == [False, False, False, True]
 
 
 def test_figures_tell_the_same_engine_with_other_options_apart() -> None:

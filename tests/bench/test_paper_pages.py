@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hopper.bench.layer_work import MEASURES
 from hopper.bench.paper.accuracy import half_interval
 from hopper.bench.paper.cell_figures import cell_figures
 from hopper.bench.paper.cells import Cell
@@ -38,6 +39,7 @@ EXTRA = {
     "utilisation": {},
 }
 
+WORK = {measure: [3.0, 1.0, 1.0, 1.0] for measure in MEASURES}
 AUTO = {
     "engine": "zero_hop",
     "reason": "an iteration each",
@@ -53,7 +55,7 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
             contender = side.contender(1)
             seconds = [9.0, *[(1 + 0.01 * round_index) / (1 + place)] * (experiment.epochs - 1)]
             run = make_run(contender.engine, round_index, seconds)
-            run |= {"label": contender.label, "exact": contender.exact}
+            run |= {"label": contender.label, "exact": contender.engine != "locality"}
             run["peak_rss_mib"] = [100.0, 120.0, 90.0, 100.0]
             for epoch in run["epochs"]:
                 epoch["decisions"] = {"merge": 1} if contender.engine == "hop" else {}
@@ -73,6 +75,7 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
         "problems": list(problems),
         "parameter_bytes": 1000,
         "held": {role: {"largest_pass_rows": 512, "gathers": 48} for role in labels},
+        "work": {role: [WORK] for role in labels},
         "extra": EXTRA | {"utilisation": use},
         "results": results,
     }
@@ -242,10 +245,12 @@ def test_held_rows_of_spans(tmp_path: Path) -> None:
     # One iteration with pre-gathering (asked once), one of two passes without (asked twice).
     lines = span(0, operation="pregather") + span(0, rows=5) + span(0, rows=7)
     lines += span(1, rows=9) + span(1, rows=2)
+    # A rank's own rows are asked of nobody.
+    lines += span(2, rows=11, operation="own rows")
     lines += json.dumps({"span": "gather", "rows": 99}) + "\n"
     (tmp_path / "spans" / "rank-0.jsonl").write_text(lines)
     (tmp_path / "spans" / "rank-1.jsonl").write_text(span(0, rows=3))
-    assert held_rows(tmp_path) == {"largest_pass_rows": 9, "gathers": 4}
+    assert held_rows(tmp_path) == {"largest_pass_rows": 11, "gathers": 4}
 
 
 def test_random_selection_lets_models_meet(

@@ -212,6 +212,36 @@ def test_the_headline_goes_by_the_interval(
     assert ("no interval" in report(folder).text) == (len(seconds) == 1)
 
 
+def test_divided_layers_show_who_does_how_much(tmp_path: Path) -> None:
+    runs = [make_run("cooperative", index, [9.0, 4.0]) for index in range(2)]
+    folder = write_ab(tmp_path / "ab", make_results(runs, {"cooperative": 1e-7}))
+    text = report(folder).text
+    assert "Work of each rank: cooperative" in text
+    assert "layer 2 1,000 3,000 1.50 14 6" in text
+    assert "Work of each rank" not in report(write_ab(tmp_path / "other", sound_results())).text
+
+
+def test_rounding_settled_in_float64_is_no_failure(tmp_path: Path) -> None:
+    results = sound_results()
+    results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-5
+    assert "Refused" in report(write_ab(tmp_path / "unsettled", results)).text
+    results["parity"]["max_relative_gradient_difference_in_float64"] = {"hop": 1e-14}
+    assert "Refused" not in report(write_ab(tmp_path / "settled", results)).text
+    results["parity"]["max_relative_gradient_difference_in_float64"] = {"hop": 1e-6}
+    assert "Refused" in report(write_ab(tmp_path / "wrong", results)).text
+
+
+def test_an_engine_that_rounds_is_shown_and_not_judged(tmp_path: Path) -> None:
+    results = sound_results()
+    results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-2
+    results["parity"]["not_judged"] = ["hop"]
+    for run in results["runs"]:
+        run["exact"] = run["engine"] != "hop"
+    page = report(write_ab(tmp_path / "ab", results))
+    assert "Refused" not in page.text
+    assert "approximate" in page.text
+
+
 def test_without_a_baseline_times_are_told(tmp_path: Path) -> None:
     folder = write_ab(tmp_path / "ab", make_results([make_run("hop", 0, [1.0])], SOUND))
     assert h1(folder) == "hop on tiny"

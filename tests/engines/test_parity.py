@@ -46,22 +46,28 @@ MODELS: dict[str, dict[str, Any]] = {
     "film": {"name": "film", "layers": 3, "hidden": 8, "dropout": 0.3},
 }
 SAMPLERS: dict[str, dict[str, Any]] = {
-    "node": {"fanouts": [4, 3, 2]},
-    "labor": {"fanouts": [4, 3, 2]},
-    "layer": {"layer_sizes": [60, 40, 30]},
+    "node": {"kind": "node", "fanouts": [4, 3, 2]},
+    "labor": {"kind": "labor", "fanouts": [4, 3, 2]},
+    "layer": {"kind": "layer", "layer_sizes": [60, 40, 30]},
+    # One or two nodes of the whole graph a hop: most frontiers stay empty.
+    "empty frontiers": {"kind": "layer", "layer_sizes": [2, 1, 1]},
 }
 # 83 training nodes: batches of 16, a short last one; batches of 1, with fewer roots at the end
 # than a world of 4 has ranks.
 BATCHES = {"ordinary": (16, [0, 1]), "smaller than the ranks": (1, [0, 20])}
-WORLDS = [(1, 1), (2, 1), (2, 2), (4, 1)]
+WORLDS = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
+MAIN_ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 
 
 def case_config(
     case: tuple[str, str, str, str], partitioned: Path, run_dir: Path, world: int
 ) -> dict[str, Any]:
-    engine, model, batch, kind = case
+    engine, model, batch, sampler = case
     layers = MODELS[model]["layers"]
-    sizes = {key: value[:layers] for key, value in SAMPLERS[kind].items()}
+    sampling = {
+        key: value[:layers] if isinstance(value, list) else value
+        for key, value in SAMPLERS[sampler].items()
+    }
     batch_size, recorded = BATCHES[batch]
     options = ENGINES[engine]
     hop = {"merge": "off"} | options.get("hop", {})
@@ -70,7 +76,7 @@ def case_config(
     return {
         "data": {"partitioned": str(partitioned)},
         "model": MODELS[model],
-        "sampler": {"kind": kind} | sizes,
+        "sampler": sampling,
         "train": {
             "batch_size": batch_size,
             "epochs": 1,
@@ -88,24 +94,23 @@ def case_config(
     }
 
 
-def cases_of(method: str) -> Iterator[tuple[str, str, str, str]]:
+def cases_of(method: str, world: int) -> Iterator[tuple[str, str, str, str]]:
     """(engine, model, batch, sampler): each with every other that it could disagree with."""
     models = list(MODELS) if method == "metis" else ["sage", "gat"]
-    for engine, model in itertools.product(ENGINES, models):
+    # What an odd number of ranks could break, it breaks in these.
+    engines = MAIN_ENGINES if world == 3 else tuple(ENGINES)
+    for engine, model in itertools.product(engines, models):
         yield engine, model, "ordinary", "node"
-    for engine in ENGINES:
+    for engine in engines:
         yield engine, "sage", "smaller than the ranks", "node"
     if method == "metis":
-        main_engines = (
-            "model_centric",
-            "zero_hop in passes",
-            "hop, one step merged",
-            "cooperative",
-        )
-        for engine, model, kind in itertools.product(
-            main_engines, ("gcn", "sage", "gat", "film"), ("labor", "layer")
+        samplers = ("labor", "layer") if world != 3 else ()
+        for engine, model, sampler in itertools.product(
+            MAIN_ENGINES, ("gcn", "sage", "gat", "film"), samplers
         ):
-            yield engine, model, "ordinary", kind
+            yield engine, model, "ordinary", sampler
+        for engine, model in itertools.product(MAIN_ENGINES, ("gcn", "gat")):
+            yield engine, model, "ordinary", "empty frontiers"
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +119,37 @@ def partitions(
 ) -> dict[tuple[int, str], Path]:
     folder = tmp_path_factory.mktemp("partitions")
     made = {}
-    for servers, method in itertools.product((1, 2, 4), ("metis", "random")):
+    for servers, method in itertools.product((1, 2, 3, 4), ("metis", "random")):
         path = folder / f"{method}-{servers}"
         partition_graph(community_graph, path, servers, method)
         made[servers, method] = path
     return made
+
+
+def test_rounding_on_the_wire_halves_bytes_and_stays_near(
+    partitions: dict[tuple[int, str], Path],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    partitioned = partitions[2, "random"]
+    cluster = {"servers": serve_partitions(partitioned, 2), "ranks_per_server": 1}
+    cases = []
+    for wire in ("exact", "bfloat16", "float16"):
+        case = ("cooperative", "gat", "ordinary", "node")
+        values = case_config(case, partitioned, tmp_path / wire, 2)
+        values["train"] |= {"dtype": "float32"}
+        cases.append(values | {"cluster": cluster, "cooperative": {"wire": wire}})
+    exact, *rounded = train_cases(cases, 2, tmp_path)
+    # Eight times the dtype's relative rounding: several roundings add up on the way.
+    limits = {"bfloat16": 8 * 2**-8, "float16": 8 * 2**-11}
+    for values, result in zip(cases[1:], rounded, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), 2)
+        overall = check_engine("cooperative", "float32", reference, recorded).gradients[0].overall
+        assert 1e-6 < overall < limits[config.cooperative.wire]
+        assert result["bytes"]["partial"] * 2 == exact["bytes"]["partial"]
 
 
 @pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
@@ -135,7 +166,7 @@ def test_every_engine_computes_the_gradient_of_one_process(
     for method in ("metis", "random"):
         partitioned = partitions[servers, method]
         addresses = serve_partitions(partitioned, servers) if servers > 1 else []
-        for case in cases_of(method):
+        for case in cases_of(method, world):
             name = "/".join((method, *case))
             config = case_config(case, partitioned, tmp_path / name.replace(" ", "_"), world)
             config["cluster"] = {"servers": addresses, "ranks_per_server": ranks_per_server}
@@ -157,4 +188,4 @@ def test_every_engine_computes_the_gradient_of_one_process(
         batches = "local" if engine == "locality" else "global"
         expected = curves.setdefault((method, batches, *same), result["losses"])
         assert result["losses"] == pytest.approx(expected, rel=1e-9), name
-    assert len(curves) < len(cases) / 4
+    assert len(curves) <= len(cases) / 4

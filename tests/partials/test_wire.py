@@ -37,6 +37,12 @@ def test_attention_and_modulation_need_every_row() -> None:
     assert [wire.folds for wire in wires("film", 600, 8)] == [False, False]
 
 
+def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
+    model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16)
+    first, _ = choose_wires(model, 600, torch.bfloat16)
+    assert first == Wire(projected=True, width=16, row_bytes=64, item_bytes=4, folds=True)
+
+
 def test_a_model_without_parts_is_refused() -> None:
     with pytest.raises(RequestError, match=r"train\.engine: cooperative .* given Linear"):
         choose_wires(torch.nn.Linear(2, 2), 2)

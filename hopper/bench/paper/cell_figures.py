@@ -103,6 +103,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "bounds": _bounds(own, ranks, size, record["parameter_bytes"]),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": rows["remote_unique"] / _steps(own[0], ranks) * size / MIB,
+        "work": record.get("work", {}).get(role, []),
         "pass_mib": _scaled(held["largest_pass_rows"], size / MIB),
         "epochs": [
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hopper.bench.layer_work import MEASURES, unevenness
 from hopper.bench.paper.cells import Grid
 from hopper.bench.paper.charts import draw_speed
 from hopper.bench.paper.experiment import Experiment, Result, Side, Table
@@ -75,6 +76,24 @@ def auto_table(result: Result) -> Table:
     )
 
 
+def work_table(result: Result) -> Table:
+    """Who computes how much of each layer, where an engine divides layers among ranks."""
+    rows = []
+    for cell, role, side in sides_of(result):
+        for layer, work in enumerate(side["work"], 1):
+            told = [(sum(work[each]), unevenness(work[each])) for each in MEASURES]
+            rows.append(
+                [
+                    *(cell["name"], role, str(layer)),
+                    *(text for total, most in told for text in (f"{total:,.0f}", number(most))),
+                ]
+            )
+    names = ("rows projected", "destinations", "edges", "rows sent", "rows received")
+    headings = [heading for name in names for heading in (name, "busiest over mean")]
+    note = "All ranks together, means of an iteration; beside it the busiest rank over the mean."
+    return Table("Work by layer", ("cell", "side", "layer", *headings), rows, note)
+
+
 def _experiment(layers: int) -> Experiment:
     return Experiment(
         name=f"engines-{layers}-hops",
@@ -85,7 +104,7 @@ def _experiment(layers: int) -> Experiment:
         ),
         tables=(
             *(summary_table, speed_table, traffic_table, auto_table),
-            *(parity_table, rows_table, memory_table),
+            *(work_table, parity_table, rows_table, memory_table),
         ),
         sides=SIDES,
         comparisons=(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
+from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.paper.cells import Cell
 from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.held import held_rows
+from hopper.bench.paper.held import SPANS_FOLDER, held_rows
 from hopper.bench.paper.materials import Materials
 from hopper.bench.paper.options import Options
 from hopper.bench.paper.toml import write_toml
@@ -175,6 +176,10 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "problems": outcome.problems,
         "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
         "held": {role: held_rows(plan.run_dir(each, 0)) for role, each in sides.items()},
+        "work": {
+            role: [work._asdict() for work in read_layer_work(plan.run_dir(each, 0) / SPANS_FOLDER)]
+            for role, each in sides.items()
+        },
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }

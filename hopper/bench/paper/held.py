@@ -1,7 +1,8 @@
 """What a run held in memory and asked for, read from its spans.
 
 A rank asks other servers for rows in every ``gather`` span of an iteration without pre-gathering,
-and once, in the span that says so, in one with it.
+and once, in the span that says so, in one with it; where it reads its own rows alone the span says
+that.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def held_rows(run_dir: Path) -> dict[str, Any]:
             if span.get("operation") == "pregather":
                 ahead += 1
             else:
-                passes += 1
+                passes += span.get("operation") != "own rows"
                 largest = max(largest, int(span.get("rows", 0)))
             asked[moment] = (ahead, passes)
         gathers += sum(ahead or passes for ahead, passes in asked.values())

@@ -18,6 +18,7 @@ class Findings:
 
     problems: why no speed-up may be told; empty where all exact engines computed the same.
     wrong_gradients: what is wrong, in words, of those that do not pass.
+    rounding: those whose differences are shown and not judged.
     ratios: by baseline and name, how many times faster; without the baseline itself.
     unpaired: sentences on comparisons that cannot be made.
     """
@@ -26,6 +27,7 @@ class Findings:
     approximate: frozenset[str]
     gradients: Mapping[str, float | None]
     wrong_gradients: Mapping[str, str]
+    rounding: frozenset[str]
     losses: Mapping[str, float | None]
     gradient_limit: float
     loss_limit: float
@@ -50,10 +52,13 @@ def find(source: Source) -> Findings:
         _differences(source, f"max_relative_{what}")
         for what in ("gradient_difference", "gradient_difference_in_float64", "loss_difference")
     )
+    parity = source.results.parity
+    rounding = frozenset(parity.not_judged if parity else ())
+    judged = {n: v for n, v in gradients.items() if v is not None and n not in rounding}
     wrong = {
         name: words
-        for name, value in gradients.items()
-        if value is not None and (words := judge_gradient(value, dtype, in_float64[name]))
+        for name, value in judged.items()
+        if (words := judge_gradient(value, dtype, in_float64[name]))
     }
     problems: list[str] = []
     if source.kind == "ab":
@@ -70,7 +75,7 @@ def find(source: Source) -> Findings:
             f"{name}: losses differ by {value:.2g}, limit {limits[1]:g} in {dtype}"
             for name, value in losses.items()
             # Not "value > limit", which a NaN would pass.
-            if value is not None and not value <= limits[1]
+            if value is not None and name not in rounding and not value <= limits[1]
         ]
     ratios, unpaired = _ratios(source, entries) if not problems else ({}, [])
     return Findings(
@@ -78,6 +83,7 @@ def find(source: Source) -> Findings:
         approximate=approximate,
         gradients=gradients,
         wrong_gradients=wrong,
+        rounding=rounding,
         losses=losses,
         gradient_limit=limits[0],
         loss_limit=limits[1],

@@ -7,6 +7,7 @@ from statistics import fmean, median
 from typing import Final
 
 from hopper.bench.emulate.reconcile import TOLERANCE
+from hopper.bench.layer_work import unevenness
 from hopper.bench.parity import COMPARED_LOSSES
 from hopper.bench.report import bars, schedule_chart, units
 from hopper.bench.report.bars import Part, Row, figure
@@ -212,7 +213,7 @@ def time_steps(source: Source) -> list[Child]:
 def evidence(source: Source, found: Findings) -> list[Child]:
     """How local the graph is, how equal the gradients are, how much memory was needed."""
     first = [each for each in (_locality(source), _parity(source, found)) if each is not None]
-    return [tag("div", first, class_="pair") if first else None, _memory(source)]
+    return [tag("div", first, class_="pair") if first else None, *_work(source), _memory(source)]
 
 
 def _locality(source: Source) -> Child:
@@ -249,7 +250,10 @@ def _parity(source: Source, found: Findings) -> Child:
             (loss := found.losses[name]) is not None and loss <= found.loss_limit,
         )
         cells = [
-            Cell(units.difference(value), _verdict(value, passes, is_exact))
+            Cell(
+                units.difference(value),
+                "" if name in found.rounding else _verdict(value, passes, is_exact),
+            )
             for value, passes in zip((found.gradients[name], loss), sound, strict=True)
         ]
         rows.append([name, *cells, "exact" if is_exact else "approximate"])
@@ -266,6 +270,31 @@ def _verdict(value: float | None, passes: bool, is_exact: bool) -> str:
     if value is None:
         return "bad" if is_exact else ""
     return "good" if passes else "bad"
+
+
+def _work(source: Source) -> list[Child]:
+    """How an engine that divides layers among ranks has divided them."""
+    found: list[Child] = []
+    for name, layers in source.work.items():
+        if not layers:
+            continue
+        rows = []
+        for number, layer in enumerate(layers, 1):
+            most = unevenness(layer.edges)
+            told = "–" if most is None else f"{most:.2f}"
+            rows.append([f"layer {number}", *(Cell(units.count(each)) for each in layer.edges),
+                         Cell(told), Cell(units.count(sum(layer.own))),
+                         Cell(units.count(sum(layer.sent)))])  # fmt: skip
+        ranks = [f"rank {rank}" for rank in range(len(layers[0].edges))]
+        head = ["", *ranks, "busiest over mean", "rows projected, all", "rows sent, all"]
+        found.append(
+            figure(
+                f"Work of each rank: {name}",
+                "Edges that a rank aggregates, layer by layer: means of an iteration, first round.",
+                table(f"Edges by layer and rank: {name}", head, rows),
+            )
+        )
+    return found
 
 
 def _memory(source: Source) -> Child:

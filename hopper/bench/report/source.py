@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hopper.bench.contender import Contender
+from hopper.bench.layer_work import LayerWork, read_layer_work
 from hopper.bench.report.spans import Timeline, read_timelines
 from hopper.bench.results import RESULTS_FILE, describe_dataset, describe_partition
 from hopper.errors import HopperError, RequestError
@@ -93,6 +94,7 @@ class Parity(_Read):
     max_relative_gradient_difference: dict[str, float] = {}
     max_relative_gradient_difference_in_float64: dict[str, float] = {}
     max_relative_loss_difference: dict[str, float] = {}
+    not_judged: list[str] = []
 
 
 class Results(_Read):
@@ -127,6 +129,7 @@ class Source:
     kind: "ab", or "run" for a single training run, whose results hold one run and no parity.
     learning: by name of run, the epochs of its first round with losses per iteration and scores.
     timelines: by name of run, its recorded iterations; see :mod:`hopper.bench.report.spans`.
+    work: by name of run, its layers' division among ranks, where the engine divides them.
     missing: sentences on what could not be shown and why.
     """
 
@@ -136,6 +139,7 @@ class Source:
     metric: str
     learning: dict[str, list[Epoch]]
     timelines: dict[str, list[Timeline]]
+    work: dict[str, list[LayerWork]]
     missing: list[str]
 
     @property
@@ -174,6 +178,7 @@ def _read_ab(folder: Path) -> Source:
             firsts[run.name] = run
     learning: dict[str, list[Epoch]] = {}
     timelines: dict[str, list[Timeline]] = {}
+    work: dict[str, list[LayerWork]] = {}
     missing: list[str] = []
     metric = "accuracy"
     for name, run in firsts.items():
@@ -188,7 +193,8 @@ def _read_ab(folder: Path) -> Source:
         summary = _parsed(Summary, place / SUMMARY_FILE)
         learning[name], metric = summary.epochs, summary.metric
         _add_timelines(name, place, timelines, missing)
-    return Source(folder, "ab", results, metric, learning, timelines, missing)
+        work[name] = read_layer_work(place / SPANS_FOLDER)
+    return Source(folder, "ab", results, metric, learning, timelines, work, missing)
 
 
 def _read_run(folder: Path) -> Source:
@@ -206,7 +212,8 @@ def _read_run(folder: Path) -> Source:
     timelines: dict[str, list[Timeline]] = {}
     _add_timelines(summary.engine, folder, timelines, missing)
     learning = {summary.engine: summary.epochs}
-    return Source(folder, "run", results, summary.metric, learning, timelines, missing)
+    work = {summary.engine: read_layer_work(folder / SPANS_FOLDER)}
+    return Source(folder, "run", results, summary.metric, learning, timelines, work, missing)
 
 
 def _add_timelines(

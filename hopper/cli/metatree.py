@@ -1,0 +1,67 @@
+"""``hopper metatree GRAPH``: what a model's hops read, and how servers would divide it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "metatree",
+        help="show the metatree of a typed graph and how servers would divide it",
+        description="Nothing is read but the graph's schema: relations that hops from the target "
+        "follow, sub-metatrees with their weights, and which server would hold which.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("graph", type=Path, metavar="GRAPH")
+    parser.add_argument("--layers", type=int, default=2, metavar="K", help="hops (default 2)")
+    parser.add_argument("--servers", type=int, default=2, metavar="P", help="default 2")
+    parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
+    parser.add_argument(
+        "--metapath", action="append", default=[], metavar="R,R,...",
+        help="follow these relations alone, from the target outwards; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.graph import GraphDirectory
+    from hopper.hetero.meta_partition import divide
+    from hopper.hetero.metagraph import make_metagraph
+    from hopper.hetero.metatree import make_metatree
+    from hopper.hetero.picture import draw_metatree, tell_shares
+
+    schema = GraphDirectory.open(options.graph, check="shapes").schema
+    metagraph = make_metagraph(schema)
+    target = options.target if options.target is not None else schema.target_type()
+    metapaths = [[word.strip() for word in path.split(",")] for path in options.metapath]
+    tree = make_metatree(metagraph, target, options.layers, metapaths)
+    partition = divide(metagraph, tree, options.servers)
+    console = Console()
+    weights = Table("root relation", "weight of its sub-metatree")
+    for root, weight in partition.weights.items():
+        weights.add_row(str(root), f"{weight:,}")
+    console.print(weights)
+    shares = Table("server", "root relations", "replica", "relations", "nodes", "edges")
+    for row in tell_shares(partition):
+        shares.add_row(*row)
+    console.print(shares)
+    console.print(f"a node is held by {partition.replication:.2f} servers", highlight=False)
+    if partition.unreachable:
+        told = ", ".join(map(str, partition.unreachable))
+        console.print(
+            f"not read within {options.layers} hops of {target}: {told}",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+    if options.out is not None:
+        title = f"{schema.name}: {options.layers} hops from {target}, {options.servers} servers"
+        draw_metatree(partition, options.out, title)
+        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
+    return 0

@@ -1,0 +1,1 @@
+"""Typed graphs: metagraph, metatree, and meta-partitioning (Heta, section 5)."""

@@ -1,0 +1,146 @@
+"""The metatree: what k hops from the target type read, relation by relation (Heta, section 5).
+
+The tree is unrolled: at every depth below k each relation into a vertex's type makes a child, also
+one that was met before, since sampling meets it again. Equal subtrees are held once, as a DAG whose
+vertices are (type, depth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hopper.errors import RequestError
+from hopper.graph.schema import Relation
+from hopper.hetero.metagraph import (
+    Metagraph,
+    edge_count,
+    find_relation,
+    node_count,
+    relations_into,
+)
+
+
+class Vertex(NamedTuple):
+    """A node type at a number of hops from the target."""
+
+    node_type: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class Metatree:
+    """What k hops from the target read.
+
+    Attributes
+    ----------
+    target: the type of the root. layers: k.
+    children: by vertex above the leaves, the relations into its type that are followed, in
+        canonical order; a vertex whose type has none is there with none.
+    """
+
+    target: str
+    layers: int
+    children: Mapping[Vertex, tuple[Relation, ...]]
+
+    @property
+    def root(self) -> Vertex:
+        """The target type at depth 0."""
+        return Vertex(self.target, 0)
+
+    @property
+    def roots(self) -> tuple[Relation, ...]:
+        """The root relations, each of which has a sub-metatree."""
+        return self.children[self.root]
+
+    def followed_from(self, relations: Sequence[Relation]) -> Iterator[tuple[Relation, int]]:
+        """Every (relation, depth of its destination) of the sub-metatrees of root relations, each
+        once, hop by hop."""
+        level = list(relations)
+        for depth in range(self.layers):
+            yield from ((relation, depth) for relation in level)
+            if depth + 1 < self.layers:
+                types = dict.fromkeys(relation.src for relation in level)
+                below = (self.children[Vertex(each, depth + 1)] for each in types)
+                level = list(dict.fromkeys(relation for each in below for relation in each))
+
+    def relations_of(self, relations: Sequence[Relation]) -> list[Relation]:
+        """The distinct relations of the sub-metatrees of root relations, in canonical order."""
+        return sorted({relation for relation, _ in self.followed_from(relations)})
+
+    def types_of(self, relations: Sequence[Relation]) -> list[str]:
+        """The distinct node types of the sub-metatrees of root relations, root included."""
+        return sorted({self.target, *(each.src for each in self.relations_of(relations))})
+
+
+def make_metatree(
+    metagraph: Metagraph, target: str, layers: int, metapaths: Sequence[Sequence[str]] = ()
+) -> Metatree:
+    """Unroll the metagraph from the target, or follow metapaths alone (Algorithm 2, lines 1-5).
+
+    Parameters
+    ----------
+    layers: hops, at least 1; as many as the model has layers.
+    metapaths: each a list of relations from the target outwards, at most ``layers`` long; what a
+        type follows at a depth is the union of what the paths through it do there.
+
+    Raises
+    ------
+    RequestError: the target is no type or nothing leads to it, there is no layer, or a metapath
+        does not hang together; names what was expected.
+    """
+    if target not in metagraph:
+        raise RequestError(
+            f"target: expected one of {', '.join(sorted(metagraph))}, given {target!r}"
+        )
+    if layers < 1:
+        raise RequestError(f"layers: expected at least 1, given {layers}")
+    if not relations_into(metagraph, target):
+        raise RequestError(f"target: no relation leads to {target!r}, so it has no neighbours")
+    if metapaths:
+        return Metatree(target, layers, _along(metagraph, target, layers, metapaths))
+    children: dict[Vertex, tuple[Relation, ...]] = {}
+    types = [target]
+    for depth in range(layers):
+        for each in types:
+            children[Vertex(each, depth)] = tuple(relations_into(metagraph, each))
+        types = list(dict.fromkeys(r.src for each in types for r in children[Vertex(each, depth)]))
+    return Metatree(target, layers, children)
+
+
+def weigh(metagraph: Metagraph, tree: Metatree, relations: Sequence[Relation]) -> int:
+    """The weight of sub-metatrees together: nodes of every distinct type, the root's included, and
+    edges of every distinct relation.
+
+    Line 8 of Algorithm 2, as section 5's figures for ogbn-mag want it read: as printed, leaves and
+    all links, it does not give them.
+    """
+    nodes = sum(node_count(metagraph, each) for each in tree.types_of(relations))
+    return nodes + sum(edge_count(metagraph, each) for each in tree.relations_of(relations))
+
+
+def _along(
+    metagraph: Metagraph, target: str, layers: int, metapaths: Sequence[Sequence[str]]
+) -> dict[Vertex, tuple[Relation, ...]]:
+    followed: dict[Vertex, set[Relation]] = {Vertex(target, 0): set()}
+    for path in metapaths:
+        told = ",".join(path)
+        if not 1 <= len(path) <= layers:
+            raise RequestError(
+                f"metapath {told!r}: expected 1 to {layers} relations, given {len(path)}"
+            )
+        vertex = Vertex(target, 0)
+        for word in path:
+            relation = find_relation(metagraph, word)
+            if relation.dst != vertex.node_type:
+                raise RequestError(
+                    f"metapath {told!r}: {relation} ends in {relation.dst!r}, expected a relation "
+                    f"into {vertex.node_type!r}, where the path stands"
+                )
+            followed[vertex].add(relation)
+            vertex = Vertex(relation.src, vertex.depth + 1)
+            followed.setdefault(vertex, set())
+    return {
+        vertex: tuple(sorted(found)) for vertex, found in followed.items() if vertex.depth < layers
+    }

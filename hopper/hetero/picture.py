@@ -1,0 +1,144 @@
+"""A metatree and who holds its parts, as text and as a picture (Heta, Figure 6)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hopper.graph.schema import Relation
+from hopper.hetero.meta_partition import MetaPartition
+from hopper.hetero.metatree import Metatree, Vertex
+
+# Okabe and Ito's palette, told apart by most colour-blind people.
+_COLOURS: Final = (
+    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
+)  # fmt: skip
+MOST_VERTICES: Final = 150
+"""of the unrolled tree in a picture; what lies deeper is told as a number"""
+
+
+@dataclass
+class _Node:
+    """A vertex of the unrolled tree. hidden: vertices below it that are not drawn."""
+
+    name: str
+    relation: str
+    children: list[_Node] = field(default_factory=list)
+    hidden: int = 0
+    place: float = 0.0
+
+
+def tell_shares(partition: MetaPartition) -> list[list[str]]:
+    """A row per server: root relations, replica, relations, nodes, edges."""
+    return [
+        [
+            str(server),
+            ", ".join(map(str, share.roots)),
+            f"{share.replica.place + 1} of {share.replica.copies}",
+            str(len(share.relations)),
+            f"{share.nodes:,}",
+            f"{share.edges:,}",
+        ]
+        for server, share in enumerate(partition.shares)
+    ]
+
+
+def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> None:
+    """Write a PNG: the root on top, a sub-metatree below each root relation in the colour of the
+    servers that hold it, its weight beside it."""
+    tree = partition.tree
+    depth, sizes = _drawn_depth(tree), _sizes(tree, tree.layers)
+    root = _Node(tree.target, "")
+    owners: list[list[int]] = []
+    for relation in tree.roots:
+        root.children.append(_unroll(tree, relation, 1, depth, sizes))
+        owners.append([s for s, share in enumerate(partition.shares) if relation in share.roots])
+    width = _spread(root, 0.0)
+    figure = Figure(figsize=(max(6.0, 1.1 * width), 1.7 + 1.3 * (depth + 1)), dpi=130,
+                    layout="constrained")  # fmt: skip
+    axes = figure.add_subplot()
+    for child, relation, own in zip(root.children, tree.roots, owners, strict=True):
+        colour = _COLOURS[own[0] % len(_COLOURS)]
+        _draw_branch(axes, root, child, 0, colour)
+        servers = ", ".join(map(str, own))
+        axes.text(
+            child.place, -depth - 0.45,
+            f"weight {partition.weights[relation]:,}\nserver {servers}",
+            ha="center", va="top", fontsize=7, color="#333333",
+        )  # fmt: skip
+    _draw_vertex(axes, root, 0, "#FFFFFF")
+    axes.set_xlim(-0.6, width - 0.4)
+    axes.set_ylim(-depth - 1.0, 0.5)
+    axes.set_axis_off()
+    axes.set_title(title, loc="left", fontsize=10)
+    unfinished = f"{path}.unfinished"
+    figure.savefig(unfinished, format="png")
+    os.replace(unfinished, path)
+
+
+def _drawn_depth(tree: Metatree) -> int:
+    """How many hops fit."""
+    for depth in range(tree.layers, 1, -1):
+        if _sizes(tree, depth)[tree.root] <= MOST_VERTICES + 1:
+            return depth
+    return 1
+
+
+def _sizes(tree: Metatree, limit: int) -> dict[Vertex, int]:
+    """Vertices of each branch of the unrolled tree, itself included, down to a depth."""
+    found: dict[Vertex, int] = {}
+    for vertex in sorted(tree.children, key=lambda each: -each.depth):
+        below = tree.children[vertex] if vertex.depth < limit else ()
+        deeper = (found.get(Vertex(each.src, vertex.depth + 1), 1) for each in below)
+        found[vertex] = 1 + sum(deeper)
+    return found
+
+
+def _unroll(
+    tree: Metatree, relation: Relation, depth: int, limit: int, sizes: dict[Vertex, int]
+) -> _Node:
+    found = _Node(relation.src, relation.rel)
+    if depth < limit:
+        below = tree.children.get(Vertex(relation.src, depth), ())
+        found.children = [_unroll(tree, each, depth + 1, limit, sizes) for each in below]
+    elif limit < tree.layers:
+        found.hidden = sizes[Vertex(relation.src, depth)] - 1
+    return found
+
+
+def _spread(node: _Node, left: float) -> float:
+    """Give every vertex of a branch a place from ``left`` on; where the next branch may begin."""
+    if not node.children:
+        node.place = left
+        return left + 1.0
+    right = left
+    for child in node.children:
+        right = _spread(child, right)
+    node.place = (node.children[0].place + node.children[-1].place) / 2
+    return right
+
+
+def _draw_branch(axes: Axes, parent: _Node, node: _Node, depth: int, colour: str) -> None:
+    axes.plot([parent.place, node.place], [-depth, -depth - 1], color="#999999", linewidth=1)
+    axes.text(
+        # Nearer to the child, where lines stand further apart.
+        parent.place + 0.7 * (node.place - parent.place), -depth - 0.7, node.relation,
+        fontsize=6.5, ha="center", va="center", color="#333333",
+        bbox={"color": "white", "pad": 0.6},
+    )  # fmt: skip
+    for child in node.children:
+        _draw_branch(axes, node, child, depth + 1, colour)
+    _draw_vertex(axes, node, depth + 1, colour)
+
+
+def _draw_vertex(axes: Axes, node: _Node, depth: int, colour: str) -> None:
+    text = node.name + (f"\n(+{node.hidden})" if node.hidden else "")
+    axes.text(
+        node.place, -depth, text, ha="center", va="center", fontsize=7.5, zorder=3,
+        bbox={"boxstyle": "round,pad=0.35", "facecolor": colour, "edgecolor": "#555555"},
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Work by layer and rank, read from spans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.bench.layer_work import MEASURES, read_layer_work, unevenness
+from hopper.errors import RequestError
+
+
+def layer(edges: int, own: int = 10) -> dict[str, Any]:
+    return dict.fromkeys(MEASURES, 1) | {"edges": edges, "own": own, "rows": "projected"}
+
+
+def write(folder: Path, rank: int, *iterations: list[dict[str, Any]]) -> None:
+    lines: list[dict[str, Any]] = [{"event": "opened", "start": 0}]
+    for number, layers in enumerate(iterations):
+        moment = {"epoch": 0, "iteration": number}
+        lines.append({**moment, "span": "sample", "start": 0, "seconds": 1, "layers": layers})
+        lines.append({**moment, "span": "gather", "start": 1, "seconds": 1, "rows": 5})
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / f"rank-{rank}.jsonl").write_text(text)
+
+
+def test_means_of_an_iteration_in_order_of_rank(tmp_path: Path) -> None:
+    # Ten and more ranks: names sort otherwise.
+    for rank in range(11):
+        write(tmp_path, rank, [layer(100 + rank), layer(5)], [layer(200 + rank), layer(7)])
+    first, second = read_layer_work(tmp_path)
+    assert first.edges == [150 + rank for rank in range(11)]
+    assert second.edges == [6] * 11
+    assert first.own == [10] * 11
+
+
+def test_spans_without_layers_tell_of_none(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.jsonl").write_text('{"span": "sample", "start": 0, "seconds": 1}\n')
+    assert read_layer_work(tmp_path) == []
+    assert read_layer_work(tmp_path / "nothing") == []
+
+
+def test_lines_of_something_else_are_refused(tmp_path: Path) -> None:
+    for text in ('{"layers": 5}', '{"layers": [{"own": 1}]}', '{"layers"', '["layers"]'):
+        (tmp_path / "rank-0.jsonl").write_text(text + "\n")
+        with pytest.raises(RequestError, match=r"rank-0\.jsonl, line 1: layers: expected own"):
+            read_layer_work(tmp_path)
+
+
+def test_unevenness() -> None:
+    assert unevenness([3.0, 1.0]) == pytest.approx(1.5)
+    assert unevenness([0.0, 0.0]) is None

@@ -1,0 +1,184 @@
+"""Metatree and meta-partitioning: the worked example of Figure 6, and what it leaves open."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hopper.errors import RequestError
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.hetero.meta_partition import Replica, divide
+from hopper.hetero.metagraph import Metagraph, find_relation, make_metagraph
+from hopper.hetero.metatree import Vertex, make_metatree, weigh
+
+AFFILIATED = Relation("author", "affiliated_with", "institution")
+WRITES = Relation("author", "writes", "paper")
+TOPIC = Relation("paper", "has_topic", "field")
+CITES = Relation("paper", "cites", "paper")
+REV_AFFILIATED = Relation("institution", "rev_affiliated_with", "author")
+REV_WRITES = Relation("paper", "rev_writes", "author")
+REV_TOPIC = Relation("field", "rev_has_topic", "paper")
+
+
+def schema_of(types: dict[str, int], relations: dict[Relation, int], target: str) -> GraphSchema:
+    return GraphSchema(
+        name="typed",
+        node_types={name: NodeType(count) for name, count in types.items()},
+        relations={relation: EdgeType(count) for relation, count in relations.items()},
+        target=target,
+    )
+
+
+@pytest.fixture(scope="module")
+def mag() -> Metagraph:
+    """ogbn-mag's metagraph, citations symmetrised, the other relations reversed (Figure 2)."""
+    types = {"paper": 736_389, "author": 1_134_649, "institution": 8_740, "field": 59_965}
+    relations = {
+        AFFILIATED: 1_043_998, REV_AFFILIATED: 1_043_998,
+        WRITES: 7_145_660, REV_WRITES: 7_145_660,
+        TOPIC: 7_505_078, REV_TOPIC: 7_505_078,
+        CITES: 10_832_542,
+    }  # fmt: skip
+    return make_metagraph(schema_of(types, relations, "paper"))
+
+
+def star(weights: list[int]) -> Metagraph:
+    """A target with one edge-less relation from a type of each of some sizes."""
+    types = {"t": 0} | {f"leaf{i}": weight for i, weight in enumerate(weights)}
+    relations = {Relation(f"leaf{i}", "to", "t"): 0 for i in range(len(weights))}
+    return make_metagraph(schema_of(types, relations, "t"))
+
+
+def test_the_metatree_of_ogbn_mag(mag: Metagraph) -> None:
+    tree = make_metatree(mag, "paper", 2)
+    assert tree.roots == (WRITES, REV_TOPIC, CITES) == tuple(sorted(tree.roots))
+    # Papers are met again one hop further, with all that leads to them.
+    assert tree.children == {
+        Vertex("paper", 0): (WRITES, REV_TOPIC, CITES),
+        Vertex("author", 1): (REV_AFFILIATED, REV_WRITES),
+        Vertex("field", 1): (TOPIC,),
+        Vertex("paper", 1): (WRITES, REV_TOPIC, CITES),
+    }
+    weights = {root: weigh(mag, tree, [root]) for root in tree.roots}
+    assert weights == {REV_TOPIC: 15_806_510, WRITES: 17_215_096, CITES: 27_414_283}
+
+
+def test_the_partitions_of_ogbn_mag(mag: Metagraph) -> None:
+    found = divide(mag, make_metatree(mag, "paper", 2), 2)
+    cites, others = found.shares
+    assert cites.roots == (CITES,)
+    assert set(cites.relations) == {CITES, WRITES, REV_TOPIC}
+    assert (cites.nodes, cites.edges) == (1_931_003, 25_483_280)
+    assert set(others.roots) == {WRITES, REV_TOPIC}
+    assert set(others.relations) == {WRITES, REV_WRITES, REV_AFFILIATED, REV_TOPIC, TOPIC}
+    assert (others.nodes, others.edges) == (1_939_743, 30_345_474)
+    # Institutions are read through their reverse relation only.
+    assert found.unreachable == (AFFILIATED,)
+    assert found.replication == pytest.approx((1_931_003 + 1_939_743) / 1_939_743)
+    assert found.as_json()["servers"][0]["roots"] == ["paper/cites/paper"]
+
+
+def test_every_relation_is_met_at_every_depth(mag: Metagraph) -> None:
+    tree = make_metatree(mag, "paper", 3)
+    met = list(tree.followed_from([CITES]))
+    assert met.count((CITES, 2)) == 1
+    assert {depth for relation, depth in met if relation == CITES} == {0, 1, 2}
+    # At the root only the relation itself, whatever else leads to papers.
+    assert [relation for relation, depth in met if depth == 0] == [CITES]
+    assert tree.relations_of([CITES]) == sorted(
+        {CITES, WRITES, REV_TOPIC, REV_AFFILIATED, REV_WRITES, TOPIC}
+    )
+
+
+def test_one_layer_reads_root_relations_alone(mag: Metagraph) -> None:
+    found = divide(mag, make_metatree(mag, "paper", 1), 3)
+    assert sorted(share.relations for share in found.shares) == [(WRITES,), (REV_TOPIC,), (CITES,)]
+    assert set(found.unreachable) == {AFFILIATED, REV_AFFILIATED, REV_WRITES, TOPIC}
+
+
+def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
+    tree = make_metatree(mag, "paper", 2, [["writes", "rev_writes"], ["cites"]])
+    assert tree.roots == (WRITES, CITES)
+    assert tree.children[Vertex("author", 1)] == (REV_WRITES,)
+    # A path that is shorter than the model ends.
+    assert tree.children[Vertex("paper", 1)] == ()
+    assert tree.relations_of([CITES]) == [CITES]
+    assert tree.types_of([WRITES]) == ["author", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("target", "layers", "metapaths", "message"),
+    [
+        ("venue", 2, [], "target: expected one of author, field, .*, given 'venue'"),
+        ("paper", 0, [], "layers: expected at least 1, given 0"),
+        ("paper", 2, [["reads"]], "relation 'reads': expected one of .*there is none"),
+        ("paper", 2, [["writes", "cites"]], "cites/paper ends in 'paper', expected .*'author'"),
+        ("paper", 1, [["writes", "rev_writes"]], "expected 1 to 1 relations, given 2"),
+        ("paper", 1, [[]], "expected 1 to 1 relations, given 0"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_metatree_is_refused(
+    mag: Metagraph, target: str, layers: int, metapaths: list[list[str]], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        make_metatree(mag, target, layers, metapaths)
+
+
+def test_a_target_that_nothing_leads_to_is_refused() -> None:
+    away = schema_of({"a": 1, "b": 1}, {Relation("a", "to", "b"): 1}, "a")
+    with pytest.raises(RequestError, match="no relation leads to 'a'"):
+        make_metatree(make_metagraph(away), "a", 1)
+
+
+def test_names_that_several_relations_share() -> None:
+    types, relations = {"a": 1, "b": 1}, {Relation("a", "to", "b"): 1, Relation("b", "to", "b"): 1}
+    found = make_metagraph(schema_of(types, relations, "b"))
+    assert find_relation(found, "b/to/b") == Relation("b", "to", "b")
+    with pytest.raises(RequestError, match=r"a/to/b, b/to/b have that name"):
+        find_relation(found, "to")
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 4, 5, 6])
+def test_heaviest_first_stays_within_the_bound_of_the_best(servers: int) -> None:
+    weights = [7, 7, 6, 6, 5, 4, 4, 3]
+    found = divide(star(weights), make_metatree(star(weights), "t", 1), servers)
+    loads = [sum(found.weights[root] for root in share.roots) for share in found.shares]
+    best = min(
+        max(sum(w for w, s in zip(weights, places, strict=True) if s == each)
+            for each in range(servers))
+        for places in itertools.product(range(servers), repeat=len(weights))
+    ) if servers <= 3 else max(max(weights), -(-sum(weights) // servers))  # fmt: skip
+    # Graham, 1969: LPT is at most 4/3 - 1/(3 m) of the best.
+    assert max(loads) <= (4 / 3 - 1 / (3 * servers)) * best + 1e-9
+    assert all(share.replica == Replica(0, 1) for share in found.shares)
+
+
+def test_spare_servers_split_the_heaviest_sub_metatrees() -> None:
+    found = divide(star([90, 40, 10]), make_metatree(star([90, 40, 10]), "t", 1), 6)
+    copies = {share.roots[0].src: share.replica.copies for share in found.shares}
+    assert copies == {"leaf0": 3, "leaf1": 2, "leaf2": 1}
+    copies_of_first = [
+        share.replica.place for share in found.shares if share.roots[0].src == "leaf0"
+    ]
+    assert copies_of_first == [0, 1, 2]
+
+
+def test_empty_types_leave_no_server_idle() -> None:
+    found = divide(star([5, 0, 0, 0]), make_metatree(star([5, 0, 0, 0]), "t", 1), 4)
+    assert all(share.roots for share in found.shares)
+    assert found.replication == 1.0
+
+
+def test_weights_of_ones_own_decide() -> None:
+    graph = star([1, 1, 100])
+    tree = make_metatree(graph, "t", 1)
+    by_name = {root.src: root for root in tree.roots}
+    weights = {by_name["leaf0"]: 50, by_name["leaf1"]: 30, by_name["leaf2"]: 20}
+    first, second = divide(graph, tree, 2, weights).shares
+    assert [root.src for root in first.roots] == ["leaf0"]
+    assert [root.src for root in second.roots] == ["leaf1", "leaf2"]
+    with pytest.raises(RequestError, match="weights: expected one of at least 0 for leaf2/to/t"):
+        divide(graph, tree, 2, weights | {by_name["leaf2"]: -1})
+    with pytest.raises(RequestError, match="servers: expected at least 1"):
+        divide(graph, tree, 0)
