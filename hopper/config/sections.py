@@ -28,6 +28,7 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
+TYPED_MODELS: Final = ("rgcn", "rgat", "hgt")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
 
@@ -50,13 +51,32 @@ class Model(_Section):
     """``[model]``: the network."""
 
     name: str = "sage"
-    """gcn | sage | gat | deepgcn | film, or "package.module:Class" for a module of one's own"""
+    """gcn | sage | gat | deepgcn | film for graphs of one type, rgcn | rgat | hgt for typed graphs,
+    or "package.module:Class" for a module of one's own"""
     layers: Positive = 3
     """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
     hidden: Positive = 16
     """width of hidden layers (of each head, for gat)"""
     heads: Positive = 1
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    bases: NonNegative = 0
+    """rgcn: matrices that those of all relations are combinations of; 0 = one matrix a relation"""
+    diagonal_blocks: NonNegative = 0
+    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix"""
+
+    @property
+    def typed(self) -> bool:
+        """Whether it reads several node types and relations."""
+        return self.name in TYPED_MODELS
+
+    @model_validator(mode="after")
+    def _check(self) -> Model:
+        for key in ("bases", "diagonal_blocks"):
+            if getattr(self, key) and self.name != "rgcn":
+                raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.bases and self.diagonal_blocks:
+            raise ValueError("bases: excludes diagonal_blocks; expected one of them")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hopper.features import FeatureSource, PartitionedRows, PregatheredRows, RowKind
-from hopper.graph.block import Block
+from hopper.graph.block import Block, TypedBlocks
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -27,27 +27,43 @@ from hopper.run_log import RunLog
 class Pass:
     """A subgraph with its rows, to be trained on by one model or by several in turn.
 
-    inputs: [nodes, dim] input rows. labels: of the roots, as the objective takes them.
+    inputs: [nodes, dim] input rows; by node type for a model of typed graphs. labels: of the roots,
+    as the objective takes them.
     """
 
     subgraph: Subgraph
-    inputs: torch.Tensor
+    inputs: torch.Tensor | dict[str, torch.Tensor]
     labels: torch.Tensor
-    _blocks: list[Block] | None = field(default=None, repr=False)
+    _blocks: list[Block] | list[TypedBlocks] | None = field(default=None, repr=False)
 
-    def blocks(self, device: torch.device, dropout: int | None = None) -> list[Block]:
+    def blocks(
+        self, device: torch.device, dropout: int | None = None
+    ) -> list[Block] | list[TypedBlocks]:
         """The subgraph's blocks, made once; with another key of dropout masks, if one is given.
 
         What kernels prepare for a block depends on its edges alone, so it serves every model.
         """
         if self._blocks is None:
-            self._blocks = self.subgraph.blocks(device)
+            typed = isinstance(self.inputs, dict)
+            subgraph = self.subgraph
+            self._blocks = subgraph.typed_blocks(device) if typed else subgraph.blocks(device)
         if dropout is None:
             return self._blocks
-        keyed = [copy.copy(block) for block in self._blocks]
-        for block in keyed:
-            block.iteration_key = dropout
-        return keyed
+        return [_keyed(each, dropout) for each in self._blocks]  # type: ignore[return-value]
+
+
+def _keyed(blocks: Block | TypedBlocks, dropout: int) -> Block | TypedBlocks:
+    """The same with another key of dropout masks."""
+    if isinstance(blocks, TypedBlocks):
+        inner = {relation: _keyed_block(each, dropout) for relation, each in blocks.blocks.items()}
+        return replace(blocks, blocks=inner, iteration_key=dropout)
+    return _keyed_block(blocks, dropout)
+
+
+def _keyed_block(block: Block, dropout: int) -> Block:
+    keyed = copy.copy(block)
+    keyed.iteration_key = dropout
+    return keyed
 
 
 class GroupTrainer:
@@ -55,6 +71,7 @@ class GroupTrainer:
 
     Parameters
     ----------
+    typed: whether the model reads several node types: blocks by relation, rows by type.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     """
 
@@ -66,7 +83,10 @@ class GroupTrainer:
         micro_batch: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        typed: bool = False,
     ) -> None:
+        self.typed = typed
         self.sampler = sampler
         self._log = log
         self.objective = objective
@@ -87,8 +107,11 @@ class GroupTrainer:
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> PregatheredRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them."""
         with self._log.stage("gather", operation="pregather"):
-            wanted = [subgraph.nodes[self.node_type] for subgraph in subgraphs]
-            return PregatheredRows(rows, self.node_type, wanted)
+            wanted = {
+                node_type: [subgraph.nodes[node_type] for subgraph in subgraphs]
+                for node_type in (self.sampler.original_ids if self.typed else [self.node_type])
+            }
+            return PregatheredRows(rows, wanted)
 
     def accumulate(
         self, packed: PackedModel, subgraphs: list[Subgraph], rows: FeatureSource, batch_size: int
@@ -99,10 +122,22 @@ class GroupTrainer:
 
     def read(self, subgraph: Subgraph, rows: FeatureSource) -> Pass:
         """Gather what one pass over a subgraph needs."""
-        nodes = subgraph.nodes[self.node_type]
-        with self._log.stage("gather", rows=int(nodes.size)):
-            inputs = self.read_rows(rows, "features", nodes).to(self.dtype)
-            labels = self.read_rows(rows, "labels", nodes[: subgraph.num_roots])
+        roots = subgraph.nodes[self.node_type][: subgraph.num_roots]
+        inputs: torch.Tensor | dict[str, torch.Tensor]
+        if self.typed:
+            count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
+            with self._log.stage("gather", rows=count):
+                inputs = {
+                    node_type: self._input_rows(rows, node_type, nodes)
+                    for node_type, nodes in subgraph.nodes.items()
+                    if nodes.size
+                }
+                labels = self.read_rows(rows, "labels", roots)
+        else:
+            nodes = subgraph.nodes[self.node_type]
+            with self._log.stage("gather", rows=int(nodes.size)):
+                inputs = self._input_rows(rows, self.node_type, nodes)
+                labels = self.read_rows(rows, "labels", roots)
         return Pass(subgraph, inputs, self.objective.shaped(labels))
 
     def train(
@@ -125,6 +160,16 @@ class GroupTrainer:
             yield roots[start : start + self._micro_batch]
 
     def read_rows(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
-        """[n, ...]: rows of nodes, on the device that trains."""
-        found = torch.from_numpy(rows.gather(kind, self.node_type, ids))
+        """[n, ...]: rows of nodes of the target type, on the device that trains."""
+        return self._read(rows, kind, self.node_type, ids)
+
+    def _input_rows(
+        self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
+    ) -> torch.Tensor:
+        return self._read(rows, "features", node_type, ids).to(self.dtype)
+
+    def _read(
+        self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
+    ) -> torch.Tensor:
+        found = torch.from_numpy(rows.gather(kind, node_type, ids))
         return found.to(self._device, non_blocking=True)

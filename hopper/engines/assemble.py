@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from hopper.config import Config
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
-from hopper.models import build_model, check_exactness
+from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.partition import PartitionedGraph
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -30,14 +34,26 @@ def check_request(config: Config, schema: GraphSchema) -> None:
         raise RequestError(
             f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
         )
-    if len(schema.relations) != 1:
+    if config.model.typed:
+        if config.sampler.kind == "layer":
+            raise RequestError(
+                f"sampler.kind: 'layer' draws one sample of the whole graph per relation, which "
+                f"model {config.model.name!r} does not take; expected node or labor"
+            )
+        types = sorted({schema.target, *typed_inputs(config, schema)})
+    elif len(schema.relations) != 1:
         raise RequestError(
             f"{where}: the graph has {len(schema.relations)} relations; model "
             f"{config.model.name!r} reads one"
         )
-    node_type = schema.node_types[schema.target]
-    if not node_type.feature_dim:
-        raise RequestError(f"{where}: node type {schema.target!r} has no features")
+    else:
+        types = [schema.target]
+    bare = [repr(each) for each in types if not schema.node_types[each].feature_dim]
+    if bare:
+        raise RequestError(
+            f"{where}: node type {', '.join(bare)} has no features, and learnable ones are not "
+            "built yet"
+        )
     if schema.target not in schema.labels:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
@@ -81,19 +97,42 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     ConfigError, ExactnessError: it cannot be built, or would break "one gradient".
     """
     target = schema.target_type()
-    model = build_model(
-        config.model.name,
-        in_dim=schema.node_types[target].feature_dim or 0,
-        out_dim=schema.labels[target].classes,
-        layers=config.model.layers,
-        hidden=config.model.hidden,
-        heads=config.model.heads,
-        dropout=config.model.dropout,
-        seed=config.train.own_seed,
-        dtype=DTYPES[config.train.dtype],
-    )
+    own = config.model
+    shared: dict[str, Any] = {
+        "out_dim": schema.labels[target].classes,
+        "hidden": own.hidden,
+        "heads": own.heads,
+        "dropout": own.dropout,
+        "seed": config.train.own_seed,
+        "dtype": DTYPES[config.train.dtype],
+    }
+    model: torch.nn.Module
+    if own.typed:
+        if own.name == "rgcn":
+            shared |= {"bases": own.bases, "diagonal_blocks": own.diagonal_blocks}
+        tree = _metatree(config, schema)
+        model = build_typed_model(
+            own.name,
+            target=target,
+            inputs=typed_inputs(config, schema),
+            reads=[tree.read_at(hop) for hop in reversed(range(own.layers))],
+            **shared,
+        )
+    else:
+        in_dim = schema.node_types[target].feature_dim or 0
+        model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
     check_exactness(model)
     return model
+
+
+def typed_inputs(config: Config, schema: GraphSchema) -> dict[str, int]:
+    """By node type that the model's hops reach, the width of its features; 0 = none."""
+    tree = _metatree(config, schema)
+    return {each: schema.node_types[each].feature_dim or 0 for each in tree.types_of(tree.roots)}
+
+
+def _metatree(config: Config, schema: GraphSchema) -> Metatree:
+    return make_metatree(make_metagraph(schema), schema.target_type(), config.model.layers)
 
 
 def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSchedule:

@@ -71,7 +71,13 @@ class Reference:
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
         self._trainer = GroupTrainer(
-            make_sampler(config, graph), RunLog(None), objective, one_pass, dtype, self._device
+            make_sampler(config, graph),
+            RunLog(None),
+            objective,
+            one_pass,
+            dtype,
+            self._device,
+            typed=config.model.typed,
         )
 
     def gradient(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,29 +23,35 @@ class PregatheredRows:
     Parameters
     ----------
     base: where rows come from.
-    requests: per group, [n] int64 global ids of ``node_type`` that the group will ask for.
+    requests: by node type, per group, [n] int64 global ids that the group will ask for.
     """
 
     def __init__(
-        self, base: PartitionedRows, node_type: str, requests: Sequence[NDArray[np.int64]]
+        self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
     ) -> None:
         self._base = base
-        self._node_type = node_type
-        away = [ids[~base.is_local(node_type, ids)] for ids in requests]
-        self._ids = np.unique(np.concatenate(away)) if away else np.empty(0, np.int64)
-        self._rows: NDArray[Any] | None = None
-        if self._ids.size:
-            if base.remote is None:
-                raise GraphError(f"node {self._ids[0]} is not stored on the only server")
-            self._rows = base.remote.gather("features", node_type, self._ids)
-            base.rows.remote_unique += int(self._ids.size)
+        self._held = {
+            node_type: _fetch(base, node_type, groups) for node_type, groups in requests.items()
+        }
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`; a remote row not asked for beforehand is an error."""
-        if kind != "features" or node_type != self._node_type:
+        if kind != "features" or node_type not in self._held:
             return self._base.gather(kind, node_type, ids)
         local = self._base.is_local(node_type, ids)
-        return self._base.gather_with(kind, node_type, ids, local, _Held(self._ids, self._rows))
+        return self._base.gather_with(kind, node_type, ids, local, self._held[node_type])
+
+
+def _fetch(base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]]) -> _Held:
+    away = [ids[~base.is_local(node_type, ids)] for ids in groups]
+    ids = np.unique(np.concatenate(away)) if away else np.empty(0, np.int64)
+    if not ids.size:
+        return _Held(ids, None)
+    if base.remote is None:
+        raise GraphError(f"node {ids[0]} is not stored on the only server")
+    rows = base.remote.gather("features", node_type, ids)
+    base.rows.remote_unique += int(ids.size)
+    return _Held(ids, rows)
 
 
 class _Held:

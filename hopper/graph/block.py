@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,4 +125,43 @@ class Block:
             drawn_inverse=inverse,
             equally_likely=self.equally_likely,
             **moved,
+        )
+
+
+@dataclass(frozen=True)
+class TypedBlocks:
+    """One hop of a graph of several node types: a block per relation, and every type's nodes.
+
+    Of each type the first ``destinations`` rows of its sources are the destinations.
+
+    Attributes
+    ----------
+    blocks: by relation; one without edges is there like any other.
+    sources, destinations: number of nodes by type.
+    original: by type, [sources] int64 original ids.
+    iteration_key: uint64 key of (seed, epoch, iteration), as of :class:`Block`.
+    """
+
+    blocks: Mapping[Relation, Block]
+    sources: Mapping[str, int]
+    destinations: Mapping[str, int]
+    original: Mapping[str, Tensor]
+    iteration_key: int = 0
+
+    def nodes(self, node_type: str) -> Block:
+        """A type's sources as a block without destinations: what row-wise modules are keyed by."""
+        original = self.original[node_type]
+        none = original.new_empty(0)
+        return Block(
+            Relation(node_type, "", node_type),
+            num_src=self.sources[node_type],
+            num_dst=0,
+            indptr=original.new_zeros(1),
+            indices=none,
+            positions=none,
+            src_original=original,
+            dst_original=none,
+            src_out_degree=none,
+            dst_in_degree=none,
+            iteration_key=self.iteration_key,
         )

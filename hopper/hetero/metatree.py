@@ -65,6 +65,13 @@ class Metatree:
                 below = (self.children[Vertex(each, depth + 1)] for each in types)
                 level = list(dict.fromkeys(relation for each in below for relation in each))
 
+    def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+        """What is drawn at a hop and by which types: frontiers are cumulative, so every type found
+        by then is drawn for again."""
+        vertices = [vertex for vertex in self.children if vertex.depth <= hop]
+        relations = {relation for vertex in vertices for relation in self.children[vertex]}
+        return tuple(sorted(relations)), tuple(sorted({each.node_type for each in vertices}))
+
     def relations_of(self, relations: Sequence[Relation]) -> list[Relation]:
         """The distinct relations of the sub-metatrees of root relations, in canonical order."""
         return sorted({relation for relation, _ in self.followed_from(relations)})

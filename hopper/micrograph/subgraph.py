@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 
@@ -74,11 +74,23 @@ class Subgraph:
         """Number of drawn edges over all hops and relations."""
         return sum(edges.indices.size for hop in self.hops for edges in hop.values())
 
-    def hetero_blocks(self, device: torch.device | None = None) -> list[dict[Relation, Block]]:
+    def typed_blocks(self, device: torch.device | None = None) -> list[TypedBlocks]:
         """Blocks in order of computation: the deepest hop first, the roots' hop last."""
         facts = NodeFacts(self)
+        original = {
+            node_type: torch.from_numpy(np.take(self.original_ids[node_type], nodes))
+            for node_type, nodes in self.nodes.items()
+        }
+        if device is not None:
+            original = {name: ids.to(device) for name, ids in original.items()}
         return [
-            {relation: SampledBlock(self, hop, relation, facts, device) for relation in edges}
+            TypedBlocks(
+                {relation: SampledBlock(self, hop, relation, facts, device) for relation in edges},
+                self.sizes[hop + 1],
+                self.sizes[hop],
+                {name: ids[: self.sizes[hop + 1][name]] for name, ids in original.items()},
+                self.iteration_key,
+            )
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]
 
@@ -91,7 +103,11 @@ class Subgraph:
         """
         if len(self.topologies) != 1:
             raise ValueError(f"one relation expected, the graph has {len(self.topologies)}")
-        return [next(iter(hop.values())) for hop in self.hetero_blocks(device)]
+        facts, (relation,) = NodeFacts(self), self.topologies
+        return [
+            SampledBlock(self, hop, relation, facts, device)
+            for hop in reversed(range(len(self.hops)))
+        ]
 
 
 class NodeFacts:

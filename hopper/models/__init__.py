@@ -4,13 +4,14 @@ from hopper.models.exactness import check_exactness
 from hopper.models.gnn import GNN
 from hopper.models.layer import Layer
 from hopper.models.objective import Objective, check_training_labels
-from hopper.models.registry import build_model
+from hopper.models.registry import build_model, build_typed_model
 
 __all__ = [
     "GNN",
     "Layer",
     "Objective",
     "build_model",
+    "build_typed_model",
     "check_exactness",
     "check_training_labels",
 ]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import nn
 
 from hopper.errors import ConfigError
+from hopper.graph.schema import Relation
 from hopper.models.deepgcn import DeepGCN
 from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
+from hopper.models.hgt import HGT
+from hopper.models.relational import HGNN
+from hopper.models.rgat import RGAT
+from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
 from hopper.ops.counter_mask import drop_threshold
 
@@ -25,7 +30,7 @@ MODELS: Final[dict[str, type[nn.Module]]] = {
     "deepgcn": DeepGCN,
     "film": FiLM,
 }
-PLANNED: Final = ("rgcn", "rgat", "hgt")
+TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {"rgcn": RGCN, "rgat": RGAT, "hgt": HGT}
 
 
 def build_model(
@@ -75,6 +80,51 @@ def build_model(
     return model.to(dtype)
 
 
+def build_typed_model(
+    name: str,
+    *,
+    target: str,
+    inputs: Mapping[str, int],
+    reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+    out_dim: int,
+    hidden: int,
+    heads: int = 1,
+    dropout: float = 0.0,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    **more: int,
+) -> HGNN:
+    """Build a model of a typed graph, initialised as by :func:`build_model`.
+
+    Parameters
+    ----------
+    name: "rgcn", "rgat", "hgt".
+    target: type of the roots.
+    inputs: by type, the width of its features.
+    reads: by layer, first layer first, the relations that it aggregates and the types of its
+        destinations.
+    more: what only one of them takes: bases, diagonal_blocks of "rgcn".
+
+    Raises
+    ------
+    ConfigError
+        A value is out of range; names the key.
+    """
+    drop_threshold(dropout)
+    with _initialisation(seed):
+        model = TYPED_MODELS[name](
+            target=target,
+            inputs=inputs,
+            reads=reads,
+            out_dim=out_dim,
+            hidden=hidden,
+            heads=heads,
+            dropout=dropout,
+            **more,
+        )
+    return model.to(dtype)
+
+
 @contextlib.contextmanager
 def _initialisation(seed: int) -> Iterator[None]:
     default = torch.get_default_dtype()
@@ -91,9 +141,9 @@ def _initialisation(seed: int) -> Iterator[None]:
 def _find(name: str) -> type[nn.Module]:
     if name in MODELS:
         return MODELS[name]
-    known = f"{', '.join(MODELS)} or package.module:Class"
-    if name in PLANNED:
-        raise ConfigError(f"model.name: {name} is not built yet; expected {known}")
+    if name in TYPED_MODELS:
+        raise ConfigError(f"model.name: {name} reads typed graphs; see build_typed_model")
+    known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
         raise ConfigError(f"model.name: expected {known}; given {name!r}")
     return _import(name)

@@ -1,6 +1,6 @@
 """Message-passing kernels over blocks: one interface, several backends, no atomics."""
 
-from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self
+from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self, segment_max
 from hopper.ops.dropout import drop_destinations, drop_edges, drop_rows, drop_self
 from hopper.ops.edges import destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import copy_mean, copy_sum, weighted_sum
@@ -21,6 +21,7 @@ __all__ = [
     "edge_softmax_with_self",
     "edge_sum",
     "modulated_sum",
+    "segment_max",
     "source_rows",
     "use_backend",
     "weighted_sum",

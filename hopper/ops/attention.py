@@ -79,6 +79,22 @@ def edge_softmax_with_self(
     return edges, own
 
 
+@torch.no_grad()
+def segment_max(block: Block, logits: Tensor) -> Tensor:
+    """The largest logit of each destination's edges, as a constant; -inf where it has none.
+
+    Parameters
+    ----------
+    logits: [edges, H] floating point.
+
+    Returns
+    -------
+    [num_dst, H].
+    """
+    check_rows("logits", logits, block.num_edges)
+    return _segments(block, logits, "max")
+
+
 class _EdgeAdd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, block: Block, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:

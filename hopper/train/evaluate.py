@@ -7,6 +7,7 @@ row of features crosses a link unless it is narrower than a hidden one. No sampl
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,10 +33,8 @@ _CHUNK_BYTES = 256 << 20
 _ROOTS_PER_PASS = 256
 
 
-class Evaluator:
+class Evaluator(ABC):
     """Scores a model on a split, on all ranks together.
-
-    For graphs of one node type and one relation.
 
     Parameters
     ----------
@@ -59,17 +58,12 @@ class Evaluator:
         self._dtype = dtype
         self._layers = layers
         self._target = graph.schema.target_type()
-        (self._relation,) = graph.schema.relations
-        self._topology: Topology = graph.topology(self._relation)
+        self._classes = graph.schema.labels[self._target].classes
         offsets = graph.book.offsets[self._target]
         self._ranges = [
             owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
         ]
         self._first, self._stop = self._ranges[cluster.rank]
-        self._feature_dim = graph.schema.node_types[self._target].feature_dim or 1
-        self._classes = graph.schema.labels[self._target].classes
-        self._plans: dict[str, list[NDArray[np.int64]]] = {}
-        self._samplers: dict[int, NeighborSampler] = {}
 
     def has_split(self, split: str) -> bool:
         """Whether the graph has nodes in that split."""
@@ -86,19 +80,49 @@ class Evaluator:
         was_training = model.training
         model.eval()
         try:
-            if isinstance(model, GNN):
-                ids, logits = self._layer_wise(model, split)
-            else:
-                ids, logits = self._whole_neighbourhoods(model, split)
-            sums = self._sums(ids, logits)
+            sums = self._sums(*self.logits(model, split))
         finally:
             model.train(was_training)
         self._cluster.all_reduce(sums, "control", f"adding up the {split} score")
         return self.objective.metric_from_sums(sums)
 
+    @abstractmethod
+    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
+        """This rank's share of a split: [n] int64 global ids and [n, classes]."""
+
     def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
         stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
         return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
+
+    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+        rows = torch.from_numpy(self._rows.gather("features", node_type, ids))
+        return rows.to(self._cluster.device).to(self._dtype)
+
+
+class LayerWiseEvaluator(Evaluator):
+    """Scores on graphs of one node type and one relation; parameters as those of its base."""
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        objective: Objective,
+        dtype: torch.dtype,
+        layers: int,
+    ) -> None:
+        super().__init__(graph, cluster, rows, objective, dtype, layers)
+        (self._relation,) = graph.schema.relations
+        self._topology: Topology = graph.topology(self._relation)
+        self._feature_dim = graph.schema.node_types[self._target].feature_dim or 1
+        self._plans: dict[str, list[NDArray[np.int64]]] = {}
+        self._samplers: dict[int, NeighborSampler] = {}
+
+    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
+        """See :class:`Evaluator`."""
+        if isinstance(model, GNN):
+            return self._layer_wise(model, split)
+        return self._whole_neighbourhoods(model, split)
 
     def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
         first, *plan = self._plan(split)
@@ -149,7 +173,7 @@ class Evaluator:
 
     def _stored(self, own: _Rows, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: rows of this rank's nodes from the layer before; input rows at first."""
-        return self._inputs(ids) if own.values is None else own.of(ids)
+        return self._inputs(self._target, ids) if own.values is None else own.of(ids)
 
     def _alone(self, ids: NDArray[np.int64]) -> Block:
         """A block of nodes and no edges: what rows are prepared with one by one."""
@@ -213,13 +237,9 @@ class Evaluator:
         for start in range(0, mine.size, _ROOTS_PER_PASS):
             chunk = mine[start : start + _ROOTS_PER_PASS]
             subgraph = self._sampler(self._layers).sample(chunk, 0, 0)
-            inputs = self._inputs(subgraph.nodes[self._target])
+            inputs = self._inputs(self._target, subgraph.nodes[self._target])
             outputs.append(model(subgraph.blocks(self._cluster.device), inputs))
         return mine, torch.cat(outputs) if outputs else torch.empty((0, self._classes))
-
-    def _inputs(self, ids: NDArray[np.int64]) -> Tensor:
-        rows = torch.from_numpy(self._rows.gather("features", self._target, ids))
-        return rows.to(self._cluster.device).to(self._dtype)
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
         """The ids whose input rows are read, and those that each layer computes, ascending: this

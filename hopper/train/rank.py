@@ -33,9 +33,10 @@ from hopper.run_log import RunLog
 from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate import LayerWiseEvaluator
 from hopper.train.loop import Trainer
 from hopper.train.trials import TrialsTrainer
+from hopper.train.typed_evaluate import TypedEvaluator
 
 
 def run_rank(config: Config) -> None:
@@ -97,7 +98,8 @@ def make_trainer(
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
-    evaluator = Evaluator(graph, cluster, rows, objective, dtype, config.model.layers)
+    kind = TypedEvaluator if config.model.typed else LayerWiseEvaluator
+    evaluator = kind(graph, cluster, rows, objective, dtype, config.model.layers)
     log = RunLog(spans, append=config.train.resume)
     if is_trials(config):
         state = _trials_state(config, graph, cluster, rows, log)
@@ -183,6 +185,7 @@ def _group_trainer(
         config.train.micro_batch or 4 * config.train.batch_size,
         DTYPES[config.train.dtype],
         cluster.device,
+        typed=config.model.typed,
     )
 
 

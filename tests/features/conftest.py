@@ -142,5 +142,5 @@ def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     partitioned = PartitionedRows(tables.graph, SERVER, remote)
     if request.param == "partitioned":
         return Source(partitioned, tables.graph, everyone)
-    pregathered = PregatheredRows(partitioned, "paper", [everyone("paper")])
+    pregathered = PregatheredRows(partitioned, {"paper": [everyone("paper")]})
     return Source(pregathered, tables.graph, everyone)

@@ -88,7 +88,7 @@ def test_pregathered_rows_cross_once(tables: Any, rows: PartitionedRows, meter: 
     groups = [np.arange(0, 60), np.arange(30, 90), np.array([89, 0, 0])]
     away = [ids[~rows.is_local("paper", ids)] for ids in groups]
     needed = np.unique(np.concatenate(away))
-    pregathered = PregatheredRows(rows, "paper", groups)
+    pregathered = PregatheredRows(rows, {"paper": groups})
     assert needed.size * 7 * 4 < meter.feature_bytes()
     expected = tables.rows(tables.graph, "features", "paper")
     for ids in groups:
@@ -104,7 +104,7 @@ def test_pregathering_asks_for_no_own_rows(
     tables: Any, rows: PartitionedRows, meter: Meter
 ) -> None:
     for requests in ([], [np.empty(0, np.int64)], [tables.here("paper")] * 2):
-        pregathered = PregatheredRows(rows, "paper", requests)
+        pregathered = PregatheredRows(rows, {"paper": requests})
         assert meter.feature_bytes() == 0
         assert pregathered.gather("features", "paper", tables.here("paper")).shape[1] == 7
 
@@ -114,7 +114,7 @@ def test_a_row_that_was_not_pregathered(
     tables: Any, rows: PartitionedRows, asked: list[int]
 ) -> None:
     """``asked`` lies on server 0: with nothing held and with something held."""
-    pregathered = PregatheredRows(rows, "paper", [np.array(asked, np.int64)])
+    pregathered = PregatheredRows(rows, {"paper": [np.array(asked, np.int64)]})
     missing = int(tables.graph.book.offsets["paper"][SERVER + 1])
     ids = np.array([*asked, tables.here("paper")[0], missing])
     with pytest.raises(GraphError, match=f"features/paper: node {missing} was not pre-gathered"):
@@ -127,7 +127,7 @@ def test_a_remote_row_without_remote_servers(tables: Any) -> None:
     with pytest.raises(GraphError, match=message):
         rows.gather("features", "paper", np.array([0]))
     with pytest.raises(GraphError, match=message):
-        PregatheredRows(rows, "paper", [np.array([0])])
+        PregatheredRows(rows, {"paper": [np.array([0])]})
 
 
 def test_number_of_addresses(tables: Any) -> None:

@@ -255,8 +255,13 @@ def test_counts_and_replacement(case: Any) -> None:
 def test_blocks(kind: str, case: Any) -> None:
     graph, roots, fanouts, moment = case
     subgraph = place(graph, 3, 2).sample(roots, fanouts, moment, kind)
-    blocks = subgraph.hetero_blocks()
-    assert len(blocks) == len(fanouts)
+    typed = subgraph.typed_blocks()
+    assert len(typed) == len(fanouts)
+    for each in typed:
+        for name, ids in each.original.items():
+            assert ids.numel() == each.sources[name] >= each.destinations[name]
+            assert torch.equal(each.nodes(name).src_original, ids)
+    blocks = [each.blocks for each in typed]
     for hop, relations in enumerate(reversed(blocks)):
         assert list(relations) == sorted(RELATIONS)
         for relation, block in relations.items():

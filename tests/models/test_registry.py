@@ -96,10 +96,8 @@ def test_a_class_of_one_s_own(own_package):
         ("nowhere_at_all:Own", "module 'nowhere_at_all' cannot be imported .ModuleNotFoundError"),
         ("broken_models_for_test:Own", "cannot be imported .OSError: no such library"),
         (":Own", "module '' cannot be imported"),
-        ("gin", r"expected gcn, sage, gat, deepgcn, film or package\.module:Class; given 'gin'"),
-        ("rgcn", "rgcn is not built yet"),
-        ("rgat", "rgat is not built yet"),
-        ("hgt", "hgt is not built yet"),
+        ("gin", r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt or package\.module:Class; given 'gin'"),
+        ("rgcn", "rgcn reads typed graphs; see build_typed_model"),
     ],
 )
 def test_refused_names(own_package, name, message):

@@ -1,0 +1,152 @@
+"""HGT (Hu et al., Heterogeneous Graph Transformer, WWW 2020, section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hopper.errors import ConfigError
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.models.gat import log_importance
+from hopper.models.layer import Algebra, Layer
+from hopper.models.relational import HGNN, JointSoftmax, RelationLayer, Update
+from hopper.ops import destination_rows, edge_sum, segment_max, source_rows
+
+
+class TypeProjections(nn.Module):
+    """Keys and messages of a source type, queries of a destination type: K, V and Q (eq. 3, 4)."""
+
+    def __init__(self, width: int, *, is_source: bool, is_destination: bool) -> None:
+        super().__init__()
+        self.key_value = nn.Linear(width, 2 * width) if is_source else None
+        self.query = nn.Linear(width, width) if is_destination else None
+        for linear in (self.key_value, self.query):
+            if linear is not None:
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.zeros_(linear.bias)
+
+
+class RelationPartial(Layer):
+    """AGG_r: a relation's part of the joint attention, for
+    :class:`hopper.models.relational.JointSoftmax`.
+
+    Edge (u, v) has per head the logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message
+    ``V h_u W_msg_r``. Both of the source's terms are made where it lives.
+    """
+
+    algebra: ClassVar[Algebra] = "softmax"
+    reads_destination: ClassVar[bool] = True
+
+    def __init__(self, source: TypeProjections, destination: TypeProjections, heads: int) -> None:
+        super().__init__()
+        # In a tuple: they belong to the layer, and several relations share them.
+        self._projections = (source, destination)
+        assert destination.query is not None
+        self.heads = heads
+        self.width = destination.query.out_features // heads
+        self.attention = nn.Parameter(torch.empty(heads, self.width, self.width))
+        self.message = nn.Parameter(torch.empty(heads, self.width, self.width))
+        self.prior = nn.Parameter(torch.ones(heads))
+        for matrices in (self.attention, self.message):
+            for matrix in matrices:
+                nn.init.xavier_uniform_(matrix)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, heads, 2 * width]: what is compared with queries, and the message."""
+        key_value = self._projections[0].key_value
+        assert key_value is not None
+        rows = key_value(h_src).view(h_src.shape[0], 2, self.heads, self.width)
+        key = torch.einsum("nhi,hio->nho", rows[:, 0], self.attention)
+        message = torch.einsum("nhi,hio->nho", rows[:, 1], self.message)
+        scale = self.prior / math.sqrt(self.width)
+        return torch.cat((key * scale.unsqueeze(-1), message), -1)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, heads, 2 + width]: see :class:`hopper.models.relational.JointSoftmax`."""
+        query = self._projections[1].query
+        assert query is not None
+        queries = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
+        sources = source_rows(block, z_src)
+        logits = (sources[..., : self.width] * destination_rows(block, queries)).sum(-1)
+        if not block.equally_likely:
+            logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
+        top = segment_max(block, logits)
+        weights = (logits - destination_rows(block, top)).exp().unsqueeze(-1)
+        parts = torch.cat((weights, weights * sources[..., self.width :]), -1)
+        return torch.cat((top.unsqueeze(-1), edge_sum(block, parts)), -1)
+
+
+class GatedResidual(Update):
+    """``sigmoid(a) A gelu(combined) + (1 - sigmoid(a)) h_v`` (eq. 5; the learnable skip is that of
+    the authors' code)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.skip = nn.Parameter(torch.ones(()))
+        nn.init.xavier_uniform_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """See :class:`Update`."""
+        gate = torch.sigmoid(self.skip)
+        out: Tensor = self.linear(functional.gelu(combined.flatten(1)))
+        return gate * out + (1 - gate) * h_dst
+
+
+class HGTLayer(RelationLayer):
+    """An HGT layer; keeps the width."""
+
+    def __init__(
+        self, relations: Sequence[Relation], types: Sequence[str], width: int, *, heads: int
+    ) -> None:
+        if width % heads:
+            raise ConfigError(
+                f"model.heads: expected a divisor of the width {width}, given {heads}"
+            )
+        sources = {relation.src for relation in relations}
+        destinations = {relation.dst for relation in relations}
+        projections = {
+            each: TypeProjections(
+                width, is_source=each in sources, is_destination=each in destinations
+            )
+            for each in sorted(sources | destinations)
+        }
+        super().__init__(
+            {
+                each: RelationPartial(projections[each.src], projections[each.dst], heads)
+                for each in sorted(relations)
+            },
+            JointSoftmax(),
+            {each: GatedResidual(width) for each in sorted(types)},
+            (heads, width // heads),
+        )
+        self.projections = nn.ModuleList(projections[each] for each in sorted(projections))
+
+
+class HGT(HGNN):
+    """A stack of HGT layers and a linear head; parameters as those of
+    :class:`hopper.models.rgcn.RGCN`."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        inputs: Mapping[str, int],
+        reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+        out_dim: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        layers = [HGTLayer(relations, types, hidden, heads=heads) for relations, types in reads]
+        head = nn.Linear(hidden, out_dim)
+        nn.init.xavier_uniform_(head.weight)
+        nn.init.zeros_(head.bias)
+        super().__init__(target, inputs, hidden, layers, head, dropout)

@@ -1,0 +1,117 @@
+"""R-GAT (Busbridge et al., Relational Graph Attention Networks, 2019): attention within a relation
+(WIRGAT, additive logits), relations added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hopper.errors import ConfigError
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.models.gat import NEGATIVE_SLOPE, log_importance
+from hopper.models.layer import Algebra, Layer
+from hopper.models.relational import HGNN, RelationLayer, SumOfRelations
+from hopper.models.rgcn import RootWeight
+from hopper.ops import edge_add, edge_softmax, weighted_sum
+
+
+class RelationAttention(Layer):
+    """AGG_r: GAT's attention over the sampled in-neighbours of one relation, heads side by side.
+
+    With ``z = W_r h`` per head, edge (u, v) has the logit
+    ``leaky_relu(a_src . z_u + a_dst . z_v)``; the softmax is over this relation's edges alone. The
+    destination itself is no neighbour: it enters by the root weight.
+    """
+
+    algebra: ClassVar[Algebra] = "other"
+    reads_destination: ClassVar[bool] = True
+
+    def __init__(self, in_dim: int, out_dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, out_dim // heads
+        self.linear = nn.Linear(in_dim, out_dim, bias=False)
+        self.attention_src = nn.Parameter(torch.empty(heads, self.width))
+        self.attention_dst = nn.Parameter(torch.empty(heads, self.width))
+        gain = nn.init.calculate_gain("relu")
+        nn.init.xavier_normal_(self.linear.weight, gain)
+        nn.init.xavier_normal_(self.attention_src, gain)
+        nn.init.xavier_normal_(self.attention_dst, gain)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, heads, width]: the rows as each head sees them."""
+        out: Tensor = self.linear(h_src)
+        return out.view(h_src.shape[0], self.heads, self.width)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, heads * width]: rows weighted by attention; zero without edges."""
+        src_term = (z_src * self.attention_src).sum(-1)
+        dst_term = (self.project(h_dst) * self.attention_dst).sum(-1)
+        logits = functional.leaky_relu(edge_add(block, src_term, dst_term), NEGATIVE_SLOPE)
+        if not block.equally_likely:
+            logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
+        return weighted_sum(block, z_src, edge_softmax(block, logits)).flatten(1)
+
+
+class RGATLayer(RelationLayer):
+    """An R-GAT layer.
+
+    Raises
+    ------
+    ConfigError: the width is no multiple of the number of heads.
+    """
+
+    def __init__(
+        self,
+        relations: Sequence[Relation],
+        types: Sequence[str],
+        in_dim: int,
+        out_dim: int,
+        *,
+        heads: int,
+        activation: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        if out_dim % heads:
+            raise ConfigError(
+                f"model.heads: expected a divisor of the width {out_dim}, given {heads}"
+            )
+        super().__init__(
+            {relation: RelationAttention(in_dim, out_dim, heads) for relation in sorted(relations)},
+            SumOfRelations(),
+            {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
+            (out_dim,),
+        )
+
+
+class RGAT(HGNN):
+    """A stack of R-GAT layers with ReLU between them, the last with one head; parameters as those
+    of :class:`hopper.models.rgcn.RGCN`."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        inputs: Mapping[str, int],
+        reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+        out_dim: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        last = len(reads) - 1
+        layers = [
+            RGATLayer(
+                relations,
+                types,
+                hidden,
+                out_dim if index == last else hidden,
+                heads=1 if index == last else heads,
+                activation=None if index == last else torch.relu,
+            )
+            for index, (relations, types) in enumerate(reads)
+        ]
+        super().__init__(target, inputs, hidden, layers, dropout=dropout)

@@ -1,0 +1,188 @@
+"""R-GCN (Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC
+2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hopper.errors import ConfigError
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.models.layer import SumLayer
+from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, Update
+from hopper.ops import copy_mean
+
+
+class RelationMean(SumLayer):
+    """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
+
+    Parameters
+    ----------
+    weight: gives ``W_r``, as a function of rows.
+    """
+
+    def __init__(self, weight: nn.Module) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]: ``W_r h_u``."""
+        out: Tensor = self.weight(h_src)
+        return out
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]: those of a mean."""
+        return block.mean_weights(dtype)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]: the mean of projected rows."""
+        if block.equally_likely:
+            return copy_mean(block, z_src)
+        return super().aggregate(block, z_src, h_dst)
+
+
+class Bases(nn.Module):
+    """The matrices that all relations of a layer are made of (eq. 3)."""
+
+    def __init__(self, bases: int, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.matrices = nn.Parameter(torch.empty(bases, in_dim, out_dim))
+        for matrix in self.matrices:
+            nn.init.xavier_uniform_(matrix, nn.init.calculate_gain("relu"))
+
+
+class OfBases(nn.Module):
+    """``W_r = sum_b a_rb V_b``: a relation's coefficients; the bases belong to the layer."""
+
+    def __init__(self, bases: Bases) -> None:
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.empty(bases.matrices.shape[0]))
+        nn.init.normal_(self.coefficients, std=bases.matrices.shape[0] ** -0.5)
+        # In a tuple, so that they are not registered, and saved, once per relation.
+        self._bases = (bases,)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        return rows @ torch.einsum("b,bio->io", self.coefficients, self._bases[0].matrices)
+
+
+class BlockDiagonal(nn.Module):
+    """``W_r`` as a direct sum of small matrices (eq. 4).
+
+    Raises
+    ------
+    ConfigError: the widths are no multiples of the number of blocks.
+    """
+
+    def __init__(self, blocks: int, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        if in_dim % blocks or out_dim % blocks:
+            raise ConfigError(
+                f"model.diagonal_blocks: expected a divisor of the widths {in_dim} and {out_dim}, "
+                f"given {blocks}"
+            )
+        self.blocks = blocks
+        self.matrices = nn.Parameter(torch.empty(blocks, in_dim // blocks, out_dim // blocks))
+        for matrix in self.matrices:
+            nn.init.xavier_uniform_(matrix, nn.init.calculate_gain("relu"))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        parts = rows.view(rows.shape[0], self.blocks, self.matrices.shape[1])
+        return torch.einsum("nbi,bio->nbo", parts, self.matrices).flatten(1)
+
+
+class RootWeight(Update):
+    """``activation(combined + W_0 h_v + b)``, with weights of the node type's own."""
+
+    def __init__(
+        self, in_dim: int, out_dim: int, activation: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+        self.activation = activation
+        nn.init.xavier_uniform_(self.linear.weight, nn.init.calculate_gain("relu"))
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """See :class:`Update`."""
+        out: Tensor = combined + self.linear(h_dst)
+        return out if self.activation is None else self.activation(out)
+
+
+class RGCNLayer(RelationLayer):
+    """An R-GCN layer; ``bases`` or ``diagonal_blocks`` of 0 mean no such decomposition."""
+
+    def __init__(
+        self,
+        relations: Sequence[Relation],
+        types: Sequence[str],
+        in_dim: int,
+        out_dim: int,
+        *,
+        bases: int,
+        diagonal_blocks: int,
+        activation: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        shared = Bases(bases, in_dim, out_dim) if bases else None
+
+        def weight() -> nn.Module:
+            if shared is not None:
+                return OfBases(shared)
+            if diagonal_blocks:
+                return BlockDiagonal(diagonal_blocks, in_dim, out_dim)
+            linear = nn.Linear(in_dim, out_dim, bias=False)
+            nn.init.xavier_uniform_(linear.weight, nn.init.calculate_gain("relu"))
+            return linear
+
+        super().__init__(
+            {relation: RelationMean(weight()) for relation in sorted(relations)},
+            SumOfRelations(),
+            {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
+            (out_dim,),
+        )
+        self.bases = shared
+
+
+class RGCN(HGNN):
+    """A stack of R-GCN layers with ReLU between them.
+
+    Parameters
+    ----------
+    target: type of the roots.
+    inputs: by type, the width of its features.
+    reads: by layer, first layer first, the relations that it aggregates and the types of its
+        destinations.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        inputs: Mapping[str, int],
+        reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+        out_dim: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        bases: int = 0,
+        diagonal_blocks: int = 0,
+    ) -> None:
+        last = len(reads) - 1
+        layers = [
+            RGCNLayer(
+                relations,
+                types,
+                hidden,
+                out_dim if index == last else hidden,
+                bases=bases,
+                # The number of classes is nobody's choice.
+                diagonal_blocks=0 if index == last else diagonal_blocks,
+                activation=None if index == last else torch.relu,
+            )
+            for index, (relations, types) in enumerate(reads)
+        ]
+        super().__init__(target, inputs, hidden, layers, dropout=dropout)

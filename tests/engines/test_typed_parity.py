@@ -1,0 +1,195 @@
+"""One gradient on typed graphs: every engine that moves rows against one process.
+
+Relation names repeat between type pairs, one relation and one type are empty, and features have
+another width in every type.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import Config, make_config
+from hopper.engines.assemble import check_request, make_model
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
+from hopper.models.relational import HGNN, RelationLayer
+from hopper.partition import PartitionedGraph, partition_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+COUNTS = {"author": 60, "field": 9, "nobody": 0, "paper": 120}
+WIDTHS = {"author": 5, "field": 3, "nobody": 2, "paper": 7}
+EDGES = {
+    Relation("author", "to", "paper"): 300,
+    Relation("paper", "to", "author"): 200,
+    Relation("paper", "to", "paper"): 400,
+    Relation("field", "to", "paper"): 150,
+    Relation("paper", "has", "field"): 150,
+    Relation("author", "likes", "field"): 0,
+    Relation("nobody", "to", "paper"): 0,
+}
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
+    "locality": {"train": {"engine": "locality"}},
+    "hop": {"train": {"engine": "hop"}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "rgcn of bases": {"name": "rgcn", "layers": 2, "hidden": 8, "bases": 2},
+    "rgcn in blocks": {"name": "rgcn", "layers": 3, "hidden": 8, "diagonal_blocks": 4},
+    "rgat": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
+    "hgt, one layer": {"name": "hgt", "layers": 1, "hidden": 8, "heads": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    out = tmp_path_factory.mktemp("typed") / "graph"
+    generator = np.random.default_rng(3)
+    schema = GraphSchema(
+        name="typed",
+        node_types={
+            name: NodeType(count, WIDTHS[name], "float32") for name, count in COUNTS.items()
+        },
+        relations={relation: EdgeType(count) for relation, count in EDGES.items()},
+        target="paper",
+        labels={"paper": Labels("class", 4)},
+        splits={"train": 50, "val": 20, "test": 20},
+    )
+    with GraphWriter(out, schema) as writer:
+        for relation, count in EDGES.items():
+            src = generator.integers(0, max(1, COUNTS[relation.src]), count)
+            dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
+            writer.topology(relation, src, dst)
+        for name, count in COUNTS.items():
+            writer.features(name)[:] = generator.standard_normal((count, WIDTHS[name]))
+        writer.labels("paper", generator.integers(0, 4, COUNTS["paper"]))
+        order = generator.permutation(COUNTS["paper"])
+        for split, first in (("train", 0), ("val", 50), ("test", 70)):
+            writer.split(split, np.sort(order[first : first + schema.splits[split]]))
+    return GraphDirectory.open(out)
+
+
+def case_config(
+    engine: str, model: str, kind: str, partitioned: Path, run_dir: Path
+) -> dict[str, Any]:
+    options = ENGINES[engine]
+    return {
+        "data": {"partitioned": str(partitioned)},
+        "model": MODELS[model],
+        "sampler": {"kind": kind, "fanouts": [3, 2, 2][: MODELS[model]["layers"]]},
+        "train": {
+            "batch_size": 8,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "record_gradients": [0, 1],
+            "run_dir": str(run_dir),
+            "seed": 5,
+        }
+        | options["train"],
+        "hop": {"merge": "off"} | options.get("hop", {}),
+    }
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_engines_compute_the_gradient_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    typed_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    world = servers * ranks_per_server
+    partitioned = tmp_path / "parts"
+    partition_graph(typed_graph, partitioned, servers, "random")
+    addresses = serve_partitions(partitioned, servers) if servers > 1 else []
+    chosen = [(engine, model, "node") for engine, model in itertools.product(ENGINES, MODELS)]
+    chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
+    cases = {}
+    for number, (engine, model, kind) in enumerate(chosen):
+        config = case_config(engine, model, kind, partitioned, tmp_path / str(number))
+        config["cluster"] = {"servers": addresses, "ranks_per_server": ranks_per_server}
+        cases[engine, model, kind] = config
+    results = train_cases(list(cases.values()), world, tmp_path)
+    curves: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    for (case, values), result in zip(cases.items(), results, strict=True):
+        config = make_config(values)
+        graph = PartitionedGraph.open(config.data.partitioned)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        reference = Reference(config, graph, world)
+        parity = check_engine(", ".join(case), "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+        engine, model, kind = case
+        if engine != "locality":
+            losses, scores = curves.setdefault((model, kind), (result["losses"], result["val"]))
+            assert result["losses"] == pytest.approx(losses, rel=1e-9), case
+            assert result["val"] == scores, case
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_what_is_empty_never_learns(
+    name: str, typed_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """What never gets a gradient would pass every comparison."""
+    partition_graph(typed_graph, tmp_path / "parts", 1, "random")
+    graph = PartitionedGraph.open(tmp_path / "parts")
+    config = make_config(case_config("model_centric", name, "node", tmp_path / "parts", tmp_path))
+    model = make_model(config, graph.schema)
+    assert isinstance(model, HGNN)
+    own = {name: value.detach() for name, value in model.named_parameters()}
+    _, gradients = Reference(config, graph, 1).gradient(0, 0, own)
+    empty = {f"inputs.{model.types.index('nobody')}."}
+    for index, layer in enumerate(model.layers):
+        assert isinstance(layer, RelationLayer)
+        empty |= {
+            f"layers.{index}.aggregations.{place}."
+            for place, relation in enumerate(layer.relations)
+            if not EDGES[relation]
+        }
+        if "nobody" in layer.types:
+            empty.add(f"layers.{index}.updates.{layer.types.index('nobody')}.")
+        if hasattr(layer, "projections"):
+            types = sorted({each for r in layer.relations for each in (r.src, r.dst)})
+            empty.add(f"layers.{index}.projections.{types.index('nobody')}.")
+    idle = [name for name, value in gradients.items() if not value.any()]
+    assert [each for each in idle if not any(each.startswith(start) for start in empty)] == []
+
+
+def typed_config(folder: Path, **sampler: Any) -> Config:
+    return make_config(
+        {
+            "data": {"partitioned": str(folder)},
+            "model": {"name": "rgcn", "layers": 1},
+            "sampler": sampler,
+        }
+    )
+
+
+def test_what_typed_models_do_not_take_is_named(tmp_path: Path) -> None:
+    schema = GraphSchema(
+        name="bare",
+        node_types={"author": NodeType(2), "paper": NodeType(2, 3, "float32")},
+        relations={Relation("author", "writes", "paper"): EdgeType(1)},
+        target="paper",
+        labels={"paper": Labels("class", 2)},
+        splits={"train": 1},
+    )
+    with pytest.raises(RequestError, match="node type 'author' has no features"):
+        check_request(typed_config(tmp_path, fanouts=[3]), schema)
+    with pytest.raises(RequestError, match=r"sampler\.kind: 'layer' .* expected node or labor"):
+        check_request(typed_config(tmp_path, kind="layer", layer_sizes=[4]), schema)

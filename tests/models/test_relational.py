@@ -1,0 +1,285 @@
+"""Typed models against the papers' formulas, written out destination by destination."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hopper.errors import ConfigError, RequestError
+from hopper.graph import build_topology
+from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.micrograph.sample import NeighborSampler
+from hopper.models import build_typed_model
+from hopper.models.hgt import HGTLayer, RelationPartial
+from hopper.models.relational import (
+    HGNN,
+    JointSoftmax,
+    MeanOfRelations,
+    RelationLayer,
+    SumOfRelations,
+)
+from hopper.models.rgat import RelationAttention
+from hopper.models.rgcn import RGCNLayer
+
+COUNTS = {"author": 6, "paper": 9}
+INPUTS = {"author": 3, "paper": 5}
+CITES = Relation("paper", "cites", "paper")
+WRITES = Relation("author", "writes", "paper")
+BY = Relation("paper", "by", "author")
+EDGES = {
+    # Paper 8 has no in-edge at all, paper 7 none from authors, and one edge is there twice.
+    CITES: [(0, 1), (2, 1), (2, 1), (3, 0), (4, 5), (1, 5), (5, 7), (7, 7)],
+    WRITES: [(0, 0), (1, 0), (1, 1), (2, 2), (3, 3), (4, 5), (5, 5), (0, 6)],
+    BY: [(0, 0), (0, 1), (1, 1), (2, 2), (3, 3), (5, 4)],
+}
+EVERY = (tuple(sorted(EDGES)), tuple(sorted(COUNTS)))
+ROOTS = ((CITES, WRITES), ("paper",))
+
+Rows = dict[str, Tensor]
+
+
+def whole(layers: int) -> tuple[list[TypedBlocks], list[int]]:
+    """Blocks of all papers with all neighbours, and the papers in order of rows."""
+    sampler = NeighborSampler(
+        {
+            relation: build_topology(
+                np.array([u for u, _ in edges]),
+                np.array([v for _, v in edges]),
+                COUNTS[relation.src],
+                COUNTS[relation.dst],
+            )
+            for relation, edges in EDGES.items()
+        },
+        {name: np.arange(count) for name, count in COUNTS.items()},
+        "paper",
+        [-1] * layers,
+        seed=1,
+    )
+    subgraph = sampler.sample(np.array([8, 1, 0, 5, 7, 2, 3, 6, 4]), 0, 0)
+    return subgraph.typed_blocks(), subgraph.nodes["paper"].tolist()
+
+
+def features() -> Rows:
+    generator = torch.Generator().manual_seed(2)
+    return {
+        name: torch.randn(count, INPUTS[name], generator=generator, dtype=torch.float64)
+        for name, count in COUNTS.items()
+    }
+
+
+def make(name: str, layers: int = 2, **more: int) -> HGNN:
+    reads = [EVERY] * (layers - 1) + [ROOTS]
+    return build_typed_model(
+        name,
+        target="paper",
+        inputs=INPUTS,
+        reads=reads,
+        out_dim=4,
+        hidden=8,
+        seed=3,
+        dtype=torch.float64,
+        **more,
+    ).eval()
+
+
+def by_formula(model: HGNN, layer: Callable[[RelationLayer, Rows], Rows]) -> Tensor:
+    """[papers, 4]: the model on the whole graph, layer by layer."""
+    h = {
+        name: linear(features()[name])
+        for name, linear in zip(model.types, model.inputs, strict=True)
+    }
+    for each in model.layers:
+        assert isinstance(each, RelationLayer)
+        h = h | layer(each, h)
+    found: Tensor = model.head(h["paper"])
+    return found
+
+
+def neighbours(relation: Relation, node: int) -> list[int]:
+    return [u for u, v in EDGES[relation] if v == node]
+
+
+def into(layer: RelationLayer, node_type: str) -> list[Relation]:
+    return [relation for relation in layer.relations if relation.dst == node_type]
+
+
+def rgcn_layer(layer: RelationLayer, h: Rows) -> Rows:
+    out = {}
+    for node_type, update in zip(layer.types, layer.updates, strict=True):
+        rows = []
+        for node in range(COUNTS[node_type]):
+            total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
+            for relation in into(layer, node_type):
+                sources = neighbours(relation, node)
+                weight = layer.aggregation(relation).weight  # type: ignore[union-attr]
+                for u in sources:
+                    row = h[relation.src][u : u + 1]
+                    total = total + weight(row)[0] / len(sources)  # type: ignore[operator]
+            rows.append(total if update.activation is None else total.relu())
+        out[node_type] = torch.stack(rows)
+    return out
+
+
+def rgat_layer(layer: RelationLayer, h: Rows) -> Rows:
+    out = {}
+    for node_type, update in zip(layer.types, layer.updates, strict=True):
+        rows = []
+        for node in range(COUNTS[node_type]):
+            total = update.linear(h[node_type][node])  # type: ignore[operator,union-attr]
+            for relation in into(layer, node_type):
+                own = layer.aggregation(relation)
+                assert isinstance(own, RelationAttention)
+                sources = neighbours(relation, node)
+                heads = []
+                for head in range(own.heads if sources else 0):
+                    part = slice(head * own.width, (head + 1) * own.width)
+                    z = own.linear(h[relation.src][sources])[:, part]
+                    z_dst = own.linear(h[node_type][node])[part]
+                    logits = z @ own.attention_src[head] + z_dst @ own.attention_dst[head]
+                    heads.append(functional.leaky_relu(logits, 0.2).softmax(0) @ z)
+                if heads:
+                    total = total + torch.cat(heads)
+            rows.append(total if update.activation is None else total.relu())
+        out[node_type] = torch.stack(rows)
+    return out
+
+
+def hgt_layer(layer: RelationLayer, h: Rows) -> Rows:
+    assert isinstance(layer, HGTLayer)
+    out = {}
+    for node_type, update in zip(layer.types, layer.updates, strict=True):
+        rows = []
+        for node in range(COUNTS[node_type]):
+            heads = []
+            for head in range(2):
+                part = slice(head * 4, (head + 1) * 4)
+                logits, messages = [], []
+                for relation in into(layer, node_type):
+                    own = layer.aggregation(relation)
+                    assert isinstance(own, RelationPartial)
+                    source, destination = own._projections
+                    query = destination.query(h[node_type][node])[part]  # type: ignore[misc]
+                    for u in neighbours(relation, node):
+                        key, value = source.key_value(h[relation.src][u]).split(8)  # type: ignore[misc]
+                        score = (key[part] @ own.attention[head]) @ query
+                        logits.append(score * own.prior[head] / math.sqrt(4))
+                        messages.append(value[part] @ own.message[head])
+                if logits:
+                    heads.append(torch.stack(logits).softmax(0) @ torch.stack(messages))
+                else:
+                    heads.append(torch.zeros(4, dtype=torch.float64))
+            gate = torch.sigmoid(update.skip)  # type: ignore[arg-type]
+            made = update.linear(functional.gelu(torch.cat(heads)))  # type: ignore[operator]
+            rows.append(gate * made + (1 - gate) * h[node_type][node])
+        out[node_type] = torch.stack(rows)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "layer"),
+    [
+        ("rgcn", {}, rgcn_layer),
+        ("rgcn", {"bases": 2}, rgcn_layer),
+        ("rgcn", {"diagonal_blocks": 2}, rgcn_layer),
+        ("rgat", {"heads": 2}, rgat_layer),
+        ("hgt", {"heads": 2}, hgt_layer),
+    ],
+)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_formula(
+    name: str, more: dict[str, int], layer: Callable[[RelationLayer, Rows], Rows], layers: int
+) -> None:
+    model = make(name, layers, **more)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            # Biases and priors that start alike would hide which is used where.
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    blocks, papers = whole(layers)
+    rows = features()
+    subgraph_rows = {
+        each: rows[each][blocks[0].original[each]] for each in COUNTS if blocks[0].sources[each]
+    }
+    found = model(blocks, subgraph_rows)
+    assert torch.allclose(found, by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
+
+
+def test_matrices_of_bases_are_shared_and_saved_once() -> None:
+    model = make("rgcn", bases=2)
+    names = [name for name in model.state_dict() if "matrices" in name]
+    assert names == ["layers.0.bases.matrices", "layers.1.bases.matrices"]
+    layer = model.layers[0]
+    assert isinstance(layer, RGCNLayer)
+    assert layer.bases is not None
+    assert layer.bases.matrices.shape == (2, 8, 8)
+    full = sum(p.numel() for p in make("rgcn", layers=5).parameters())
+    assert sum(p.numel() for p in make("rgcn", layers=5, bases=1).parameters()) < full
+
+
+def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
+    layer = make("rgcn", diagonal_blocks=4).layers[0]
+    assert isinstance(layer, RelationLayer)
+    weight = layer.aggregation(CITES).weight
+    dense = torch.block_diag(*weight.matrices)  # type: ignore[union-attr,misc]
+    rows = torch.randn(3, 8, dtype=torch.float64)
+    assert torch.allclose(weight(rows), rows @ dense)  # type: ignore[operator]
+
+
+def test_what_relations_become() -> None:
+    parts = [torch.tensor([[1.0], [2.0], [0.0]]), torch.tensor([[3.0], [0.0], [0.0]])]
+    present = [torch.tensor([True, True, False]), torch.tensor([True, False, False])]
+    assert SumOfRelations()(parts, present).flatten().tolist() == [4.0, 2.0, 0.0]
+    assert MeanOfRelations("all")(parts, present).flatten().tolist() == [2.0, 1.0, 0.0]
+    assert MeanOfRelations("present")(parts, present).flatten().tolist() == [2.0, 2.0, 0.0]
+
+
+def test_a_joint_softmax_of_large_and_missing_logits() -> None:
+    logits = torch.tensor([900.0, -900.0], dtype=torch.float64)
+    messages = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    # One head, one destination whose relations have an edge each, one that has none.
+    parts = []
+    for logit, message in zip(logits, messages, strict=True):
+        some = torch.cat((logit.view(1), torch.ones(1), message))
+        none = torch.tensor([-math.inf, 0.0, 0.0, 0.0])
+        parts.append(torch.stack((some, none)).unsqueeze(1).requires_grad_())
+    found = JointSoftmax()(parts, [])
+    assert found[0, 0].tolist() == [1.0, 2.0]
+    assert found[1, 0].tolist() == [0.0, 0.0]
+    found.sum().backward()
+    assert all(part.grad is not None and part.grad.isfinite().all() for part in parts)
+
+
+def test_dropout_is_keyed_by_type_and_node() -> None:
+    model = build_typed_model(
+        "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
+    )
+    (hop,), _ = whole(1)
+    masks = {
+        name: model._dropped(0, hop, name, torch.ones(hop.sources[name], 64)) for name in COUNTS
+    }
+    papers = dict(zip(hop.original["paper"].tolist(), masks["paper"], strict=True))
+    authors = dict(zip(hop.original["author"].tolist(), masks["author"], strict=True))
+    assert not torch.equal(papers[0], authors[0])
+    again = model._dropped(0, hop, "paper", torch.ones(hop.sources["paper"], 64))
+    assert torch.equal(again, masks["paper"])
+
+
+def test_what_does_not_fit_is_named() -> None:
+    model = make("rgcn")
+    blocks, _ = whole(2)
+    with pytest.raises(RequestError, match="RGCN: expected 2 hops, one per layer; given 1"):
+        model(blocks[:1], features())
+    with pytest.raises(RequestError, match=r"RGCN: author: expected rows \[6, 3\], given \[6, 5\]"):
+        model(blocks, {"author": torch.zeros(6, 5), "paper": torch.zeros(9, 5)})
+    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
+        make("hgt", heads=3)
+    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
+        make("rgat", heads=5)
+    with pytest.raises(ConfigError, match=r"model\.diagonal_blocks: expected a divisor"):
+        make("rgcn", diagonal_blocks=3)
