@@ -68,9 +68,11 @@ def _add_import(commands: Any) -> None:
         help="within one node type, add the reverse of every edge and remove duplicates",
     )
     parser.add_argument(
-        "--reverse-relations",
-        action="store_true",
-        help="add a relation rev_<rel> for every relation",
+        "--add-reverse",
+        choices=("all", "cross-type"),
+        default="",
+        help="add a relation rev_<rel> for every relation, or for those between two node types and "
+        "symmetrize the others",
     )
     parser.add_argument(
         "--largest-component",
@@ -124,7 +126,7 @@ def run_import(arguments: argparse.Namespace) -> int:
     """
     options = ImportOptions(
         symmetrize=arguments.symmetrize,
-        reverse_relations=arguments.reverse_relations,
+        add_reverse=arguments.add_reverse,
         largest_component=arguments.largest_component,
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
         row_normalize=arguments.row_normalize,

@@ -85,7 +85,7 @@ def test_options(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     write_meta(folder, splits={})
     options = ImportOptions(
         symmetrize=True,
-        reverse_relations=True,
+        add_reverse="all",
         split=RandomSplit(0.5, 0.5),
         row_normalize=True,
     )
@@ -209,7 +209,7 @@ def test_a_real_sparse_feature_table(real_data: Path, tmp_path: Path) -> None:
 
 
 def test_a_real_one_directional_graph(real_data: Path, tmp_path: Path) -> None:
-    options = ImportOptions(symmetrize=True, reverse_relations=True)
+    options = ImportOptions(add_reverse="cross-type")
     import_graph("npy", str(real_data / "aifb"), tmp_path / "out", options)
     graph = GraphDirectory.open(tmp_path / "out")
     author = Relation("Publikationen", "ontology_author", "Publikationen")
@@ -228,3 +228,19 @@ def test_a_real_random_split(real_data: Path, tmp_path: Path) -> None:
     assert np.bincount(labels[graph.split("train")]).tolist() == [20] * 10
     assert np.bincount(labels[graph.split("val")]).tolist() == [30] * 10
     assert graph.schema.splits["test"] == 13_752 - 500
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "relations"),
+    # HiFuse, Table 2.
+    [("aifb", 7_262, 48_810, 104), ("mutag", 27_163, 148_100, 50)],
+)
+def test_real_typed_graphs_as_they_are_counted(
+    real_data: Path, tmp_path: Path, name: str, nodes: int, edges: int, relations: int
+) -> None:
+    options = ImportOptions(add_reverse="all")
+    import_graph("npy", str(real_data / name), tmp_path / "out", options)
+    schema = GraphDirectory.open(tmp_path / "out").schema
+    assert sum(kind.count for kind in schema.node_types.values()) == nodes
+    assert sum(kind.count for kind in schema.relations.values()) == edges
+    assert len(schema.relations) == relations

@@ -96,7 +96,10 @@ def test_a_class_of_one_s_own(own_package):
         ("nowhere_at_all:Own", "module 'nowhere_at_all' cannot be imported .ModuleNotFoundError"),
         ("broken_models_for_test:Own", "cannot be imported .OSError: no such library"),
         (":Own", "module '' cannot be imported"),
-        ("gin", r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt or package\.module:Class; given 'gin'"),
+        (
+            "gin",
+            r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt or package\.module:Class; given 'gin'",
+        ),
         ("rgcn", "rgcn reads typed graphs; see build_typed_model"),
     ],
 )

@@ -24,8 +24,9 @@ class ImportOptions:
 
     symmetrize: bool = False
     """add the reverse of every edge of relations within one node type, remove duplicates"""
-    reverse_relations: bool = False
-    """add a relation ``rev_<rel>`` for every relation that was not symmetrised"""
+    add_reverse: Literal["", "all", "cross-type"] = ""
+    """add a relation ``rev_<rel>``, ends swapped: for every relation that was not symmetrised, or
+    for those between two node types, the others being symmetrised"""
     largest_component: bool = False
     """leave out every node that no path, in either direction, joins to the largest component"""
     split: RandomSplit | None = None
@@ -51,10 +52,11 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
     """
     if options.largest_component:
         keep_largest_component(tables)
-    if options.symmetrize:
+    symmetrize = options.symmetrize or options.add_reverse == "cross-type"
+    if symmetrize:
         symmetrize_tables(tables)
-    if options.reverse_relations:
-        add_reverse_relations(tables, skip_same_type=options.symmetrize)
+    if options.add_reverse:
+        add_reverse_relations(tables, skip_same_type=symmetrize)
     if options.split is not None:
         _draw(tables, options.split, options.seed)
     with GraphWriter(out, _schema(tables)) as writer:

@@ -105,7 +105,7 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
             continue
         reverse = Relation(relation.dst, f"rev_{relation.rel}", relation.src)
         if reverse in tables.edges:
-            raise RequestError(f"--reverse-relations: {reverse} exists already")
+            raise RequestError(f"--add-reverse: {reverse} exists already")
         src, dst = tables.edges[relation]
         tables.edges[reverse] = (dst, src)
         if relation in tables.edge_features:
