@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from hopper.bench.span_lines import log_files, log_lines
 from hopper.errors import RequestError
 
 MEASURES: Final = ("own", "destinations", "edges", "sent", "received")
+
+Layers = list[dict[str, float]]
 
 
 class LayerWork(NamedTuple):
@@ -37,14 +38,15 @@ def read_layer_work(spans: Path) -> list[LayerWork]:
 
     Raises
     ------
-    RequestError: a line is not one that Hopper wrote.
+    RequestError: a line is not one that Hopper wrote, or ranks tell of different layers.
     """
-    files = sorted(spans.glob("rank-*.jsonl"), key=lambda file: int(file.stem.split("-")[1]))
-    by_rank = [_read_rank(file) for file in files]
-    layers = min((len(found) for found in by_rank), default=0)
+    by_rank = [_read_rank(file) for file in log_files(spans)]
+    counts = {len(found) for found in by_rank} or {0}
+    if len(counts) > 1:
+        raise RequestError(f"{spans}: layers: expected as many of every rank, given {counts}")
     return [
         LayerWork(*([found[layer][measure] for found in by_rank] for measure in MEASURES))
-        for layer in range(layers)
+        for layer in range(counts.pop())
     ]
 
 
@@ -54,24 +56,27 @@ def unevenness(by_rank: Sequence[float]) -> float | None:
     return max(by_rank) / mean if mean else None
 
 
-def _read_rank(file: Path) -> list[dict[str, float]]:
-    sums: defaultdict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(MEASURES, 0.0))
-    iterations = 0
-    with file.open() as lines:
-        for number, line in enumerate(lines, 1):
-            if '"layers"' not in line:
-                continue
-            iterations += 1
-            try:
-                for layer, own in enumerate(json.loads(line)["layers"]):
-                    for measure in MEASURES:
-                        sums[layer][measure] += float(own[measure])
-            except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-                raise RequestError(
-                    f"{file}, line {number}: layers: expected {', '.join(MEASURES)} of each "
-                    f"({type(error).__name__}: {error})"
-                ) from error
+def _read_rank(file: Path) -> Layers:
+    """Means of an iteration; what a resumed run wrote anew replaces the old."""
+    moments: dict[tuple[Any, Any], Layers] = {}
+    for number, line in log_lines(file):
+        if "layers" in line:
+            moments[line.get("epoch"), line.get("iteration")] = _checked(file, number, line)
+    found = list(moments.values())
+    counts = {len(layers) for layers in found} or {0}
+    if len(counts) > 1:
+        raise RequestError(f"{file}: layers: expected as many in every iteration, given {counts}")
     return [
-        {measure: value / iterations for measure, value in sums[layer].items()}
-        for layer in sorted(sums)
+        {measure: fmean(layers[layer][measure] for layers in found) for measure in MEASURES}
+        for layer in range(counts.pop())
     ]
+
+
+def _checked(file: Path, number: int, line: dict[str, Any]) -> Layers:
+    try:
+        return [{each: float(layer[each]) for each in MEASURES} for layer in line["layers"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise RequestError(
+            f"{file}: line {number}: layers: expected {', '.join(MEASURES)} of each "
+            f"({type(error).__name__}: {error})"
+        ) from error

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -27,6 +27,10 @@ COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
 ROUNDING_CEILING: Final = 1e-3
 """of a float32 gradient that rounding alone may explain: a ReLU whose input is near zero opens in
 one order of summation and not in another, and a deep network has many; above this it is an error"""
+ROUNDINGS: Final = 10.0
+"""how many times one process's own rounding two float32 gradients may lie apart"""
+ROUNDED_LIMIT: Final = 0.1
+"""of engines that round on purpose: what is further off is broken and not rounded"""
 SMALLEST_NORM: Final = 1e-6
 """of the largest gradient norm: smaller tensors are judged by the overall measure only"""
 
@@ -64,6 +68,17 @@ class GradientDifference:
         return worst([self.overall, *self.by_tensor.values()])
 
 
+class InFloat64(NamedTuple):
+    """What float64 says of a gradient that float32 cannot judge.
+
+    difference: the engine's, run again in float64. rounding: of one process's float32 gradient from
+    its own in float64, at the parameters of the float32 run.
+    """
+
+    difference: float
+    rounding: float
+
+
 @dataclass(frozen=True)
 class EngineParity:
     """One engine's differences, and the limits of the run's dtype."""
@@ -73,10 +88,10 @@ class EngineParity:
     gradients: tuple[GradientDifference, ...]
     loss_curve: float
     """largest relative difference of iteration losses to the engine compared with"""
-    in_float64: float | None = None
-    """the gradient's, of the same engine run again in float64; None = not needed"""
+    again: InFloat64 | None = None
+    """what float64 says, where float32 alone does not tell; None = not needed"""
     judged: bool = True
-    """False: the engine rounds on purpose; its differences are shown, and fail nothing"""
+    """False: the engine rounds on purpose; it only has to be near"""
 
     @property
     def gradient_difference(self) -> float:
@@ -101,39 +116,43 @@ class EngineParity:
     @property
     def problems(self) -> list[str]:
         """Why this engine fails; empty where it passes."""
-        if not self.judged:
-            return []
-        found = []
-        gradients = judge_gradient(self.gradient_difference, self.dtype, self.in_float64)
-        if gradients:
-            found.append(f"{self.engine}: {gradients}")
-        # Not "value > limit", which a NaN would pass.
-        if not self.loss_difference <= LOSS_LIMITS[self.dtype]:
-            found.append(
-                f"{self.engine}: losses differ by {self.loss_difference:.2g}, limit "
-                f"{LOSS_LIMITS[self.dtype]:g} in {self.dtype}"
-            )
-        return found
+        words = (
+            judge_gradient(self.gradient_difference, self.dtype, self.again, self.judged),
+            judge_losses(self.loss_difference, self.dtype, self.judged),
+        )
+        return [f"{self.engine}: {each}" for each in words if each]
 
 
-def judge_gradient(difference: float, dtype: str, in_float64: float | None) -> str:
+def judge_gradient(difference: float, dtype: str, again: InFloat64 | None, judged: bool) -> str:
     """What is wrong with a gradient, in words; empty where nothing is.
 
-    A float32 gradient over its limit, yet within what rounding can do, passes if the same engine
-    is within the limit of float64.
+    A float32 gradient over its limit passes if the same engine is within the limit of float64, and
+    no further off than a few times what one process's own gradient is, for rounding.
+
+    Parameters
+    ----------
+    judged: False where the engine rounds on purpose.
     """
-    limit = GRADIENT_LIMITS[dtype]
+    limit = GRADIENT_LIMITS[dtype] if judged else ROUNDED_LIMIT
     # Not "value > limit", which a NaN would pass.
     if difference <= limit:
         return ""
-    if in_float64 is None or not difference <= ROUNDING_CEILING:
-        return f"gradients differ by {difference:.2g}, limit {limit:g} in {dtype}"
-    if in_float64 <= GRADIENT_LIMITS["float64"]:
+    told = f"gradients differ by {difference:.2g}, limit {limit:g} in {dtype}"
+    if not judged or again is None or not difference <= ROUNDING_CEILING:
+        return told
+    if not again.difference <= GRADIENT_LIMITS["float64"]:
+        return f"{told}; by {again.difference:.2g}, limit {GRADIENT_LIMITS['float64']:g} in float64"
+    if not difference <= ROUNDINGS * again.rounding:
+        return f"{told}, of which rounding explains {again.rounding:.2g}"
+    return ""
+
+
+def judge_losses(difference: float, dtype: str, judged: bool) -> str:
+    """What is wrong with losses; as :func:`judge_gradient`."""
+    limit = LOSS_LIMITS[dtype] if judged else ROUNDED_LIMIT
+    if difference <= limit:
         return ""
-    return (
-        f"gradients differ by {in_float64:.2g}, limit {GRADIENT_LIMITS['float64']:g} in float64, "
-        f"and by {difference:.2g} in {dtype}"
-    )
+    return f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
 
 
 def check_engine(
@@ -149,6 +168,15 @@ def check_engine(
     if not differences:
         raise RequestError(f"{engine}: no gradient was recorded")
     return EngineParity(engine, dtype, tuple(differences), 0.0)
+
+
+def own_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference) -> float:
+    """How far one process's gradient is from its own in float64, at a moment's parameters."""
+    where = moment.epoch, moment.iteration
+    loss, gradients = rounded.gradient(*where, moment.parameters)
+    parameters = {name: value.double() for name, value in moment.parameters.items()}
+    exact_loss, exact_gradients = exact.gradient(*where, parameters)
+    return compare_gradients(moment.step, gradients, exact_gradients, loss, exact_loss).largest
 
 
 def compare_gradients(

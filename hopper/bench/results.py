@@ -66,8 +66,8 @@ def assemble(
             "max_relative_gradient_difference": {
                 each.engine: each.gradient_difference for each in parity
             },
-            "max_relative_gradient_difference_in_float64": {
-                each.engine: each.in_float64 for each in parity if each.in_float64 is not None
+            "in_float64": {
+                each.engine: each.again._asdict() for each in parity if each.again is not None
             },
             "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
             "not_judged": [each.engine for each in parity if not each.judged],

@@ -63,7 +63,11 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
                 cells.append("1")
             else:
                 cells.append(REFUSED if problems else _told(speed_up(runs, engine, baseline)))
-        cells.append(_told_difference(parity["max_relative_gradient_difference"].get(engine)))
+        told = _told_difference(parity["max_relative_gradient_difference"].get(engine))
+        again = parity.get("in_float64", {}).get(engine)
+        if again is not None:
+            told += f"\n64 bit: {_told_difference(again['difference'])}"
+        cells.append(told)
         cells.append(_told_difference(parity["max_relative_loss_difference"].get(engine)))
         table.add_row(*cells)
     return table

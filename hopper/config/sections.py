@@ -62,7 +62,8 @@ class Model(_Section):
     bases: NonNegative = 0
     """rgcn: matrices that those of all relations are combinations of; 0 = one matrix a relation"""
     diagonal_blocks: NonNegative = 0
-    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix"""
+    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which the last layer,
+    as wide as there are classes, always has"""
 
     @property
     def typed(self) -> bool:
@@ -74,6 +75,8 @@ class Model(_Section):
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.diagonal_blocks and self.layers == 1:
+            raise ValueError("diagonal_blocks: the only layer is the last, whose matrices are full")
         if self.bases and self.diagonal_blocks:
             raise ValueError("bases: excludes diagonal_blocks; expected one of them")
         return self

@@ -115,4 +115,10 @@ def _alone(config: Config, index: int, overrides: Mapping[str, Value]) -> Config
     values["train"] |= {"engine": ALONE, "run_dir": "", "resume": False}
     # Servers that were started for the run end with it.
     values["cluster"]["servers"] = []
-    return make_config(values, where=where)
+    found = make_config(values, where=where)
+    if found.model.typed != config.model.typed:
+        raise ConfigError(
+            f"{where}: model.name: {found.model.name!r} and {config.model.name!r} read different "
+            "rows: expected models of typed graphs only, or none"
+        )
+    return found

@@ -138,7 +138,7 @@ class TypedBlocks:
     ----------
     blocks: by relation; one without edges is there like any other.
     sources, destinations: number of nodes by type.
-    original: by type, [sources] int64 original ids.
+    original: by type, [sources] int64 original ids; may be looked up when asked for.
     iteration_key: uint64 key of (seed, epoch, iteration), as of :class:`Block`.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -77,18 +77,12 @@ class Subgraph:
     def typed_blocks(self, device: torch.device | None = None) -> list[TypedBlocks]:
         """Blocks in order of computation: the deepest hop first, the roots' hop last."""
         facts = NodeFacts(self)
-        original = {
-            node_type: torch.from_numpy(np.take(self.original_ids[node_type], nodes))
-            for node_type, nodes in self.nodes.items()
-        }
-        if device is not None:
-            original = {name: ids.to(device) for name, ids in original.items()}
         return [
             TypedBlocks(
                 {relation: SampledBlock(self, hop, relation, facts, device) for relation in edges},
                 self.sizes[hop + 1],
                 self.sizes[hop],
-                {name: ids[: self.sizes[hop + 1][name]] for name, ids in original.items()},
+                OriginalIds(facts, self.sizes[hop + 1], device),
                 self.iteration_key,
             )
             for hop, edges in reversed(list(enumerate(self.hops)))
@@ -123,21 +117,51 @@ class NodeFacts:
         """[rows] int64, for all rows that a block of this relation can have."""
         node_type = relation.src if name.startswith("src") else relation.dst
         kind = name.partition("_")[2]
-        key = (kind, node_type if kind == "original" else relation)
+        if kind == "original":
+            return self.original(node_type)
+        key = (kind, relation)
         if key not in self._found:
             self._found[key] = torch.from_numpy(self._look_up(kind, node_type, relation))
+        return self._found[key]
+
+    def original(self, node_type: str) -> Tensor:
+        """[nodes] int64 original ids of a type's nodes."""
+        key = ("original", node_type)
+        if key not in self._found:
+            subgraph = self._subgraph
+            found = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
+            self._found[key] = torch.from_numpy(found)
         return self._found[key]
 
     def _look_up(self, kind: str, node_type: str, relation: Relation) -> NDArray[np.int64]:
         subgraph = self._subgraph
         nodes = subgraph.nodes[node_type]
-        if kind == "original":
-            return np.take(subgraph.original_ids[node_type], nodes)
         if kind == "out_degree":
             return np.take(subgraph.topologies[relation].out_degrees, nodes)
         # The last hop's discoveries are never destinations.
         destinations = nodes[: subgraph.sizes[-2][node_type]]
         return np.take(subgraph.topologies[relation].in_degrees, destinations)
+
+
+class OriginalIds(Mapping[str, Tensor]):
+    """Original ids of a hop's sources by type, looked up when asked for: few models read them."""
+
+    def __init__(
+        self, facts: NodeFacts, sizes: Mapping[str, int], device: torch.device | None
+    ) -> None:
+        self._facts = facts
+        self._sizes = sizes
+        self._device = device
+
+    def __getitem__(self, node_type: str) -> Tensor:
+        found = self._facts.original(node_type)[: self._sizes[node_type]]
+        return found if self._device is None else found.to(self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
 
 
 class SampledBlock(Block):

@@ -64,9 +64,7 @@ def build_model(
         A value is out of range, or no such model can be built; names the key.
     """
     sizes = {"layers": layers, "hidden": hidden, "heads": heads, "in_dim": in_dim}
-    for key, value in (sizes | {"out_dim": out_dim}).items():
-        if value < 1:
-            raise ConfigError(f"model.{key}: expected at least 1; given {value}")
+    _check_sizes(sizes | {"out_dim": out_dim})
     drop_threshold(dropout)
     model_class = _find(name)
     with _initialisation(seed):
@@ -103,13 +101,20 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what only one of them takes: bases, diagonal_blocks of "rgcn".
+    more: what only "rgcn" takes: bases, diagonal_blocks.
 
     Raises
     ------
     ConfigError
-        A value is out of range; names the key.
+        A value is out of range, or not one that the model takes; names the key.
     """
+    if name not in TYPED_MODELS:
+        raise ConfigError(f"model.name: expected {', '.join(TYPED_MODELS)}; given {name!r}")
+    if more and name != "rgcn":
+        raise ConfigError(f"model.{next(iter(more))}: only rgcn takes it; given {name!r}")
+    widths = {f"features of {each}": width for each, width in inputs.items()}
+    sizes = {"layers": len(reads), "hidden": hidden, "heads": heads, "out_dim": out_dim}
+    _check_sizes(sizes | widths)
     drop_threshold(dropout)
     with _initialisation(seed):
         model = TYPED_MODELS[name](
@@ -123,6 +128,12 @@ def build_typed_model(
             **more,
         )
     return model.to(dtype)
+
+
+def _check_sizes(sizes: Mapping[str, int]) -> None:
+    for key, value in sizes.items():
+        if value < 1:
+            raise ConfigError(f"model.{key}: expected at least 1; given {value}")
 
 
 @contextlib.contextmanager

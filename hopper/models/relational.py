@@ -23,20 +23,18 @@ from hopper.ops import drop_rows
 class Combination(nn.Module):
     """AGG_all: the partial results of all relations into a type become one row a destination.
 
-    ``algebra`` says what an engine may do with partials that lie on different servers: "sum" and
-    "mean" add up in any order, "softmax" combines by log-sum-exp, "other" needs every relation's
-    apart.
+    ``algebra`` says how: "sum" adds up, "softmax" combines by log-sum-exp, "other" needs every
+    relation's apart.
     """
 
-    algebra: ClassVar[Literal["sum", "mean", "softmax", "other"]] = "other"
+    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "other"
 
-    def forward(self, partials: Sequence[Tensor], present: Sequence[Tensor]) -> Tensor:
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, ...]: combined rows.
 
         Parameters
         ----------
         partials: per relation, in canonical order, [num_dst, ...]; one at least.
-        present: per relation, [num_dst] bool: whether the destination has an edge of it.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
@@ -44,34 +42,11 @@ class Combination(nn.Module):
 class SumOfRelations(Combination):
     """The sum over relations."""
 
-    algebra: ClassVar[Literal["sum", "mean", "softmax", "other"]] = "sum"
+    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "sum"
 
-    def forward(self, partials: Sequence[Tensor], present: Sequence[Tensor]) -> Tensor:
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """See :class:`Combination`."""
         return _added(partials)
-
-
-class MeanOfRelations(Combination):
-    """The mean over relations: over all into the type, or over those that the destination has.
-
-    Parameters
-    ----------
-    divisor: "all" or "present"; a destination without edges has a mean of zero.
-    """
-
-    algebra: ClassVar[Literal["sum", "mean", "softmax", "other"]] = "mean"
-
-    def __init__(self, divisor: Literal["all", "present"] = "present") -> None:
-        super().__init__()
-        self.divisor = divisor
-
-    def forward(self, partials: Sequence[Tensor], present: Sequence[Tensor]) -> Tensor:
-        """See :class:`Combination`."""
-        total = _added(partials)
-        if self.divisor == "all":
-            return total / len(partials)
-        counts = torch.stack(list(present)).sum(0).clamp(min=1).to(total.dtype)
-        return total / counts.view(-1, *[1] * (total.dim() - 1))
 
 
 class JointSoftmax(Combination):
@@ -82,9 +57,9 @@ class JointSoftmax(Combination):
     largest logits, which only keep the exponentials finite; -inf stands for no edge.
     """
 
-    algebra: ClassVar[Literal["sum", "mean", "softmax", "other"]] = "softmax"
+    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "softmax"
 
-    def forward(self, partials: Sequence[Tensor], present: Sequence[Tensor]) -> Tensor:
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, heads, width]: zero where a destination has no edge of any relation."""
         tops = torch.stack([partial[..., 0].detach() for partial in partials])
         top = tops.max(0).values
@@ -99,9 +74,6 @@ class JointSoftmax(Combination):
 
 class Update(nn.Module):
     """What one node type makes of its combined row and its own."""
-
-    reads_destination: ClassVar[bool] = True
-    """whether ``forward`` reads ``h_dst``"""
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out].
@@ -156,14 +128,13 @@ class RelationLayer(nn.Module):
         out = {}
         for node_type, update in zip(self.types, self.updates, strict=True):
             h_dst = h[node_type][: blocks.destinations[node_type]]
-            into = [each for each in self.relations if each.dst == node_type]
-            partials, present = [], []
-            for relation in into:
-                block = blocks.blocks[relation]
-                partials.append(self._partial(relation, block, h[relation.src], h_dst))
-                present.append(block.sampled_degree() > 0)
-            if into:
-                combined = self.combination(partials, present)
+            partials = [
+                self._partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
+                for relation in self.relations
+                if relation.dst == node_type
+            ]
+            if partials:
+                combined = self.combination(partials)
             else:
                 combined = h_dst.new_zeros(h_dst.shape[0], *self.nothing)
             out[node_type] = update(h_dst, combined)
@@ -253,9 +224,8 @@ class HGNN(nn.Module):
     def _dropped(self, index: int, hop: TypedBlocks, node_type: str, rows: Tensor) -> Tensor:
         if not self.training or self.dropout == 0.0:
             return rows
-        # Every layer and type has a number of its own: nodes of two types may have the same id.
-        site = index * len(self.types) + self.types.index(node_type)
-        return drop_rows(hop.nodes(node_type), rows, self.dropout, site)
+        # The key holds the type too: nodes of two types may have the same id.
+        return drop_rows(hop.nodes(node_type), rows, self.dropout, index)
 
 
 def _added(parts: Sequence[Tensor]) -> Tensor:

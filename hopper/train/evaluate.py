@@ -23,6 +23,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective
 from hopper.partials import Wire, choose_wires
 from hopper.partition import PartitionedGraph
@@ -31,6 +32,7 @@ from hopper.partition import PartitionedGraph
 _CHUNK_BYTES = 256 << 20
 # Roots of one pass where whole k-hop neighbourhoods are needed.
 _ROOTS_PER_PASS = 256
+_ROWS_PER_PASS = 200_000
 
 
 class Evaluator(ABC):
@@ -89,6 +91,29 @@ class Evaluator(ABC):
     @abstractmethod
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """This rank's share of a split: [n] int64 global ids and [n, classes]."""
+
+    def _by_neighbourhoods(
+        self, mine: NDArray[np.int64], sampler: NeighborSampler, model: torch.nn.Module
+    ) -> Tensor:
+        """[mine, classes]: from every node's full k-hop neighbourhood, some nodes a pass; fewer
+        where these would be too many rows."""
+        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        todo = [
+            mine[start : start + _ROOTS_PER_PASS] for start in range(0, mine.size, _ROOTS_PER_PASS)
+        ]
+        while todo:
+            chunk = todo.pop(0)
+            subgraph = sampler.sample(chunk, 0, 0)
+            rows = sum(nodes.size for nodes in subgraph.nodes.values())
+            if rows > _ROWS_PER_PASS and chunk.size > 1:
+                todo = [*np.array_split(chunk, 2), *todo]
+            else:
+                outputs.append(self._of_subgraph(model, subgraph).cpu())
+        return torch.cat(outputs)
+
+    @abstractmethod
+    def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
+        """[roots, classes]: a model's logits of a subgraph's roots."""
 
     def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
         stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
@@ -231,15 +256,14 @@ class LayerWiseEvaluator(Evaluator):
     def _whole_neighbourhoods(
         self, model: torch.nn.Module, split: str
     ) -> tuple[NDArray[np.int64], Tensor]:
-        """For a module with only a ``forward``: every scored node's full k-hop neighbourhood."""
+        """For a module with only a ``forward``."""
         mine = self._plan(split)[-1]
-        outputs = []
-        for start in range(0, mine.size, _ROOTS_PER_PASS):
-            chunk = mine[start : start + _ROOTS_PER_PASS]
-            subgraph = self._sampler(self._layers).sample(chunk, 0, 0)
-            inputs = self._inputs(self._target, subgraph.nodes[self._target])
-            outputs.append(model(subgraph.blocks(self._cluster.device), inputs))
-        return mine, torch.cat(outputs) if outputs else torch.empty((0, self._classes))
+        return mine, self._by_neighbourhoods(mine, self._sampler(self._layers), model)
+
+    def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
+        inputs = self._inputs(self._target, subgraph.nodes[self._target])
+        found: Tensor = model(subgraph.blocks(self._cluster.device), inputs)
+        return found
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
         """The ids whose input rows are read, and those that each layer computes, ascending: this

@@ -13,12 +13,10 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.features import PartitionedRows
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
 from hopper.models import Objective
 from hopper.partition import PartitionedGraph
 from hopper.train.evaluate import Evaluator
-
-# Roots of one pass: whole neighbourhoods of several hops are large.
-_ROOTS_PER_PASS = 256
 
 
 class TypedEvaluator(Evaluator):
@@ -47,15 +45,13 @@ class TypedEvaluator(Evaluator):
         """See :class:`Evaluator`."""
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         mine = scored[(scored >= self._first) & (scored < self._stop)]
-        device = self._cluster.device
-        outputs = []
-        for start in range(0, mine.size, _ROOTS_PER_PASS):
-            chunk = mine[start : start + _ROOTS_PER_PASS]
-            subgraph = self._sampler.sample(chunk, 0, 0)
-            inputs = {
-                node_type: self._inputs(node_type, nodes)
-                for node_type, nodes in subgraph.nodes.items()
-                if nodes.size
-            }
-            outputs.append(model(subgraph.typed_blocks(device), inputs))
-        return mine, torch.cat(outputs) if outputs else torch.empty((0, self._classes))
+        return mine, self._by_neighbourhoods(mine, self._sampler, model)
+
+    def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
+        inputs = {
+            node_type: self._inputs(node_type, nodes)
+            for node_type, nodes in subgraph.nodes.items()
+            if nodes.size
+        }
+        found: Tensor = model(subgraph.typed_blocks(self._cluster.device), inputs)
+        return found

@@ -200,10 +200,22 @@ def test_rounding_beyond_the_limit_is_settled_in_float64(
     assert outcome.problems == []
     parity = outcome.results["parity"]
     assert 1e-12 < parity["max_relative_gradient_difference"]["zero_hop"] < 1e-5
-    assert 0 < parity["max_relative_gradient_difference_in_float64"]["zero_hop"] < 1e-12
+    assert 0 < parity["in_float64"]["zero_hop"]["difference"] < 1e-12
+    assert 1e-9 < parity["in_float64"]["zero_hop"]["rounding"] < 1e-4
     assert any("in float64" in line for line in told)
     # The run that settles it is not among those that are timed.
     assert len(outcome.results["runs"]) == 1
+
+
+def test_an_engine_that_rounds_is_compared_and_named(tiny_config: Config, tmp_path: Path) -> None:
+    label = "cooperative:wire=bfloat16"
+    plan = make_plan(tiny_config, ["zero_hop", label], tmp_path / "out", rounds=1)
+    outcome = run_ab(plan, lambda _: None, lambda _: None)
+    assert outcome.problems == []
+    parity = outcome.results["parity"]
+    assert parity["not_judged"] == [label]
+    assert 1e-4 < parity["max_relative_gradient_difference"][label] < 0.1
+    assert [run["exact"] for run in outcome.results["runs"]] == [True, False]
 
 
 def test_a_loss_that_leaves_the_others_is_found(

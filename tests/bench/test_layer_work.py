@@ -42,11 +42,27 @@ def test_spans_without_layers_tell_of_none(tmp_path: Path) -> None:
     assert read_layer_work(tmp_path / "nothing") == []
 
 
+def test_what_was_trained_again_counts_once_and_a_torn_line_not_at_all(tmp_path: Path) -> None:
+    write(tmp_path, 0, [layer(100)], [layer(200)])
+    file = tmp_path / "rank-0.jsonl"
+    again = {"epoch": 0, "iteration": 1, "span": "sample", "layers": [layer(300)]}
+    file.write_text(file.read_text() + json.dumps(again) + '\n{"span": "sample", "layers": [{')
+    (found,) = read_layer_work(tmp_path)
+    assert found.edges == [200]
+
+
 def test_lines_of_something_else_are_refused(tmp_path: Path) -> None:
-    for text in ('{"layers": 5}', '{"layers": [{"own": 1}]}', '{"layers"', '["layers"]'):
+    for text in ('{"layers": 5}', '{"layers": [{"own": 1}]}', '{"layers": ["own"]}'):
         (tmp_path / "rank-0.jsonl").write_text(text + "\n")
-        with pytest.raises(RequestError, match=r"rank-0\.jsonl, line 1: layers: expected own"):
+        with pytest.raises(RequestError, match=r"rank-0\.jsonl: line 1: layers: expected own"):
             read_layer_work(tmp_path)
+
+
+def test_ranks_that_disagree_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0, [layer(100)])
+    write(tmp_path, 1, [layer(100), layer(100)])
+    with pytest.raises(RequestError, match="expected as many of every rank"):
+        read_layer_work(tmp_path)
 
 
 def test_unevenness() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hopper.bench.parity import (
     EngineParity,
+    InFloat64,
     check_engine,
     compare_gradients,
     compare_losses,
@@ -120,22 +121,35 @@ def test_limits_depend_on_the_dtype() -> None:
 
 
 def test_rounding_is_told_from_an_error_in_float64() -> None:
-    def of(size: float, in_float64: float | None, dtype: str = "float32") -> EngineParity:
+    def of(
+        size: float, again: InFloat64 | None, dtype: str = "float32", judged: bool = True
+    ) -> EngineParity:
         wrong = changed("first.weight", torch.tensor(size))
         found = compare_gradients(0, wrong, GRADIENTS, 1.0, 1.0)
-        return EngineParity("hop", dtype, (found,), 0.0, in_float64)
+        return EngineParity("hop", dtype, (found,), 0.0, again, judged)
 
     assert not of(4e-7, None).needs_float64
     assert of(1e-3, None).needs_float64
     assert not of(1e-3, None, "float64").needs_float64
+    assert not of(1e-3, None, judged=False).needs_float64
     assert "limit 1e-05 in float32" in of(1e-3, None).problems[0]
-    assert of(1e-3, 1e-13).problems == []
-    assert "limit 1e-10 in float64" in of(1e-3, 1e-4).problems[0]
-    assert "in float64" in of(1e-3, math.nan).problems[0]
+    assert of(1e-3, InFloat64(1e-13, 1e-4)).problems == []
+    assert "of which rounding explains 1e-06" in of(1e-3, InFloat64(1e-13, 1e-6)).problems[0]
+    assert "limit 1e-10 in float64" in of(1e-3, InFloat64(1e-4, 1e-4)).problems[0]
+    assert "in float64" in of(1e-3, InFloat64(math.nan, math.nan)).problems[0]
     # No rounding is so large, whatever another run says.
     assert not of(0.5, None).needs_float64
-    assert "in float32" in of(0.5, 1e-13).problems[0]
+    assert "in float32" in of(0.5, InFloat64(1e-13, 1.0)).problems[0]
     assert not of(math.nan, None).needs_float64
+
+
+def test_what_rounds_on_purpose_has_to_be_near() -> None:
+    near = compare_gradients(0, changed("first.weight", torch.tensor(0.1)), GRADIENTS, 1.01, 1.0)
+    far = compare_gradients(0, changed("first.weight", torch.tensor(3.0)), GRADIENTS, 1.5, 1.0)
+    assert EngineParity("c", "float32", (near,), 0.0, judged=False).problems == []
+    assert len(EngineParity("c", "float32", (far,), 0.0, judged=False).problems) == 2
+    broken = compare_gradients(0, GRADIENTS, GRADIENTS, math.nan, 1.0)
+    assert "nan" in EngineParity("c", "float32", (broken,), math.nan, judged=False).problems[0]
 
 
 Record = Callable[..., Path]

@@ -225,9 +225,13 @@ def test_rounding_settled_in_float64_is_no_failure(tmp_path: Path) -> None:
     results = sound_results()
     results["parity"]["max_relative_gradient_difference"]["hop"] = 3e-5
     assert "Refused" in report(write_ab(tmp_path / "unsettled", results)).text
-    results["parity"]["max_relative_gradient_difference_in_float64"] = {"hop": 1e-14}
-    assert "Refused" not in report(write_ab(tmp_path / "settled", results)).text
-    results["parity"]["max_relative_gradient_difference_in_float64"] = {"hop": 1e-6}
+    results["parity"]["in_float64"] = {"hop": {"difference": 1e-14, "rounding": 2e-5}}
+    settled = report(write_ab(tmp_path / "settled", results)).text
+    assert "Refused" not in settled
+    assert "run again in float64, 1.0e-14, limit 1e-10" in settled
+    results["parity"]["in_float64"] = {"hop": {"difference": 1e-14, "rounding": 2e-6}}
+    assert "of which rounding explains 2e-06" in report(write_ab(tmp_path / "more", results)).text
+    results["parity"]["in_float64"] = {"hop": {"difference": 1e-6, "rounding": 2e-5}}
     assert "Refused" in report(write_ab(tmp_path / "wrong", results)).text
 
 
@@ -240,6 +244,8 @@ def test_an_engine_that_rounds_is_shown_and_not_judged(tmp_path: Path) -> None:
     page = report(write_ab(tmp_path / "ab", results))
     assert "Refused" not in page.text
     assert "approximate" in page.text
+    results["parity"]["max_relative_gradient_difference"]["hop"] = "nan"
+    assert "Refused" in report(write_ab(tmp_path / "broken", results)).text
 
 
 def test_without_a_baseline_times_are_told(tmp_path: Path) -> None:

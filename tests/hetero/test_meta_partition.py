@@ -105,6 +105,16 @@ def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
     assert tree.children[Vertex("paper", 1)] == ()
     assert tree.relations_of([CITES]) == [CITES]
     assert tree.types_of([WRITES]) == ["author", "paper"]
+    with pytest.raises(RequestError, match="training along them is not built yet"):
+        tree.read_at(1)
+
+
+def test_what_a_hop_draws_for_is_all_that_was_found(mag: Metagraph) -> None:
+    tree = make_metatree(mag, "paper", 2)
+    assert tree.read_at(0) == (tree.roots, ("paper",))
+    relations, types = tree.read_at(1)
+    assert types == ("author", "field", "paper")
+    assert set(relations) == {WRITES, REV_TOPIC, CITES, REV_AFFILIATED, REV_WRITES, TOPIC}
 
 
 @pytest.mark.parametrize(

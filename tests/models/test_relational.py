@@ -21,12 +21,11 @@ from hopper.models.hgt import HGTLayer, RelationPartial
 from hopper.models.relational import (
     HGNN,
     JointSoftmax,
-    MeanOfRelations,
     RelationLayer,
-    SumOfRelations,
 )
 from hopper.models.rgat import RelationAttention
 from hopper.models.rgcn import RGCNLayer
+from hopper.ops import drop_rows
 
 COUNTS = {"author": 6, "paper": 9}
 INPUTS = {"author": 3, "paper": 5}
@@ -231,14 +230,6 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
     assert torch.allclose(weight(rows), rows @ dense)  # type: ignore[operator]
 
 
-def test_what_relations_become() -> None:
-    parts = [torch.tensor([[1.0], [2.0], [0.0]]), torch.tensor([[3.0], [0.0], [0.0]])]
-    present = [torch.tensor([True, True, False]), torch.tensor([True, False, False])]
-    assert SumOfRelations()(parts, present).flatten().tolist() == [4.0, 2.0, 0.0]
-    assert MeanOfRelations("all")(parts, present).flatten().tolist() == [2.0, 1.0, 0.0]
-    assert MeanOfRelations("present")(parts, present).flatten().tolist() == [2.0, 2.0, 0.0]
-
-
 def test_a_joint_softmax_of_large_and_missing_logits() -> None:
     logits = torch.tensor([900.0, -900.0], dtype=torch.float64)
     messages = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
@@ -248,7 +239,7 @@ def test_a_joint_softmax_of_large_and_missing_logits() -> None:
         some = torch.cat((logit.view(1), torch.ones(1), message))
         none = torch.tensor([-math.inf, 0.0, 0.0, 0.0])
         parts.append(torch.stack((some, none)).unsqueeze(1).requires_grad_())
-    found = JointSoftmax()(parts, [])
+    found = JointSoftmax()(parts)
     assert found[0, 0].tolist() == [1.0, 2.0]
     assert found[1, 0].tolist() == [0.0, 0.0]
     found.sum().backward()
@@ -266,8 +257,9 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
     papers = dict(zip(hop.original["paper"].tolist(), masks["paper"], strict=True))
     authors = dict(zip(hop.original["author"].tolist(), masks["author"], strict=True))
     assert not torch.equal(papers[0], authors[0])
-    again = model._dropped(0, hop, "paper", torch.ones(hop.sources["paper"], 64))
-    assert torch.equal(again, masks["paper"])
+    # Whatever other types the model has (docs/dropout.md).
+    ones = torch.ones(hop.sources["paper"], 64)
+    assert torch.equal(masks["paper"], drop_rows(hop.nodes("paper"), ones, 0.5, 0))
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -283,3 +275,9 @@ def test_what_does_not_fit_is_named() -> None:
         make("rgat", heads=5)
     with pytest.raises(ConfigError, match=r"model\.diagonal_blocks: expected a divisor"):
         make("rgcn", diagonal_blocks=3)
+    with pytest.raises(ConfigError, match=r"model\.bases: only rgcn takes it; given 'rgat'"):
+        make("rgat", bases=2)
+    with pytest.raises(ConfigError, match=r"model\.name: expected rgcn, rgat, hgt; given 'gin'"):
+        make("gin")
+    with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
+        make("hgt", heads=0)

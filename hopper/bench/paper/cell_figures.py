@@ -65,10 +65,10 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
 
 def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
     found = results["parity"]
-    in_float64 = found.get("max_relative_gradient_difference_in_float64", {})
+    again = found.get("in_float64", {}).get(label)
     return {
         "gradient": found["max_relative_gradient_difference"].get(label),
-        "gradient_in_float64": in_float64.get(label),
+        "gradient_in_float64": again and again["difference"],
         "loss": found["max_relative_loss_difference"].get(label),
     }
 

@@ -6,8 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hopper.bench.parity import GRADIENT_LIMITS, LOSS_LIMITS, judge_gradient
-from hopper.bench.report.source import Run, Source
+from hopper.bench.parity import (
+    GRADIENT_LIMITS,
+    LOSS_LIMITS,
+    InFloat64,
+    judge_gradient,
+    judge_losses,
+)
+from hopper.bench.report.source import Parity, Run, Source
 from hopper.bench.statistics import BASELINES, Figures, Ratio, figures, speed_up
 from hopper.engines import ENGINE_CLASSES
 
@@ -18,7 +24,8 @@ class Findings:
 
     problems: why no speed-up may be told; empty where all exact engines computed the same.
     wrong_gradients: what is wrong, in words, of those that do not pass.
-    rounding: those whose differences are shown and not judged.
+    rounding: those that round on purpose, and only have to be near.
+    in_float64: what float64 says of gradients that float32 could not judge.
     ratios: by baseline and name, how many times faster; without the baseline itself.
     unpaired: sentences on comparisons that cannot be made.
     """
@@ -28,6 +35,7 @@ class Findings:
     gradients: Mapping[str, float | None]
     wrong_gradients: Mapping[str, str]
     rounding: frozenset[str]
+    in_float64: Mapping[str, InFloat64]
     losses: Mapping[str, float | None]
     gradient_limit: float
     loss_limit: float
@@ -46,37 +54,38 @@ def find(source: Source) -> Findings:
     entries = [_entry(run) for run in source.results.runs]
     approximate = frozenset(run.name for run in source.results.runs if not _is_exact(run))
     train = source.results.config.get("train", {})
-    dtype = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
-    limits = [each.get(dtype, each["float32"]) for each in (GRADIENT_LIMITS, LOSS_LIMITS)]
-    gradients, in_float64, losses = (
-        _differences(source, f"max_relative_{what}")
-        for what in ("gradient_difference", "gradient_difference_in_float64", "loss_difference")
+    told = str(train.get("dtype", "float32")) if isinstance(train, Mapping) else "float32"
+    dtype = told if told in GRADIENT_LIMITS else "float32"
+    parity = source.results.parity or Parity()
+    gradients, losses = (
+        _by_name(source, told)
+        for told in (parity.max_relative_gradient_difference, parity.max_relative_loss_difference)
     )
-    parity = source.results.parity
-    rounding = frozenset(parity.not_judged if parity else ())
-    judged = {n: v for n, v in gradients.items() if v is not None and n not in rounding}
-    wrong = {
-        name: words
-        for name, value in judged.items()
-        if (words := judge_gradient(value, dtype, in_float64[name]))
+    rounding = frozenset(parity.not_judged)
+    in_float64 = {
+        name: InFloat64(again.difference, again.rounding)
+        for name, again in parity.in_float64.items()
     }
+    wrong: dict[str, str] = {}
     problems: list[str] = []
-    if source.kind == "ab":
+    for name in source.names:
+        gradient, loss = gradients[name], losses[name]
+        judged = name not in rounding
+        if gradient is not None:
+            words = judge_gradient(gradient, dtype, in_float64.get(name), judged)
+            wrong |= {name: words} if words else {}
+            problems += [f"{name}: {words}"] if words else []
+        if loss is not None and (words := judge_losses(loss, dtype, judged)):
+            problems.append(f"{name}: {words}")
         # An approximate engine is exact on batches of its own, where that was checked.
-        due = [name for name in source.names if name not in approximate]
-        for what, found in (("gradients", gradients), ("losses", losses)):
+        if name not in approximate:
             problems += [
                 f"{name}: {what} were not compared with the reference's"
-                for name in due
-                if found[name] is None
+                for what, value in (("gradients", gradient), ("losses", loss))
+                if value is None
             ]
-        problems += [f"{name}: {words}" for name, words in wrong.items()]
-        problems += [
-            f"{name}: losses differ by {value:.2g}, limit {limits[1]:g} in {dtype}"
-            for name, value in losses.items()
-            # Not "value > limit", which a NaN would pass.
-            if value is not None and name not in rounding and not value <= limits[1]
-        ]
+    if source.kind != "ab":
+        problems = []
     ratios, unpaired = _ratios(source, entries) if not problems else ({}, [])
     return Findings(
         figures={name: figures(entries, name) for name in source.names},
@@ -85,8 +94,9 @@ def find(source: Source) -> Findings:
         wrong_gradients=wrong,
         rounding=rounding,
         losses=losses,
-        gradient_limit=limits[0],
-        loss_limit=limits[1],
+        in_float64=in_float64,
+        gradient_limit=GRADIENT_LIMITS[dtype],
+        loss_limit=LOSS_LIMITS[dtype],
         problems=tuple(problems),
         baselines=tuple(name for name in BASELINES if name in source.names),
         ratios=ratios,
@@ -106,10 +116,8 @@ def _is_exact(run: Run) -> bool:
     return engine is None or engine.exact
 
 
-def _differences(source: Source, key: str) -> dict[str, float | None]:
+def _by_name(source: Source, told: Mapping[str, float]) -> dict[str, float | None]:
     engines = {run.name: run.engine for run in source.results.runs}
-    parity = source.results.parity
-    told: Mapping[str, float] = getattr(parity, key) if parity else {}
     return {name: told.get(name, told.get(engine)) for name, engine in engines.items()}
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from hopper.bench.parity import GRADIENT_LIMITS
 from hopper.bench.report import bars, units
 from hopper.bench.report.findings import Findings
 from hopper.bench.report.markup import Child, Markup, breakable, tag
@@ -74,13 +75,19 @@ def _lead(source: Source, found: Findings) -> str:
     )
     if found.problems:
         return text
-    checked = [
-        v for n, v in found.gradients.items() if n not in found.approximate and v is not None
-    ]
+    checked = {
+        n: v for n, v in found.gradients.items() if n not in found.approximate and v is not None
+    }
     if checked:
         text += (
             f" All exact engines computed the same gradient: largest relative difference "
-            f"{max(checked):.1e}, limit {found.gradient_limit:g}."
+            f"{max(checked.values()):.1e}, limit {found.gradient_limit:g}."
+        )
+    again = [found.in_float64[name].difference for name in checked if name in found.in_float64]
+    if again:
+        text += (
+            f" What is above the limit is rounding: run again in float64, {max(again):.1e}, limit "
+            f"{GRADIENT_LIMITS['float64']:g}."
         )
     if rounds < 2:
         text += " One round only: speed-ups have no interval."

@@ -256,7 +256,11 @@ def _parity(source: Source, found: Findings) -> Child:
             )
             for value, passes in zip((found.gradients[name], loss), sound, strict=True)
         ]
-        rows.append([name, *cells, "exact" if is_exact else "approximate"])
+        again = found.in_float64.get(name)
+        what = "exact" if is_exact else "approximate"
+        if again is not None:
+            what += f"; in float64 {units.difference(again.difference)}"
+        rows.append([name, *cells, what])
     reference = source.results.parity.reference
     return figure(
         "Parity",

@@ -87,12 +87,22 @@ class Run(_Read):
         return self.label or self.engine
 
 
+class Again(_Read):
+    """What float64 says; see :class:`hopper.bench.parity.InFloat64`."""
+
+    difference: float
+    rounding: float
+
+
 class Parity(_Read):
-    """How far each engine's gradients and losses are from the reference's."""
+    """How far each engine's gradients and losses are from the reference's.
+
+    in_float64: of those that float32 could not judge. not_judged: those that round on purpose.
+    """
 
     reference: str = ""
     max_relative_gradient_difference: dict[str, float] = {}
-    max_relative_gradient_difference_in_float64: dict[str, float] = {}
+    in_float64: dict[str, Again] = {}
     max_relative_loss_difference: dict[str, float] = {}
     not_judged: list[str] = []
 

@@ -8,7 +8,6 @@ everywhere, up to a message's travel. The median over the epoch's iterations is 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
+from hopper.bench.span_lines import log_files, log_lines
 from hopper.errors import RequestError
 from hopper.run_log import OPENED, STAGES
 
@@ -91,7 +91,7 @@ def read_timelines(folder: Path) -> list[Timeline]:
     ------
     RequestError: a file is not a run log, or a rank's is missing.
     """
-    logs = [_read_rank(path) for path in _paths(folder)]
+    logs = [_read_rank(path) for path in log_files(folder)]
     if not logs:
         return []
     together = set.intersection(*(set(log.lines) for log in logs))
@@ -102,25 +102,12 @@ def read_timelines(folder: Path) -> list[Timeline]:
     return [_timeline(logs, key) for key in keys]
 
 
-def _paths(folder: Path) -> list[Path]:
-    found = {}
-    for path in folder.glob("rank-*.jsonl"):
-        number = path.stem.removeprefix("rank-")
-        if number.isdecimal():
-            found[int(number)] = path
-    if sorted(found) != list(range(len(found))):
-        raise RequestError(
-            f"{folder}: expected a file of every rank from 0 on, found those of {sorted(found)}"
-        )
-    return [found[rank] for rank in sorted(found)]
-
-
 def _read_rank(path: Path) -> _RankLog:
     """Keep the first iterations of every epoch; what a resumed run wrote anew replaces the old."""
     log = _RankLog(path)
     opened: _Opened | None = None
     written: set[Key] = set()
-    for number, line in _lines(path):
+    for number, line in log_lines(path):
         if line.get("event") == OPENED:
             opened, written = _opening(path, number, line), set()
         if "span" not in line or "epoch" not in line or "iteration" not in line:
@@ -143,23 +130,6 @@ def _is_kept(log: _RankLog, key: Key) -> bool:
     if iteration not in first and len(first) < _KEPT_ITERATIONS:
         first.append(iteration)
     return iteration in first
-
-
-def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lines with their number; a last one that a crash left half written is dropped."""
-    broken = ""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, text in enumerate(file, 1):
-            if broken:
-                raise RequestError(broken)
-            try:
-                line = json.loads(text)
-            except json.JSONDecodeError as error:
-                broken = f"{path}: line {number}: expected JSON: {error}"
-                continue
-            if not isinstance(line, dict):
-                raise RequestError(f"{path}: line {number}: expected an object, given {text[:60]}")
-            yield number, line
 
 
 def _opening(path: Path, number: int, line: dict[str, Any]) -> _Opened:
