@@ -1,7 +1,9 @@
 """Spans and events of a run: one JSON line each, one file a rank.
 
-A span is ``{"span", "start", "seconds", ...}`` with ``start`` in seconds since the log was opened;
-its names are the stages of design.md's results schema or a function's own name.
+A span is ``{"span", "start", "seconds", "cpu", ...}`` with ``start`` in seconds since the log was
+opened and ``cpu`` the processor seconds of its thread; its names are the stages of design.md's
+results schema. What is left of ``seconds`` is waiting: for other ranks, for the network, for a
+processor.
 
 The first line, and again the first line of a resumed run, tells when that was:
 ``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is read from the
@@ -71,7 +73,7 @@ class RunLog:
         A stage may lie within another: its span does too, but its seconds are added to its own sum
         alone.
         """
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.thread_time()
         before, self._within = self._within, 0.0
         try:
             yield fields
@@ -79,7 +81,15 @@ class RunLog:
             seconds = time.perf_counter() - start
             self._seconds[name] += seconds - self._within
             self._within = before + seconds
-            self._write({"span": name, "start": start - self._opened, "seconds": seconds, **fields})
+            self._write(
+                {
+                    "span": name,
+                    "start": start - self._opened,
+                    "seconds": seconds,
+                    "cpu": time.thread_time() - cpu,
+                    **fields,
+                }
+            )
 
     def event(self, name: str, **fields: Any) -> None:
         """Log something that happened."""

@@ -36,7 +36,9 @@ def test_a_span_has_name_start_and_seconds(tmp_path: Path) -> None:
         pass
     log.close()
     first, second = lines(path)
-    assert first.keys() == {"span", "start", "seconds", "roots"}
+    assert first.keys() == {"span", "start", "seconds", "cpu", "roots"}
+    # Sleeping takes time and no processor.
+    assert 0 <= first["cpu"] < first["seconds"]
     assert (first["span"], first["roots"], second["span"]) == ("sample", 3, "gather")
     assert 0.02 <= first["seconds"] < 2
     assert 0 <= first["start"] < first["start"] + first["seconds"] <= second["start"]

@@ -7,6 +7,7 @@ way back. Input features never travel where they are wider.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -21,6 +22,8 @@ from hopper.models import GNN
 from hopper.models.layer import SumLayer
 from hopper.partials import IterationPlan, LayerPlan, Planner, RowExchange, choose_wires
 
+_Planned = tuple[IterationPlan, dict[str, float]]
+"""a plan, and the seconds and processor seconds that making it took"""
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -67,7 +70,7 @@ class Cooperative(Engine):
             initializer=numba.set_num_threads,
             initargs=(numba.get_num_threads(),),
         )
-        self._under_way: tuple[GlobalBatch, Future[IterationPlan]] | None = None
+        self._under_way: tuple[GlobalBatch, Future[_Planned]] | None = None
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
@@ -79,7 +82,7 @@ class Cooperative(Engine):
         state = self.state
         state.packed.clear()
         with state.log.stage("sample") as fields:
-            plan = self._take_plan(batch)
+            plan, fields["planning"] = self._take_plan(batch)
             fields["roots"] = plan.roots
             pairs = zip(plan.layers, self._wires, strict=True)
             fields["layers"] = [layer.describe(wire) for layer, wire in pairs]
@@ -93,18 +96,21 @@ class Cooperative(Engine):
         self._planning.shutdown()
         self._channel.close()
 
-    def _take_plan(self, batch: GlobalBatch) -> IterationPlan:
-        """The plan of a batch: made ahead, or now."""
+    def _take_plan(self, batch: GlobalBatch) -> _Planned:
+        """The plan of a batch: made ahead, or now; and what making it took."""
         if self._under_way is not None:
             (ahead, future), self._under_way = self._under_way, None
-            plan = future.result()
+            planned = future.result()
             if (ahead.epoch, ahead.iteration) == (batch.epoch, batch.iteration):
-                return plan
+                return planned
         return self._plan(batch)
 
-    def _plan(self, batch: GlobalBatch) -> IterationPlan:
+    def _plan(self, batch: GlobalBatch) -> _Planned:
+        start, cpu = time.perf_counter(), time.thread_time()
         roots = batch.homed_at(self.state.cluster.rank)
-        return self._planner.plan(roots, batch.epoch, batch.iteration)
+        plan = self._planner.plan(roots, batch.epoch, batch.iteration)
+        took = {"seconds": time.perf_counter() - start, "cpu": time.thread_time() - cpu}
+        return plan, took
 
     def _compute(self, plan: IterationPlan, batch: GlobalBatch) -> None:
         """Forward and backward, together with the other ranks."""
@@ -118,7 +124,8 @@ class Cooperative(Engine):
                 where = f"epoch {batch.epoch}, iteration {batch.iteration}, layer {index}"
                 rows = self._layer(index, layer, rows, where)
             loss = trainer.objective.loss_sum(rows, labels) / batch.size
-            loss.backward()
+            with state.log.stage("compute", operation="backward"):
+                loss.backward()
             state.packed.loss += loss.detach()
 
     def _layer(self, index: int, plan: LayerPlan, h_own: Tensor, where: str) -> Tensor:
@@ -129,23 +136,29 @@ class Cooperative(Engine):
         h_own: [num_own, width], this rank's rows of the layer before.
         """
         model, block, count = self._model, plan.block, plan.block.num_dst
-        layer = model.layer(index)
-        ready = model.prepare(index, plan.own, h_own)
-        rows = layer.project(ready) if self._wires[index].projected else ready
+        layer, log = model.layer(index), self.state.log
+        with log.stage("compute", operation="project", layer=index):
+            ready = model.prepare(index, plan.own, h_own)
+            rows = layer.project(ready) if self._wires[index].projected else ready
+            sent = plan.sending.select(rows).to(self._travels_as)
         exchange = RowExchange(
             self.state.cluster,
-            self.state.log,
-            plan.sending.select(rows).to(self._travels_as),
+            log,
+            sent,
             plan.sending.lengths,
             plan.counts,
             f"exchanging rows, {where}",
         )
-        rows = torch.cat((rows, exchange.finish().to(rows.dtype)))
-        if not self._wires[index].projected:
-            rows = layer.project(rows)
-        if plan.weights is None:
-            combined = layer.aggregate(block, rows, ready[:count])
-        else:
-            assert isinstance(layer, SumLayer)
-            combined = layer.combine(block, rows, plan.weights, ready[:count])
-        return model.finish(index, block, h_own[:count], layer.update(ready[:count], combined))
+        received = exchange.finish()
+        with log.stage("compute", operation="aggregate", layer=index):
+            rows = torch.cat((rows, received.to(rows.dtype)))
+            if not self._wires[index].projected:
+                rows = layer.project(rows)
+            if plan.weights is None:
+                combined = layer.aggregate(block, rows, ready[:count])
+            else:
+                assert isinstance(layer, SumLayer)
+                combined = layer.combine(block, rows, plan.weights, ready[:count])
+        with log.stage("compute", operation="update", layer=index):
+            out = layer.update(ready[:count], combined)
+            return model.finish(index, block, h_own[:count], out)
