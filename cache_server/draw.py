@@ -35,6 +35,7 @@ SYNTHESIS: Final = 4
 LAYERS: Final = 5
 LABOR: Final = 6
 MERGING: Final = 8
+LEARNABLE: Final = 9
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48

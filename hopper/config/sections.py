@@ -239,6 +239,16 @@ class Cooperative(_Section):
     """what rows and their gradients travel in; anything but "exact" is an approximation"""
 
 
+class Learnable(_Section):
+    """``[learnable]``: rows of node types without features, learned with the model."""
+
+    dim: NonNegative = 0
+    """width of a row; 0 = model.hidden"""
+    optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
+    """its sparse form: an update touches the rows that an iteration read; no weight decay"""
+    learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
+
+
 class Cluster(_Section):
     """``[cluster]``: the machines."""
 
@@ -262,6 +272,7 @@ class Config(_Section):
     train: Train = Train()
     hop: Hop = Hop()
     cooperative: Cooperative = Cooperative()
+    learnable: Learnable = Learnable()
     cluster: Cluster = Cluster()
 
     @field_validator("sampler", mode="before")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hopper.features import FeatureSource, PartitionedRows, PregatheredRows, RowKind
 from hopper.graph.block import Block, TypedBlocks
+from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -72,6 +73,7 @@ class GroupTrainer:
     Parameters
     ----------
     typed: whether the model reads several node types: blocks by relation, rows by type.
+    learnable: the types whose rows are learned; :attr:`learned` has those of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     """
 
@@ -85,8 +87,11 @@ class GroupTrainer:
         device: torch.device,
         *,
         typed: bool = False,
+        learnable: Sequence[str] = (),
     ) -> None:
         self.typed = typed
+        self.learnable = tuple(learnable)
+        self.learned: FetchedRows | None = None
         self.sampler = sampler
         self._log = log
         self.objective = objective
@@ -110,6 +115,7 @@ class GroupTrainer:
             wanted = {
                 node_type: [subgraph.nodes[node_type] for subgraph in subgraphs]
                 for node_type in (self.sampler.original_ids if self.typed else [self.node_type])
+                if node_type not in self.learnable
             }
             return PregatheredRows(rows, wanted)
 
@@ -166,6 +172,9 @@ class GroupTrainer:
     def _input_rows(
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
+        if node_type in self.learnable:
+            assert self.learned is not None
+            return self.learned.of(node_type, ids)
         return self._read(rows, "features", node_type, ids).to(self.dtype)
 
     def _read(

@@ -49,15 +49,26 @@ def check_request(config: Config, schema: GraphSchema) -> None:
     else:
         types = [schema.target]
     bare = [repr(each) for each in types if not schema.node_types[each].feature_dim]
+    if bare and not config.model.typed:
+        raise RequestError(f"{where}: node type {', '.join(bare)} has no features")
     if bare:
-        raise RequestError(
-            f"{where}: node type {', '.join(bare)} has no features, and learnable ones are not "
-            "built yet"
-        )
+        _check_learnable(config, bare)
     if schema.target not in schema.labels:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
         raise RequestError(f"{where}: the graph has no training split")
+
+
+def _check_learnable(config: Config, types: list[str]) -> None:
+    """Refuse what is not built yet for learnable rows."""
+    train, told = config.train, f"node type {', '.join(types)} has learnable rows"
+    for key in ("checkpoint_every", "resume", "clip_norm"):
+        if getattr(train, key):
+            raise RequestError(f"train.{key}: {told}, for which it is not built yet; leave it out")
+    if config.hop.replicas == "independent":
+        raise RequestError(f'hop.replicas: {told}, which all models share; expected "synchronous"')
+    if train.engine == "hop" and not config.hop.pregather:
+        raise RequestError(f"hop.pregather: {told}, which are fetched beforehand; expected true")
 
 
 def check_ranks(config: Config, ranks: int) -> None:
@@ -126,9 +137,20 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
 
 
 def typed_inputs(config: Config, schema: GraphSchema) -> dict[str, int]:
-    """By node type that the model's hops reach, the width of its features; 0 = none."""
+    """By node type that the model's hops reach, the width of its features or learnable rows."""
     tree = _metatree(config, schema)
-    return {each: schema.node_types[each].feature_dim or 0 for each in tree.types_of(tree.roots)}
+    learned = config.learnable.dim or config.model.hidden
+    return {
+        each: schema.node_types[each].feature_dim or learned for each in tree.types_of(tree.roots)
+    }
+
+
+def learnable_types(config: Config, schema: GraphSchema) -> list[str]:
+    """The node types that the model's hops reach and that have no features."""
+    if not config.model.typed:
+        return []
+    reached = typed_inputs(config, schema)
+    return [each for each in reached if not schema.node_types[each].feature_dim]
 
 
 def _metatree(config: Config, schema: GraphSchema) -> Metatree:

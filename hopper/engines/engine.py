@@ -15,6 +15,7 @@ from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.optimizer import Optimizer
 from hopper.features import FeatureSource, PartitionedRows
+from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -32,6 +33,7 @@ class TrainState:
     packed: PackedModel
     optimizer: Optimizer
     trainer: GroupTrainer
+    learnable: LearnableRows | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,21 @@ class Engine(ABC):
         """Sample, gather and train roots under this rank's replica; none is ordinary."""
         state = self.state
         subgraphs = state.trainer.sample(roots, batch.epoch, batch.iteration)
+        self.fetch_learnable(subgraphs, batch)
         rows = self.fetched_once(subgraphs) if len(subgraphs) > 1 else state.rows
         state.trainer.accumulate(state.packed, subgraphs, rows, batch.size)
+
+    def fetch_learnable(self, subgraphs: Sequence[Subgraph], batch: GlobalBatch) -> None:
+        """Read the learnable rows of an iteration's groups, if there are any; collective."""
+        state = self.state
+        if state.learnable is None:
+            return
+        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+        wanted = {
+            name: [subgraph.nodes[name] for subgraph in subgraphs] for name in state.learnable.types
+        }
+        with state.log.stage("gather", operation="learnable rows"):
+            state.trainer.learned = state.learnable.fetch(wanted, where)
 
     def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then make the same update everywhere."""
@@ -116,8 +131,13 @@ class Engine(ABC):
                 state.packed.accumulated, "gradient", f"summing gradients, {where}"
             )
             loss = float(state.packed.loss)
+            if state.learnable is not None:
+                assert state.trainer.learned is not None
+                state.learnable.push(state.trainer.learned, where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
         with state.log.stage("compute", operation="update"):
             state.optimizer.step(state.config.train.clip_norm)
+            if state.learnable is not None:
+                state.learnable.step()
         return StepReport(loss=loss)

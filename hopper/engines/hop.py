@@ -45,6 +45,7 @@ class Hop(Engine):
         steps = self._time_steps(batch)
         schedule = visits(steps.ranks, state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
+        self.fetch_learnable([part for group in groups.values() for part in group], batch)
         rows = self._rows(groups)
         self._dock.start(schedule[0].models)
         for visit in schedule:

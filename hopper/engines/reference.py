@@ -16,9 +16,16 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import DTYPES, make_model, make_sampler, make_schedule
+from hopper.engines.assemble import (
+    DTYPES,
+    learnable_types,
+    make_model,
+    make_sampler,
+    make_schedule,
+)
 from hopper.errors import RequestError
 from hopper.features import LocalRows, RowKind
+from hopper.hetero.learnable import PREFIX, rows_of_tables
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.partition import PartitionedGraph
@@ -78,6 +85,7 @@ class Reference:
             dtype,
             self._device,
             typed=config.model.typed,
+            learnable=learnable_types(config, graph.schema),
         )
 
     def gradient(
@@ -88,7 +96,9 @@ class Reference:
         Parameters
         ----------
         epoch, iteration: the moment of the run; they key draws and dropout.
-        parameters: the value of every parameter of the model, by name.
+        parameters: the value of every parameter of the model, by name, and the tables of learnable
+            rows, [count, dim] each, as :meth:`hopper.hetero.learnable.LearnableRows.collect` names
+            them.
 
         Returns
         -------
@@ -99,12 +109,24 @@ class Reference:
         ------
         RequestError: the parameters are not those of the configuration's model.
         """
-        self._set(parameters)
+        tables = {name: f"{PREFIX}{name}" for name in self._trainer.learnable}
+        missing = [name for name in tables.values() if name not in parameters]
+        if missing:
+            raise RequestError(f"parameters: expected {', '.join(missing)} too")
+        self._set({n: v for n, v in parameters.items() if n not in tables.values()})
         packed, batch = self._packed, self.schedule.batch(epoch, iteration)
         packed.clear()
         subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
+        learned = rows_of_tables(
+            {name: parameters[key].to(self._device) for name, key in tables.items()},
+            {name: [each.nodes[name] for each in subgraphs] for name in tables},
+        )
+        self._trainer.learned = learned
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
+        for name, key in tables.items():
+            gradients[key] = torch.zeros_like(parameters[key])
+            gradients[key][torch.from_numpy(learned.ids(name))] = learned.gradient(name).cpu()
         return float(packed.loss), gradients
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numba
@@ -21,7 +22,9 @@ from torch import Tensor
 from hopper.cluster import Cluster, owned_range
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
+from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective
@@ -31,7 +34,7 @@ from hopper.partition import PartitionedGraph
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
 _CHUNK_BYTES = 256 << 20
 # Roots of one pass where whole k-hop neighbourhoods are needed.
-_ROOTS_PER_PASS = 256
+ROOTS_PER_PASS = 256
 _ROWS_PER_PASS = 200_000
 
 
@@ -59,6 +62,7 @@ class Evaluator(ABC):
         self.objective = objective
         self._dtype = dtype
         self._layers = layers
+        self.learnable: LearnableRows | None = None
         self._target = graph.schema.target_type()
         self._classes = graph.schema.labels[self._target].classes
         offsets = graph.book.offsets[self._target]
@@ -99,7 +103,7 @@ class Evaluator(ABC):
         where these would be too many rows."""
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
-            mine[start : start + _ROOTS_PER_PASS] for start in range(0, mine.size, _ROOTS_PER_PASS)
+            mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
         ]
         while todo:
             chunk = todo.pop(0)
@@ -127,21 +131,28 @@ class Evaluator(ABC):
 class LayerWiseEvaluator(Evaluator):
     """Scores on graphs of one node type and one relation; parameters as those of its base."""
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-        layers: int,
-    ) -> None:
-        super().__init__(graph, cluster, rows, objective, dtype, layers)
-        (self._relation,) = graph.schema.relations
-        self._topology: Topology = graph.topology(self._relation)
-        self._feature_dim = graph.schema.node_types[self._target].feature_dim or 1
-        self._plans: dict[str, list[NDArray[np.int64]]] = {}
-        self._samplers: dict[int, NeighborSampler] = {}
+    @cached_property
+    def _relation(self) -> Relation:
+        (found,) = self._graph.schema.relations
+        return found
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return self._graph.topology(self._relation)
+
+    @property
+    def _feature_dim(self) -> int:
+        return self._graph.schema.node_types[self._target].feature_dim or 1
+
+    @cached_property
+    def _plans(self) -> dict[str, list[NDArray[np.int64]]]:
+        """By split, once they were made."""
+        return {}
+
+    @cached_property
+    def _samplers(self) -> dict[int, NeighborSampler]:
+        """By number of hops, once they were made."""
+        return {}
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""

@@ -144,6 +144,9 @@ class Trainer:
             console.say(f"test {metric} {accuracy['test']:.4f} (best epoch "
                         f"{self._progress.best_epoch})")  # fmt: skip
         memory = peak_rss_mib(self.state.cluster)
+        if self.state.learnable is not None:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            self.state.learnable.save(self._run_dir)
         if self._is_first:
             summary = {
                 "engine": self.engine.name,
@@ -196,12 +199,18 @@ class Trainer:
     def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
         """Write parameters and gradient of an iteration that was asked for."""
         wanted = self.state.config.train.record_gradients
-        if not self._is_first or self._progress.step not in wanted:
+        if self._progress.step not in wanted:
+            return
+        learnable = self.state.learnable
+        tables, sums = learnable.collect() if learnable is not None else ({}, {})
+        if not self._is_first:
             return
         folder = self._run_dir / GRADIENTS_FOLDER
         folder.mkdir(exist_ok=True)
         tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
         tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
+        tensors |= {f"model.{n}": table for n, table in tables.items()}
+        tensors |= {f"gradient.{n}": total for n, total in sums.items()}
         tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
         facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
         path = folder / f"step-{self._progress.step}.safetensors"

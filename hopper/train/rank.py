@@ -17,6 +17,7 @@ from hopper.engines.assemble import (
     DTYPES,
     check_ranks,
     check_request,
+    learnable_types,
     make_model,
     make_sampler,
     make_schedule,
@@ -26,6 +27,7 @@ from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trial, TrialsState
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
+from hopper.hetero.learnable import LearnableRows
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
@@ -106,6 +108,7 @@ def make_trainer(
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
     engine = _make_engine(config, graph, cluster, rows, log)
+    evaluator.learnable = engine.state.learnable
     schedule = make_schedule(config, graph, cluster.world)
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
@@ -139,7 +142,25 @@ def _make_engine(
             packed=packed,
             optimizer=optimizer,
             trainer=_group_trainer(config, graph, cluster, log),
+            learnable=_learnable(config, graph, cluster),
         )
+    )
+
+
+def _learnable(config: Config, graph: PartitionedGraph, cluster: Cluster) -> LearnableRows | None:
+    types = learnable_types(config, graph.schema)
+    if not types:
+        return None
+    own = config.learnable
+    return LearnableRows(
+        graph,
+        cluster,
+        types,
+        own.dim or config.model.hidden,
+        DTYPES[config.train.dtype],
+        config.train.own_seed,
+        own.optimizer,
+        own.learning_rate,
     )
 
 
@@ -186,6 +207,7 @@ def _group_trainer(
         DTYPES[config.train.dtype],
         cluster.device,
         typed=config.model.typed,
+        learnable=learnable_types(config, graph.schema),
     )
 
 

@@ -57,6 +57,8 @@ class ModelSelection:
             progress.epochs_without_gain = 0
             if self._cluster.rank == 0:
                 save_model(self._file, self._packed.module, epoch=epoch, val=score)
+            if self._evaluator.learnable is not None:
+                self._evaluator.learnable.keep()
         else:
             progress.epochs_without_gain += self._config.evaluate_every
         return score
@@ -71,6 +73,8 @@ class ModelSelection:
             if self._cluster.rank == 0:
                 load_model(self._file, self._packed.module)
             hand_out(self._cluster, self._packed.parameters, 0, "handing out the best model")
+            if self._evaluator.learnable is not None:
+                self._evaluator.learnable.go_back()
         return self._evaluator.score(self._packed.module, "test")
 
     def _is_better(self, score: float) -> bool:

@@ -5,39 +5,32 @@ No sampling, no dropout. Each rank scores the nodes of its own server, a few at 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.features import PartitionedRows
+from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models import Objective
-from hopper.partition import PartitionedGraph
-from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate import ROOTS_PER_PASS, Evaluator
 
 
 class TypedEvaluator(Evaluator):
     """Scores on graphs of several node types; parameters as those of its base."""
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-        layers: int,
-    ) -> None:
-        super().__init__(graph, cluster, rows, objective, dtype, layers)
-        schema = graph.schema
-        self._sampler = NeighborSampler(
-            {relation: graph.topology(relation) for relation in schema.relations},
-            {each: graph.original_ids(each) for each in schema.node_types},
+    _learned: FetchedRows | None = None
+
+    @cached_property
+    def _sampler(self) -> NeighborSampler:
+        schema = self._graph.schema
+        return NeighborSampler(
+            {relation: self._graph.topology(relation) for relation in schema.relations},
+            {each: self._graph.original_ids(each) for each in schema.node_types},
             self._target,
-            [-1] * layers,
+            [-1] * self._layers,
             seed=0,
         )
 
@@ -45,13 +38,31 @@ class TypedEvaluator(Evaluator):
         """See :class:`Evaluator`."""
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         mine = scored[(scored >= self._first) & (scored < self._stop)]
+        self._learned = self._fetch_learnable(mine)
         return mine, self._by_neighbourhoods(mine, self._sampler, model)
+
+    def _fetch_learnable(self, mine: NDArray[np.int64]) -> FetchedRows | None:
+        """All learnable rows that some nodes' neighbourhoods hold, at once: every rank asks once,
+        however many passes it makes."""
+        if self.learnable is None:
+            return None
+        wanted: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self.learnable.types}
+        for chunk in np.array_split(mine, -(-mine.size // ROOTS_PER_PASS) or 1):
+            nodes = self._sampler.sample(chunk, 0, 0).nodes
+            for name, found in wanted.items():
+                found.append(nodes[name])
+        return self.learnable.fetch(wanted, "evaluation", gradients=False)
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
         inputs = {
-            node_type: self._inputs(node_type, nodes)
+            node_type: self._rows_of(node_type, nodes)
             for node_type, nodes in subgraph.nodes.items()
             if nodes.size
         }
         found: Tensor = model(subgraph.typed_blocks(self._cluster.device), inputs)
         return found
+
+    def _rows_of(self, node_type: str, nodes: NDArray[np.int64]) -> Tensor:
+        if self._learned is not None and node_type in self._learned:
+            return self._learned.of(node_type, nodes)
+        return self._inputs(node_type, nodes)

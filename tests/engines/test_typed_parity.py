@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
@@ -28,6 +29,8 @@ TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
 COUNTS = {"author": 60, "field": 9, "nobody": 0, "paper": 120}
 WIDTHS = {"author": 5, "field": 3, "nobody": 2, "paper": 7}
+# Rows of the others are learned.
+WITH_FEATURES = ("paper", "nobody")
 EDGES = {
     Relation("author", "to", "paper"): 300,
     Relation("paper", "to", "author"): 200,
@@ -44,6 +47,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hop": {"train": {"engine": "hop"}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
 }
+LEARNABLE = {"optimizer": "adam", "learning_rate": 0.05, "dim": 6}
 MODELS: dict[str, dict[str, Any]] = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "rgcn of bases": {"name": "rgcn", "layers": 2, "hidden": 8, "bases": 2},
@@ -56,12 +60,24 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
-    out = tmp_path_factory.mktemp("typed") / "graph"
+    return make_graph(tmp_path_factory.mktemp("typed") / "graph", tuple(COUNTS))
+
+
+@pytest.fixture(scope="module")
+def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """The same with two types that have no features."""
+    return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
+
+
+def make_graph(out: Path, with_features: tuple[str, ...]) -> GraphDirectory:
     generator = np.random.default_rng(3)
     schema = GraphSchema(
         name="typed",
         node_types={
-            name: NodeType(count, WIDTHS[name], "float32") for name, count in COUNTS.items()
+            name: NodeType(count, WIDTHS[name], "float32")
+            if name in with_features
+            else NodeType(count)
+            for name, count in COUNTS.items()
         },
         relations={relation: EdgeType(count) for relation, count in EDGES.items()},
         target="paper",
@@ -73,8 +89,8 @@ def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
             src = generator.integers(0, max(1, COUNTS[relation.src]), count)
             dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
             writer.topology(relation, src, dst)
-        for name, count in COUNTS.items():
-            writer.features(name)[:] = generator.standard_normal((count, WIDTHS[name]))
+        for name in with_features:
+            writer.features(name)[:] = generator.standard_normal((COUNTS[name], WIDTHS[name]))
         writer.labels("paper", generator.integers(0, 4, COUNTS["paper"]))
         order = generator.permutation(COUNTS["paper"])
         for split, first in (("train", 0), ("val", 50), ("test", 70)):
@@ -101,6 +117,7 @@ def case_config(
         }
         | options["train"],
         "hop": {"merge": "off"} | options.get("hop", {}),
+        "learnable": LEARNABLE,
     }
 
 
@@ -113,12 +130,49 @@ def test_engines_compute_the_gradient_of_one_process(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    world = servers * ranks_per_server
-    partitioned = tmp_path / "parts"
-    partition_graph(typed_graph, partitioned, servers, "random")
-    addresses = serve_partitions(partitioned, servers) if servers > 1 else []
     chosen = [(engine, model, "node") for engine, model in itertools.product(ENGINES, MODELS)]
     chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
+    place = typed_graph, servers, ranks_per_server
+    compare(chosen, place, serve_partitions, train_cases, tmp_path)
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+def test_learnable_rows_are_those_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    bare_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    engines = [name for name in ENGINES if name != "hop, no pregather"]
+    models = ("rgcn", "rgat", "hgt", "rgcn in blocks")
+    chosen = [(engine, model, "node") for engine, model in itertools.product(engines, models)]
+    place = bare_graph, servers, ranks_per_server
+    compare(chosen, place, serve_partitions, train_cases, tmp_path)
+    # Fetched, updated and saved, each row by one rank.
+    for number in range(len(chosen)):
+        shards = [
+            load_file(tmp_path / str(number) / f"learnable-rank-{rank}.safetensors")
+            for rank in range(servers * ranks_per_server)
+        ]
+        for name in ("author", "field"):
+            assert sum(len(shard[name]) for shard in shards) == COUNTS[name]
+
+
+def compare(
+    chosen: list[tuple[str, str, str]],
+    place: tuple[GraphDirectory, int, int],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Train cases on a number of servers; gradients, losses and scores must be one process's."""
+    graph_directory, servers, ranks_per_server = place
+    world = servers * ranks_per_server
+    partitioned = tmp_path / "parts"
+    partition_graph(graph_directory, partitioned, servers, "random")
+    addresses = serve_partitions(partitioned, servers) if servers > 1 else []
     cases = {}
     for number, (engine, model, kind) in enumerate(chosen):
         config = case_config(engine, model, kind, partitioned, tmp_path / str(number))
@@ -130,6 +184,10 @@ def test_engines_compute_the_gradient_of_one_process(
         config = make_config(values)
         graph = PartitionedGraph.open(config.data.partitioned)
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
+        bare = [name for name, kind in graph.schema.node_types.items() if not kind.feature_dim]
+        assert learned == [f"learnable.{name}" for name in sorted(bare)]
+        assert all(moment.gradients[name].any() for moment in recorded for name in learned)
         reference = Reference(config, graph, world)
         parity = check_engine(", ".join(case), "float64", reference, recorded)
         assert parity.gradient_difference < 1e-10, parity
@@ -189,7 +247,18 @@ def test_what_typed_models_do_not_take_is_named(tmp_path: Path) -> None:
         labels={"paper": Labels("class", 2)},
         splits={"train": 1},
     )
-    with pytest.raises(RequestError, match="node type 'author' has no features"):
-        check_request(typed_config(tmp_path, fanouts=[3]), schema)
+    check_request(typed_config(tmp_path, fanouts=[3]), schema)
     with pytest.raises(RequestError, match=r"sampler\.kind: 'layer' .* expected node or labor"):
         check_request(typed_config(tmp_path, kind="layer", layer_sizes=[4]), schema)
+    values = typed_config(tmp_path, fanouts=[3]).model_dump()
+    for section, key, value in (
+        ("train", "clip_norm", 1.0),
+        ("train", "checkpoint_every", 5),
+        ("train", "resume", True),
+    ):
+        changed = make_config(values | {section: values[section] | {key: value}})
+        with pytest.raises(RequestError, match=rf"{key}: node type 'author' has learnable rows"):
+            check_request(changed, schema)
+    hop = {"train": values["train"] | {"engine": "hop"}, "hop": {"pregather": False}}
+    with pytest.raises(RequestError, match=r"hop\.pregather: node type 'author'"):
+        check_request(make_config(values | hop), schema)

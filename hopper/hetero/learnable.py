@@ -1,0 +1,321 @@
+"""Learnable input rows of node types that have no features (Heta, sections 2.2 and 6).
+
+Each row has one home, the rank that owns its node ("tied"): others fetch the rows that an iteration
+reads and send their gradients back, and the owner updates every row that anybody has read, once an
+iteration. So all exact engines train the same rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cache_server.draw import LEARNABLE, key_of, mix, variate
+from hopper.cluster import Cluster, owned_range
+from hopper.errors import ConfigError
+from hopper.partition import PartitionedGraph
+
+PREFIX: Final = "learnable."
+"""of a type's table among the names of parameters"""
+_UNIT: Final = 1.0 / 9007199254740992.0
+
+Ids = NDArray[np.int64]
+
+
+class FetchedRows:
+    """The rows that an iteration reads, as leaves that gradients are accumulated in.
+
+    Parameters
+    ----------
+    rows: by type, [n] ascending ids and [n, dim] their rows.
+    gradients: whether any are wanted.
+    """
+
+    def __init__(self, rows: Mapping[str, tuple[Ids, Tensor]], gradients: bool = True) -> None:
+        self._ids = {name: ids for name, (ids, _) in rows.items()}
+        self._rows = {
+            name: found.detach().requires_grad_(gradients) for name, (_, found) in rows.items()
+        }
+
+    def __contains__(self, node_type: str) -> bool:
+        return node_type in self._rows
+
+    def of(self, node_type: str, ids: Ids) -> Tensor:
+        """[m, dim]: the rows of distinct nodes that were asked for."""
+        places = np.searchsorted(self._ids[node_type], ids)
+        rows = self._rows[node_type]
+        return rows.index_select(0, torch.from_numpy(places).to(rows.device))
+
+    def ids(self, node_type: str) -> Ids:
+        """[n] ascending."""
+        return self._ids[node_type]
+
+    def gradient(self, node_type: str) -> Tensor:
+        """[n, dim]: what was accumulated, zero where nothing was."""
+        rows = self._rows[node_type]
+        return torch.zeros_like(rows) if rows.grad is None else rows.grad
+
+
+def rows_of_tables(
+    tables: Mapping[str, Tensor], wanted: Mapping[str, Sequence[Ids]]
+) -> FetchedRows:
+    """What one process reads of whole tables, [count, dim] by type."""
+    found = {}
+    for name, table in tables.items():
+        ids = _distinct(wanted[name])
+        found[name] = ids, table.index_select(0, torch.from_numpy(ids).to(table.device))
+    return FetchedRows(found)
+
+
+class SparseOptimizer(ABC):
+    """Updates the rows of one table that were read, and leaves all else as it is."""
+
+    def __init__(self, table: Tensor, learning_rate: float) -> None:
+        self._table = table
+        self._rate = learning_rate
+
+    @abstractmethod
+    def step(self, rows: Tensor, gradient: Tensor) -> None:
+        """Update rows [n] int64, distinct, by their gradients [n, dim]; n may be 0."""
+
+
+class SparseAdam(SparseOptimizer):
+    """``torch.optim.SparseAdam``: moments of rows that were not read stand still, the number of
+    steps is that of all."""
+
+    def __init__(self, table: Tensor, learning_rate: float) -> None:
+        super().__init__(table, learning_rate)
+        self._steps = 0
+        self._mean = torch.zeros_like(table)
+        self._square = torch.zeros_like(table)
+
+    def step(self, rows: Tensor, gradient: Tensor) -> None:
+        """See :class:`SparseOptimizer`."""
+        self._steps += 1
+        before = self._mean[rows]
+        mean = before + (gradient - before) * (1 - 0.9)
+        before = self._square[rows]
+        square = before + (gradient * gradient - before) * (1 - 0.999)
+        self._mean[rows], self._square[rows] = mean, square
+        size = self._rate * (1 - 0.999**self._steps) ** 0.5 / (1 - 0.9**self._steps)
+        self._table[rows] -= size * mean / (square.sqrt() + 1e-8)
+
+
+class SparseAdagrad(SparseOptimizer):
+    """``torch.optim.Adagrad`` on sparse gradients."""
+
+    def __init__(self, table: Tensor, learning_rate: float) -> None:
+        super().__init__(table, learning_rate)
+        self._sum = torch.zeros_like(table)
+
+    def step(self, rows: Tensor, gradient: Tensor) -> None:
+        """See :class:`SparseOptimizer`."""
+        total = self._sum[rows] + gradient * gradient
+        self._sum[rows] = total
+        self._table[rows] -= self._rate * gradient / (total.sqrt() + 1e-10)
+
+
+class SparseSGD(SparseOptimizer):
+    """``torch.optim.SGD`` on sparse gradients."""
+
+    def step(self, rows: Tensor, gradient: Tensor) -> None:
+        """See :class:`SparseOptimizer`."""
+        self._table[rows] -= self._rate * gradient
+
+
+OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
+    "adam": SparseAdam,
+    "adagrad": SparseAdagrad,
+    "sgd": SparseSGD,
+}
+
+
+class LearnableRows:
+    """One rank's share of the learnable rows; collective where it says so.
+
+    Parameters
+    ----------
+    types: whose rows are learned.
+    dim: width of a row.
+    seed: rows begin as a function of it, of the type and of the original id.
+    optimizer: a name in :data:`OPTIMIZERS`.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        types: Sequence[str],
+        dim: int,
+        dtype: torch.dtype,
+        seed: int,
+        optimizer: str,
+        learning_rate: float,
+    ) -> None:
+        if optimizer not in OPTIMIZERS:
+            raise ConfigError(
+                f"learnable.optimizer: expected {', '.join(OPTIMIZERS)}; given {optimizer!r}"
+            )
+        self._cluster = cluster
+        self.types = tuple(sorted(types))
+        self._dim = dim
+        self._bounds: dict[str, Ids] = {}
+        self._tables: dict[str, Tensor] = {}
+        for name in self.types:
+            offsets = graph.book.offsets[name]
+            ranges = [
+                owned_range(offsets, cluster.ranks_per_server, rank)
+                for rank in range(cluster.world)
+            ]
+            self._bounds[name] = np.array([0, *(stop for _, stop in ranges)], np.int64)
+            first, stop = ranges[cluster.rank]
+            originals = np.ascontiguousarray(graph.original_ids(name)[first:stop])
+            rows = first_rows(seed, name, originals, dim)
+            self._tables[name] = torch.from_numpy(rows).to(dtype).to(cluster.device)
+        self._optimizers = {
+            name: OPTIMIZERS[optimizer](table, learning_rate)
+            for name, table in self._tables.items()
+        }
+        self._asked: dict[str, list[Tensor]] = {}
+        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._kept: dict[str, Tensor] = {}
+
+    def fetch(
+        self, wanted: Mapping[str, Sequence[Ids]], where: str, gradients: bool = True
+    ) -> FetchedRows:
+        """Read rows from wherever they are; every rank has to call it.
+
+        Parameters
+        ----------
+        wanted: by type, ids in any number of groups; a type may be missing.
+        where: names the moment in errors.
+        gradients: whether :meth:`push` follows.
+        """
+        cluster, found = self._cluster, {}
+        parts = {
+            name: np.split(ids := _distinct(wanted.get(name, ())),
+                           np.searchsorted(ids, self._bounds[name][1:-1]))
+            for name in self.types
+        }  # fmt: skip
+        sizes = torch.tensor([[part.size for part in parts[name]] for name in self.types])
+        asked_of = cluster.all_gather(sizes, "control", f"asking for learnable rows, {where}")
+        for index, name in enumerate(self.types):
+            counts = asked_of[:, index, cluster.rank].tolist()
+            first = int(self._bounds[name][cluster.rank])
+            asked = cluster.exchange(
+                [torch.from_numpy(part) for part in parts[name]],
+                counts,
+                "feature",
+                f"asking for rows of {name}, {where}",
+            )
+            table = self._tables[name]
+            mine = [(ids - first).to(table.device) for ids in asked]
+            rows = cluster.exchange(
+                [table.index_select(0, places) for places in mine],
+                [part.size for part in parts[name]],
+                "feature",
+                f"fetching rows of {name}, {where}",
+            )
+            found[name] = np.concatenate(parts[name]), torch.cat(rows)
+            if gradients:
+                self._asked[name] = mine
+        return FetchedRows(found, gradients)
+
+    def push(self, fetched: FetchedRows, where: str) -> None:
+        """Send gradients to the rows' owners, who add them in order of rank; every rank has to
+        call it, after :meth:`fetch`."""
+        for name in self.types:
+            cuts = np.searchsorted(fetched.ids(name), self._bounds[name][1:-1])
+            parts = list(fetched.gradient(name).tensor_split(cuts.tolist()))
+            asked = self._asked[name]
+            received = self._cluster.exchange(
+                parts,
+                [len(places) for places in asked],
+                "gradient",
+                f"sending gradients of {name}, {where}",
+            )
+            rows, places = torch.cat(asked).unique(return_inverse=True)
+            total = self._tables[name].new_zeros(rows.numel(), self._dim)
+            self._sums[name] = rows, total.index_add_(0, places, torch.cat(received))
+
+    def step(self) -> None:
+        """Update every row that any rank has read."""
+        for name, (rows, gradient) in self._sums.items():
+            self._optimizers[name].step(rows, gradient)
+
+    def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Tables and pushed gradients, whole, on rank 0; every rank has to call it.
+
+        Returns
+        -------
+        By :data:`PREFIX` and type, [count, dim] in order of global id; empty on other ranks.
+        """
+        tables: dict[str, Tensor] = {}
+        gradients: dict[str, Tensor] = {}
+        for name, table in self._tables.items():
+            rows, total = self._sums[name]
+            gradient = torch.zeros_like(table)
+            gradient[rows] = total
+            for into, own in ((tables, table), (gradients, gradient)):
+                whole = self._gather(name, own)
+                if self._cluster.rank == 0:
+                    into[f"{PREFIX}{name}"] = whole
+        return tables, gradients
+
+    def keep(self) -> None:
+        """Remember the rows as they are."""
+        self._kept = {name: table.clone() for name, table in self._tables.items()}
+
+    def go_back(self) -> None:
+        """Make the rows what :meth:`keep` remembered."""
+        for name, table in self._kept.items():
+            self._tables[name].copy_(table)
+
+    def save(self, folder: Path) -> Path:
+        """Write this rank's rows, by type, with the first global id of each in the metadata."""
+        rank = self._cluster.rank
+        path = folder / f"learnable-rank-{rank}.safetensors"
+        tensors = {name: table.cpu().contiguous() for name, table in self._tables.items()}
+        first = {name: str(int(bounds[rank])) for name, bounds in self._bounds.items()}
+        unfinished = path.with_name(path.name + ".unfinished")
+        save_file(tensors, str(unfinished), metadata=first)
+        unfinished.replace(path)
+        return path
+
+    def _gather(self, name: str, own: Tensor) -> Tensor:
+        cluster = self._cluster
+        nothing = own[:0]
+        parts = [own if rank == 0 else nothing for rank in range(cluster.world)]
+        counts = [0] * cluster.world
+        if cluster.rank == 0:
+            counts = np.diff(self._bounds[name]).tolist()
+        return torch.cat(cluster.exchange(parts, counts, "control", f"collecting rows of {name}"))
+
+
+def first_rows(seed: int, node_type: str, original_ids: Ids, dim: int) -> NDArray[np.float64]:
+    """[n, dim] float64, uniform with variance 1 / dim: the rows that learning begins with."""
+    out = np.empty((original_ids.size, dim), np.float64)
+    _fill(np.uint64(key_of(LEARNABLE, seed, *node_type.encode())), original_ids, out)
+    return out * (3.0 / dim) ** 0.5
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
+    for i in range(ids.size):
+        row = mix(key ^ mix(np.uint64(ids[i])))
+        for j in range(out.shape[1]):
+            unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
+            out[i, j] = 2.0 * unit - 1.0
+
+
+def _distinct(groups: Sequence[Ids]) -> Ids:
+    return np.unique(np.concatenate(groups)) if len(groups) else np.empty(0, np.int64)

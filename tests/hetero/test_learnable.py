@@ -1,0 +1,59 @@
+"""Sparse optimisers against torch's, and the rows that learning begins with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, first_rows, rows_of_tables
+
+TORCH = {
+    "adam": lambda table: torch.optim.SparseAdam([table], lr=0.1),
+    "adagrad": lambda table: torch.optim.Adagrad([table], lr=0.1),
+    "sgd": lambda table: torch.optim.SGD([table], lr=0.1),
+}
+
+
+# torch's own optimisers make sparse tensors without saying whether to check them.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_sparse_updates_are_torchs(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    start = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    own, theirs = start.clone(), start.clone().requires_grad_()
+    optimizer, expected = OPTIMIZERS[name](own, 0.1), TORCH[name](theirs)
+    for rows in ([0, 3], [3], [], [6, 1, 3], [0]):
+        places = torch.tensor(rows, dtype=torch.int64)
+        gradient = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
+        optimizer.step(places, gradient)
+        theirs.grad = torch.sparse_coo_tensor(
+            places[None], gradient, (7, 3), check_invariants=True
+        ).coalesce()
+        expected.step()
+        assert torch.allclose(own, theirs.detach(), rtol=0, atol=1e-12)
+    # Rows that nobody read stand still.
+    assert torch.equal(own[[2, 4, 5]], start[[2, 4, 5]])
+
+
+def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
+    ids = np.array([5, 2, 900])
+    rows = first_rows(3, "author", ids, 64)
+    assert np.array_equal(rows[::-1], first_rows(3, "author", ids[::-1].copy(), 64))
+    assert not np.array_equal(rows, first_rows(4, "author", ids, 64))
+    assert not np.array_equal(rows, first_rows(3, "paper", ids, 64))
+    many = first_rows(0, "author", np.arange(2000), 16)
+    assert abs(many.mean()) < 0.01
+    assert many.var() == pytest.approx(1 / 16, rel=0.02)
+    assert first_rows(0, "author", np.empty(0, np.int64), 4).shape == (0, 4)
+
+
+def test_rows_that_several_groups_read_are_one_leaf() -> None:
+    table = torch.arange(12.0).view(6, 2)
+    fetched = rows_of_tables({"a": table}, {"a": [np.array([4, 1]), np.array([1, 5])]})
+    assert fetched.ids("a").tolist() == [1, 4, 5]
+    (fetched.of("a", np.array([5, 1])).sum() + 2 * fetched.of("a", np.array([1])).sum()).backward()
+    assert fetched.gradient("a").tolist() == [[3, 3], [0, 0], [1, 1]]
+    assert "b" not in fetched
+    untouched = FetchedRows({"a": (np.array([1]), table[1:2])}, gradients=False)
+    assert untouched.gradient("a").tolist() == [[0, 0]]
