@@ -2,7 +2,7 @@
 
 usage: python benchmarks/real_graphs.py --data DIR --out DIR [--seeds 1] [--only NAME,...]
 
-DIR holds cora, ms_academic_cs, amazon_computers and imdb_magnn in the npy layout of
+DIR holds cora, ms_academic_cs, amazon_computers, imdb_magnn, aifb and mutag in the npy layout of
 docs/graph-directory.md.
 Cora uses its official split; the others 20 training and 30 validation nodes per class drawn at
 random, the rest for testing, a new draw for every seed, on the largest connected component (the
@@ -51,11 +51,13 @@ class Case(NamedTuple):
     dtype: str = "float32"
     engines: tuple[str, ...] = ENGINES
     heads: int = 1
+    bases: int = 0
 
 
 BAG_OF_WORDS = ImportOptions(row_normalize=True)
 COUNTS = ImportOptions(symmetrize=True, largest_component=True)
 SHARES = ImportOptions(symmetrize=True, largest_component=True, row_normalize=True)
+REVERSED = ImportOptions(add_reverse="all")
 CASES = (
     Case("cora", "gcn", 0.815, BAG_OF_WORDS, False, 100),
     Case("ms_academic_cs", "gcn", 0.911, BAG_OF_WORDS, True, 40),
@@ -66,6 +68,9 @@ CASES = (
     Case("imdb_magnn", "rgcn", None, BAG_OF_WORDS, False, 30, engines=MOVE_ROWS),
     Case("imdb_magnn", "rgat", None, BAG_OF_WORDS, False, 30, engines=MOVE_ROWS, heads=4),
     Case("imdb_magnn", "hgt", None, BAG_OF_WORDS, False, 30, engines=MOVE_ROWS, heads=4),
+    # Without features; official splits, published figures of R-GCN, ESWC 2018, Table 2.
+    Case("aifb", "rgcn", 0.958, REVERSED, False, 50, weight_decay=0.0, engines=MOVE_ROWS),
+    Case("mutag", "rgcn", 0.732, REVERSED, False, 50, engines=MOVE_ROWS, bases=30),
 )
 CONFIG = """
 [model]
@@ -98,7 +103,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float
         overrides = [
             f'--data.partitioned="{folder / "parts"}"',
             *(f"--model.name={case.model}", f"--train.engine={engine}"),
-            f"--model.heads={case.heads}",
+            *(f"--model.heads={case.heads}", f"--model.bases={case.bases}"),
             *(f"--train.epochs={case.epochs}", f"--train.seed={seed}"),
             *(f"--train.weight_decay={case.weight_decay}", f"--train.dtype={case.dtype}"),
         ]

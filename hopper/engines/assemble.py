@@ -62,9 +62,8 @@ def check_request(config: Config, schema: GraphSchema) -> None:
 def _check_learnable(config: Config, types: list[str]) -> None:
     """Refuse what is not built yet for learnable rows."""
     train, told = config.train, f"node type {', '.join(types)} has learnable rows"
-    for key in ("checkpoint_every", "resume", "clip_norm"):
-        if getattr(train, key):
-            raise RequestError(f"train.{key}: {told}, for which it is not built yet; leave it out")
+    if train.clip_norm:
+        raise RequestError(f"train.clip_norm: {told}, for which it is not built yet; expected 0")
     if config.hop.replicas == "independent":
         raise RequestError(f'hop.replicas: {told}, which all models share; expected "synchronous"')
     if train.engine == "hop" and not config.hop.pregather:

@@ -87,6 +87,10 @@ class SparseOptimizer(ABC):
     def step(self, rows: Tensor, gradient: Tensor) -> None:
         """Update rows [n] int64, distinct, by their gradients [n, dim]; n may be 0."""
 
+    def state(self) -> dict[str, Tensor]:
+        """What the next update depends on besides the table; its own tensors."""
+        return {}
+
 
 class SparseAdam(SparseOptimizer):
     """``torch.optim.SparseAdam``: moments of rows that were not read stand still, the number of
@@ -94,9 +98,13 @@ class SparseAdam(SparseOptimizer):
 
     def __init__(self, table: Tensor, learning_rate: float) -> None:
         super().__init__(table, learning_rate)
-        self._steps = 0
+        self._steps = torch.zeros(1, dtype=torch.int64)
         self._mean = torch.zeros_like(table)
         self._square = torch.zeros_like(table)
+
+    def state(self) -> dict[str, Tensor]:
+        """See :class:`SparseOptimizer`."""
+        return {"steps": self._steps, "mean": self._mean, "square": self._square}
 
     def step(self, rows: Tensor, gradient: Tensor) -> None:
         """See :class:`SparseOptimizer`."""
@@ -106,7 +114,8 @@ class SparseAdam(SparseOptimizer):
         before = self._square[rows]
         square = before + (gradient * gradient - before) * (1 - 0.999)
         self._mean[rows], self._square[rows] = mean, square
-        size = self._rate * (1 - 0.999**self._steps) ** 0.5 / (1 - 0.9**self._steps)
+        steps = int(self._steps)
+        size = self._rate * (1 - 0.999**steps) ** 0.5 / (1 - 0.9**steps)
         self._table[rows] -= size * mean / (square.sqrt() + 1e-8)
 
 
@@ -116,6 +125,10 @@ class SparseAdagrad(SparseOptimizer):
     def __init__(self, table: Tensor, learning_rate: float) -> None:
         super().__init__(table, learning_rate)
         self._sum = torch.zeros_like(table)
+
+    def state(self) -> dict[str, Tensor]:
+        """See :class:`SparseOptimizer`."""
+        return {"sum": self._sum}
 
     def step(self, rows: Tensor, gradient: Tensor) -> None:
         """See :class:`SparseOptimizer`."""
@@ -279,6 +292,22 @@ class LearnableRows:
         """Make the rows what :meth:`keep` remembered."""
         for name, table in self._kept.items():
             self._tables[name].copy_(table)
+
+    def state(self, with_kept: bool) -> dict[str, Tensor]:
+        """All that this rank's training depends on, by name; filling the tensors restores it.
+
+        Parameters
+        ----------
+        with_kept: whether :meth:`keep` has been, or had been, called.
+        """
+        if with_kept and not self._kept:
+            self.keep()
+        state = {f"table.{name}": table for name, table in self._tables.items()}
+        for name, optimizer in self._optimizers.items():
+            state |= {f"optimizer.{name}.{key}": own for key, own in optimizer.state().items()}
+        if with_kept:
+            state |= {f"kept.{name}": table for name, table in self._kept.items()}
+        return state
 
     def save(self, folder: Path) -> Path:
         """Write this rank's rows, by type, with the first global id of each in the metadata."""

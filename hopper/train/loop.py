@@ -11,13 +11,16 @@ from typing import Any
 from safetensors.torch import save_file
 
 from hopper.engines import Engine, TrainState
+from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.train.checkpoint import (
     CHECKPOINT_FILE,
     Progress,
     load_checkpoint,
+    load_training,
     save_checkpoint,
+    save_training,
 )
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
@@ -171,6 +174,9 @@ class Trainer:
                 state.optimizer,
             )
             self.engine.restore_decisions(self._progress.decisions)
+            if state.learnable is not None:
+                rows = state.learnable.state(self._progress.best_epoch is not None)
+                load_training(self._learnable_file(self._progress.step), self._identity, rows)
             state.log.event("resumed", step=self._progress.step)
         elif self._is_first:
             refuse_finished(self._run_dir)
@@ -187,6 +193,8 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         state = self.state
         self._progress.decisions = self.engine.decision_state()
+        if state.learnable is not None:
+            self._save_learnable(state.learnable)
         if self._is_first:
             save_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,
@@ -195,6 +203,24 @@ class Trainer:
                 state.optimizer,
                 self._progress,
             )
+
+    def _save_learnable(self, learnable: LearnableRows) -> None:
+        """Every rank writes its rows before rank 0 writes the checkpoint that names their step."""
+        progress = self._progress
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        state = learnable.state(progress.best_epoch is not None)
+        path = self._learnable_file(progress.step)
+        save_training(path, self._identity, state, {"step": progress.step})
+        self.state.cluster.arrive("writing learnable rows")
+        # Those of the checkpoint before are needed until the next one is whole.
+        written = sorted(path.parent.glob(path.name.replace(f"-{progress.step}.", "-*.")),
+                         key=lambda file: int(file.stem.rpartition("-")[2]))  # fmt: skip
+        for old in written[:-2]:
+            old.unlink()
+
+    def _learnable_file(self, step: int) -> Path:
+        rank = self.state.cluster.rank
+        return self._run_dir / f"checkpoint-learnable-rank-{rank}-step-{step}.safetensors"
 
     def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
         """Write parameters and gradient of an iteration that was asked for."""
