@@ -46,7 +46,8 @@ PARTS = (
     ("backward", "without the gradients' way back"),
     ("gradients back", "waiting for them"),
     ("wait for ranks", "before the all-reduce"),
-    ("all-reduce", "and the optimiser"),
+    ("all-reduce", ""),
+    ("optimiser", ""),
 )
 
 
@@ -76,6 +77,8 @@ def profile(run_dir: Path) -> dict[str, dict[str, float]]:
 def part_of(line: dict[str, Any]) -> str | None:
     """The part that a span is of; None for one that holds others."""
     operation = line.get("operation")
+    if operation == "update" and "layer" not in line:
+        return "optimiser"
     found: str | None = {
         ("sample", None): "wait for the plan",
         ("gather", "own rows"): "gather",

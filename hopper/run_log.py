@@ -1,9 +1,9 @@
 """Spans and events of a run: one JSON line each, one file a rank.
 
 A span is ``{"span", "start", "seconds", "cpu", ...}`` with ``start`` in seconds since the log was
-opened and ``cpu`` the processor seconds of its thread; its names are the stages of design.md's
-results schema. What is left of ``seconds`` is waiting: for other ranks, for the network, for a
-processor.
+opened and ``cpu`` the processor seconds of its own thread; its names are the stages of design.md's
+results schema. Where a rank has one thread, what is left of ``seconds`` is waiting: for other
+ranks, for the network, for a processor.
 
 The first line, and again the first line of a resumed run, tells when that was:
 ``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is read from the
@@ -25,6 +25,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 OPENED: Final = "opened"
 """the event that tells when a log was opened"""
+_TAIL_BYTES: Final = 1 << 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -41,6 +42,8 @@ class RunLog:
         self._file: TextIO | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if append:
+                _drop_torn_line(path)
             self._file = path.open("a" if append else "w")
             self._write(
                 {
@@ -115,6 +118,23 @@ class RunLog:
     def _write(self, line: dict[str, Any]) -> None:
         if self._file is not None:
             self._file.write(json.dumps({**self._context, **line}) + "\n")
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut off what a killed process has left of its last line, so that the next one is whole."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        end = file.seek(0, 2)
+        while end:
+            start = max(0, end - _TAIL_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
+                return
+            end = start
+        file.truncate(0)
 
 
 def _clock() -> str:

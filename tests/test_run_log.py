@@ -44,6 +44,21 @@ def test_a_span_has_name_start_and_seconds(tmp_path: Path) -> None:
     assert 0 <= first["start"] < first["start"] + first["seconds"] <= second["start"]
 
 
+@pytest.mark.parametrize("torn", ['{"span": "gat', "x" * 200_000, ""])
+def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "log.jsonl"
+    whole = '{"event": "before"}\n'
+    path.write_text(whole + torn)
+    log = RunLog(path, append=True)
+    log.event("after")
+    log.close()
+    assert [line["event"] for line in lines(path)] == ["before", "after"]
+    assert len(opened(path)) == 1
+    path.write_text(torn)
+    RunLog(path, append=True).close()
+    assert lines(path) == []
+
+
 def test_fields_found_out_within_the_stage(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "log.jsonl")
     with log.stage("gather", rows=2) as fields:

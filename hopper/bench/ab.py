@@ -128,7 +128,8 @@ def make_plan(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
     graph = PartitionedGraph.open(config.data.partitioned)
-    check_request(config, graph.schema)
+    for each in configs:
+        check_request(each, graph.schema)
     timed = _timed_config(config)
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
     for each in configs:

@@ -174,7 +174,10 @@ def own_rounding(moment: RecordedGradient, rounded: Reference, exact: Reference)
     """How far one process's gradient is from its own in float64, at a moment's parameters."""
     where = moment.epoch, moment.iteration
     loss, gradients = rounded.gradient(*where, moment.parameters)
-    parameters = {name: value.double() for name, value in moment.parameters.items()}
+    parameters = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in moment.parameters.items()
+    }
     exact_loss, exact_gradients = exact.gradient(*where, parameters)
     return compare_gradients(moment.step, gradients, exact_gradients, loss, exact_loss).largest
 

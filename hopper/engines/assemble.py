@@ -66,8 +66,6 @@ def _check_learnable(config: Config, types: list[str]) -> None:
         raise RequestError(f"train.clip_norm: {told}, for which it is not built yet; expected 0")
     if config.hop.replicas == "independent":
         raise RequestError(f'hop.replicas: {told}, which all models share; expected "synchronous"')
-    if train.engine == "hop" and not config.hop.pregather:
-        raise RequestError(f"hop.pregather: {told}, which are fetched beforehand; expected true")
 
 
 def check_ranks(config: Config, ranks: int) -> None:

@@ -6,7 +6,7 @@ files and makes one forward and one backward pass: no groups, no other rank, no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from hopper.engines.assemble import (
 )
 from hopper.errors import RequestError
 from hopper.features import LocalRows, RowKind
-from hopper.hetero.learnable import PREFIX, rows_of_tables
+from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct
+from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.partition import PartitionedGraph
@@ -96,9 +97,8 @@ class Reference:
         Parameters
         ----------
         epoch, iteration: the moment of the run; they key draws and dropout.
-        parameters: the value of every parameter of the model, by name, and the tables of learnable
-            rows, [count, dim] each, as :meth:`hopper.hetero.learnable.LearnableRows.collect` names
-            them.
+        parameters: the value of every parameter of the model, by name, and the learnable rows that
+            the iteration reads, named as in :meth:`hopper.hetero.learnable.LearnableRows.collect`.
 
         Returns
         -------
@@ -109,25 +109,37 @@ class Reference:
         ------
         RequestError: the parameters are not those of the configuration's model.
         """
-        tables = {name: f"{PREFIX}{name}" for name in self._trainer.learnable}
-        missing = [name for name in tables.values() if name not in parameters]
-        if missing:
-            raise RequestError(f"parameters: expected {', '.join(missing)} too")
-        self._set({n: v for n, v in parameters.items() if n not in tables.values()})
+        learnable = {n: v for n, v in parameters.items() if n.startswith(PREFIX)}
+        self._set({n: v for n, v in parameters.items() if n not in learnable})
         packed, batch = self._packed, self.schedule.batch(epoch, iteration)
         packed.clear()
         subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
-        learned = rows_of_tables(
-            {name: parameters[key].to(self._device) for name, key in tables.items()},
-            {name: [each.nodes[name] for each in subgraphs] for name in tables},
-        )
+        learned = self._learned(learnable, subgraphs)
         self._trainer.learned = learned
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for name, key in tables.items():
-            gradients[key] = torch.zeros_like(parameters[key])
-            gradients[key][torch.from_numpy(learned.ids(name))] = learned.gradient(name).cpu()
+        for name in self._trainer.learnable:
+            gradients[f"{PREFIX}{name}"] = learned.gradient(name).cpu()
         return float(packed.loss), gradients
+
+    def _learned(
+        self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
+    ) -> FetchedRows:
+        """The learnable rows that a run has read in an iteration, which must be those of it."""
+        found = {}
+        for name in self._trainer.learnable:
+            key = f"{PREFIX}{name}"
+            if key not in parameters or f"{key}{IDS}" not in parameters:
+                raise RequestError(f"parameters: expected {key} and {key}{IDS} too")
+            ids = parameters[f"{key}{IDS}"].cpu().numpy()
+            wanted = distinct([subgraph.nodes[name] for subgraph in subgraphs])
+            if not np.array_equal(ids, wanted):
+                raise RequestError(
+                    f"{key}: expected the {wanted.size} rows that the iteration reads, given "
+                    f"{ids.size}, others among them"
+                )
+            found[name] = ids, parameters[key].to(self._device)
+        return FetchedRows(found)
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:

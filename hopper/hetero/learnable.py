@@ -7,6 +7,7 @@ iteration. So all exact engines train the same rows.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,9 @@ from hopper.errors import ConfigError
 from hopper.partition import PartitionedGraph
 
 PREFIX: Final = "learnable."
-"""of a type's table among the names of parameters"""
+"""of a type's rows among the names of parameters"""
+IDS: Final = ".ids"
+"""behind it, of their ids"""
 _UNIT: Final = 1.0 / 9007199254740992.0
 
 Ids = NDArray[np.int64]
@@ -63,17 +66,6 @@ class FetchedRows:
         """[n, dim]: what was accumulated, zero where nothing was."""
         rows = self._rows[node_type]
         return torch.zeros_like(rows) if rows.grad is None else rows.grad
-
-
-def rows_of_tables(
-    tables: Mapping[str, Tensor], wanted: Mapping[str, Sequence[Ids]]
-) -> FetchedRows:
-    """What one process reads of whole tables, [count, dim] by type."""
-    found = {}
-    for name, table in tables.items():
-        ids = _distinct(wanted[name])
-        found[name] = ids, table.index_select(0, torch.from_numpy(ids).to(table.device))
-    return FetchedRows(found)
 
 
 class SparseOptimizer(ABC):
@@ -183,6 +175,7 @@ class LearnableRows:
         self._dim = dim
         self._bounds: dict[str, Ids] = {}
         self._tables: dict[str, Tensor] = {}
+        self._originals: dict[str, Tensor] = {}
         for name in self.types:
             offsets = graph.book.offsets[name]
             ranges = [
@@ -192,6 +185,7 @@ class LearnableRows:
             self._bounds[name] = np.array([0, *(stop for _, stop in ranges)], np.int64)
             first, stop = ranges[cluster.rank]
             originals = np.ascontiguousarray(graph.original_ids(name)[first:stop])
+            self._originals[name] = torch.from_numpy(originals.copy())
             rows = first_rows(seed, name, originals, dim)
             self._tables[name] = torch.from_numpy(rows).to(dtype).to(cluster.device)
         self._optimizers = {
@@ -215,7 +209,7 @@ class LearnableRows:
         """
         cluster, found = self._cluster, {}
         parts = {
-            name: np.split(ids := _distinct(wanted.get(name, ())),
+            name: np.split(ids := distinct(wanted.get(name, ())),
                            np.searchsorted(ids, self._bounds[name][1:-1]))
             for name in self.types
         }  # fmt: skip
@@ -266,23 +260,25 @@ class LearnableRows:
             self._optimizers[name].step(rows, gradient)
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Tables and pushed gradients, whole, on rank 0; every rank has to call it.
+        """The rows that any rank has read and their pushed gradients, on rank 0; every rank has
+        to call it.
 
         Returns
         -------
-        By :data:`PREFIX` and type, [count, dim] in order of global id; empty on other ranks.
+        By :data:`PREFIX` and type, [n, dim] rows, and, with :data:`IDS` behind it, [n] int64
+        ascending global ids; and the gradients, [n, dim]. Empty on other ranks.
         """
-        tables: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
-        for name, table in self._tables.items():
-            rows, total = self._sums[name]
-            gradient = torch.zeros_like(table)
-            gradient[rows] = total
-            for into, own in ((tables, table), (gradients, gradient)):
-                whole = self._gather(name, own)
-                if self._cluster.rank == 0:
-                    into[f"{PREFIX}{name}"] = whole
-        return tables, gradients
+        for name, (rows, total) in self._sums.items():
+            key, first = f"{PREFIX}{name}", int(self._bounds[name][self._cluster.rank])
+            counts = self._counts(rows.numel(), name)
+            own = self._tables[name].index_select(0, rows), rows + first, total
+            found, ids, gradient = (self._gather(part, counts, name) for part in own)
+            if self._cluster.rank == 0:
+                values |= {key: found, f"{key}{IDS}": ids}
+                gradients[key] = gradient
+        return values, gradients
 
     def keep(self) -> None:
         """Remember the rows as they are."""
@@ -310,24 +306,27 @@ class LearnableRows:
         return state
 
     def save(self, folder: Path) -> Path:
-        """Write this rank's rows, by type, with the first global id of each in the metadata."""
-        rank = self._cluster.rank
-        path = folder / f"learnable-rank-{rank}.safetensors"
+        """Write this rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
+        path = folder / f"learnable-rank-{self._cluster.rank}.safetensors"
         tensors = {name: table.cpu().contiguous() for name, table in self._tables.items()}
-        first = {name: str(int(bounds[rank])) for name, bounds in self._bounds.items()}
+        tensors |= {f"{name}{IDS}": ids for name, ids in self._originals.items()}
         unfinished = path.with_name(path.name + ".unfinished")
-        save_file(tensors, str(unfinished), metadata=first)
+        save_file(tensors, str(unfinished))
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
         unfinished.replace(path)
         return path
 
-    def _gather(self, name: str, own: Tensor) -> Tensor:
-        cluster = self._cluster
-        nothing = own[:0]
-        parts = [own if rank == 0 else nothing for rank in range(cluster.world)]
-        counts = [0] * cluster.world
-        if cluster.rank == 0:
-            counts = np.diff(self._bounds[name]).tolist()
-        return torch.cat(cluster.exchange(parts, counts, "control", f"collecting rows of {name}"))
+    def _counts(self, own: int, name: str) -> list[int]:
+        """What every rank has, on rank 0; nothing comes to the others."""
+        counts = torch.tensor([own], dtype=torch.int64)
+        told = self._cluster.all_gather(counts, "control", f"collecting rows of {name}")
+        return told[:, 0].tolist() if self._cluster.rank == 0 else [0] * self._cluster.world
+
+    def _gather(self, own: Tensor, counts: list[int], name: str) -> Tensor:
+        parts = [own if rank == 0 else own[:0] for rank in range(self._cluster.world)]
+        received = self._cluster.exchange(parts, counts, "control", f"collecting rows of {name}")
+        return torch.cat(received)
 
 
 def first_rows(seed: int, node_type: str, original_ids: Ids, dim: int) -> NDArray[np.float64]:
@@ -346,5 +345,6 @@ def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
             out[i, j] = 2.0 * unit - 1.0
 
 
-def _distinct(groups: Sequence[Ids]) -> Ids:
+def distinct(groups: Sequence[Ids]) -> Ids:
+    """[n] ascending: the ids that are in any group."""
     return np.unique(np.concatenate(groups)) if len(groups) else np.empty(0, np.int64)

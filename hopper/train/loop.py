@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ class Trainer:
             evaluator, state.cluster, state.packed, state.config.train, run_dir
         )
         self._epochs: list[dict[str, Any]] = []
+        self._learnable_step = 0
+        """that of the checkpoint before"""
         engine.on_gradient = self._record_gradient
         self._meter = EpochMeter(
             state.cluster, state.rows, state.log, state.config.cluster.interface
@@ -177,10 +180,15 @@ class Trainer:
             if state.learnable is not None:
                 rows = state.learnable.state(self._progress.best_epoch is not None)
                 load_training(self._learnable_file(self._progress.step), self._identity, rows)
+                self._forget_learnable(lambda step: step > self._progress.step)
+                self._learnable_step = self._progress.step
             state.log.event("resumed", step=self._progress.step)
         elif self._is_first:
             refuse_finished(self._run_dir)
             shutil.rmtree(self._run_dir / GRADIENTS_FOLDER, ignore_errors=True)
+        if not state.config.train.resume:
+            # What an unfinished run has left; its checkpoint, too, will be replaced.
+            self._forget_learnable(lambda _: True)
         if self._is_first:
             self._epochs = keep_epochs_before(self._run_dir, self._progress.epoch)
 
@@ -213,14 +221,18 @@ class Trainer:
         save_training(path, self._identity, state, {"step": progress.step})
         self.state.cluster.arrive("writing learnable rows")
         # Those of the checkpoint before are needed until the next one is whole.
-        written = sorted(path.parent.glob(path.name.replace(f"-{progress.step}.", "-*.")),
-                         key=lambda file: int(file.stem.rpartition("-")[2]))  # fmt: skip
-        for old in written[:-2]:
-            old.unlink()
+        needed = {progress.step, self._learnable_step}
+        self._forget_learnable(lambda step: step not in needed)
+        self._learnable_step = progress.step
 
-    def _learnable_file(self, step: int) -> Path:
+    def _learnable_file(self, step: int | str) -> Path:
         rank = self.state.cluster.rank
         return self._run_dir / f"checkpoint-learnable-rank-{rank}-step-{step}.safetensors"
+
+    def _forget_learnable(self, is_old: Callable[[int], bool]) -> None:
+        for file in self._run_dir.glob(self._learnable_file("*").name):
+            if is_old(int(file.stem.rpartition("-")[2])):
+                file.unlink()
 
     def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
         """Write parameters and gradient of an iteration that was asked for."""

@@ -65,8 +65,6 @@ class ModelSelection:
 
     def test(self) -> float | None:
         """Go back to the best model, and score it on the test split; None if it is not scored."""
-        if not self._config.evaluate_every or not self._evaluator.has_split("test"):
-            return None
         if self.progress.best_epoch is not None:
             # Rank 0 wrote it before the last collective; on other machines the file may not
             # be visible, so rank 0's parameters are handed to everyone.
@@ -75,6 +73,8 @@ class ModelSelection:
             hand_out(self._cluster, self._packed.parameters, 0, "handing out the best model")
             if self._evaluator.learnable is not None:
                 self._evaluator.learnable.go_back()
+        if not self._config.evaluate_every or not self._evaluator.has_split("test"):
+            return None
         return self._evaluator.score(self._packed.module, "test")
 
     def _is_better(self, score: float) -> bool:

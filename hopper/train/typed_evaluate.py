@@ -39,18 +39,23 @@ class TypedEvaluator(Evaluator):
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         mine = scored[(scored >= self._first) & (scored < self._stop)]
         self._learned = self._fetch_learnable(mine)
-        return mine, self._by_neighbourhoods(mine, self._sampler, model)
+        try:
+            return mine, self._by_neighbourhoods(mine, self._sampler, model)
+        finally:
+            self._learned = None
 
     def _fetch_learnable(self, mine: NDArray[np.int64]) -> FetchedRows | None:
         """All learnable rows that some nodes' neighbourhoods hold, at once: every rank asks once,
         however many passes it makes."""
         if self.learnable is None:
             return None
-        wanted: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self.learnable.types}
+        counts = {name: self._graph.schema.node_types[name].count for name in self.learnable.types}
+        reached = {name: np.zeros(count, np.bool_) for name, count in counts.items()}
         for chunk in np.array_split(mine, -(-mine.size // ROOTS_PER_PASS) or 1):
             nodes = self._sampler.sample(chunk, 0, 0).nodes
-            for name, found in wanted.items():
-                found.append(nodes[name])
+            for name, mask in reached.items():
+                mask[nodes[name]] = True
+        wanted = {name: [np.flatnonzero(mask)] for name, mask in reached.items()}
         return self.learnable.fetch(wanted, "evaluation", gradients=False)
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:

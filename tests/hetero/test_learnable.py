@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, first_rows, rows_of_tables
+from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, distinct, first_rows
 
 TORCH = {
     "adam": lambda table: torch.optim.SparseAdam([table], lr=0.1),
@@ -48,12 +48,14 @@ def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
     assert first_rows(0, "author", np.empty(0, np.int64), 4).shape == (0, 4)
 
 
-def test_rows_that_several_groups_read_are_one_leaf() -> None:
+def test_rows_that_several_passes_read_are_one_leaf() -> None:
     table = torch.arange(12.0).view(6, 2)
-    fetched = rows_of_tables({"a": table}, {"a": [np.array([4, 1]), np.array([1, 5])]})
-    assert fetched.ids("a").tolist() == [1, 4, 5]
+    ids = distinct([np.array([4, 1]), np.array([1, 5])])
+    assert ids.tolist() == [1, 4, 5]
+    fetched = FetchedRows({"a": (ids, table[ids])})
     (fetched.of("a", np.array([5, 1])).sum() + 2 * fetched.of("a", np.array([1])).sum()).backward()
     assert fetched.gradient("a").tolist() == [[3, 3], [0, 0], [1, 1]]
     assert "b" not in fetched
     untouched = FetchedRows({"a": (np.array([1]), table[1:2])}, gradients=False)
     assert untouched.gradient("a").tolist() == [[0, 0]]
+    assert distinct([]).size == 0

@@ -31,6 +31,8 @@ def held_rows(run_dir: Path) -> dict[str, Any]:
             span: dict[str, Any] = json.loads(line)
             if span.get("span") != "gather" or "iteration" not in span:
                 continue
+            if span.get("operation") == "learnable rows":
+                continue
             moment = (span["epoch"], span["iteration"])
             ahead, passes = asked.get(moment, (0, 0))
             if span.get("operation") == "pregather":
