@@ -123,7 +123,8 @@ def case_config(
     }
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(1, 1), (2, 1), (3, 1), (2, 2)])
+# One and three ranks: with learnable rows, below.
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2)])
 def test_engines_compute_the_gradient_of_one_process(
     servers: int,
     ranks_per_server: int,
