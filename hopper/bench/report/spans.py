@@ -168,7 +168,7 @@ def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
         for log, offset in zip(logs, offsets, strict=True)
         for line in log.lines[key]
     )
-    told = {"span", "start", "seconds", "epoch", "iteration", "model", "step"}
+    told = {"span", "start", "seconds", "cpu", "epoch", "iteration", "model", "step"}
     spans = [
         Span(
             rank=rank,
