@@ -123,8 +123,8 @@ def case_config(
     }
 
 
-# One and three ranks: with learnable rows, below.
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2)])
+# Other numbers of ranks: with learnable rows, below.
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 2)])
 def test_engines_compute_the_gradient_of_one_process(
     servers: int,
     ranks_per_server: int,
@@ -148,7 +148,9 @@ def test_learnable_rows_are_those_of_one_process(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    models = ("rgcn", "rgat", "hgt", "rgcn in blocks")
+    models: tuple[str, ...] = ("rgcn", "rgat", "hgt", "rgcn in blocks")
+    if (servers, ranks_per_server) != (2, 1):
+        models = ("rgcn", "hgt")
     chosen = [(engine, model, "node") for engine, model in itertools.product(ENGINES, models)]
     place = bare_graph, servers, ranks_per_server
     compare(chosen, place, serve_partitions, train_cases, tmp_path)

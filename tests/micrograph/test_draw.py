@@ -170,8 +170,8 @@ def test_vectors_of_layer_weights(reference: Any) -> None:
 def test_the_first_words_are_those_of_the_page(reference: Any) -> None:
     # A new use needs a new word, and a line in the page's table.
     uses = [draw.NEIGHBOURS, draw.ROOTS, draw.DROPOUT, draw.SYNTHESIS, draw.LAYERS, draw.LABOR]
-    uses += [draw.MERGING]
-    assert uses == [1, 2, 3, 4, 5, 6, 8]
+    uses += [draw.MERGING, draw.LEARNABLE]
+    assert uses == [1, 2, 3, 4, 5, 6, 8, 9]
     table = re.findall(r"^\| (\d) \| ([\w ]+) \|", DOCUMENT.read_text(), re.MULTILINE)
     assert [int(number) for number, _ in table] == uses
 

@@ -102,7 +102,7 @@ def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
         ("--train.seed", "--train.seed: a value is missing"),
         ("epochs 3", "expected --section.key value, got 'epochs'"),
         ("--data.partitioned /nowhere", "/nowhere"),
-        ("--model.name rgcn", "model.name: rgcn is not built yet"),
+        ("--model.name rgcn --model.bases 2 --model.diagonal_blocks 2", "bases: excludes"),
         ("--train.batch_size 9999 --train.last_batch drop", "leaves no iteration"),
     ],
 )
