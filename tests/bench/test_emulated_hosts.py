@@ -401,8 +401,9 @@ def test_a_signal_to_the_command_leaves_nothing(
         running.wait()
     assert code == -signal.SIGKILL if name == "SIGKILL" else code != 0
     if name == "SIGKILL":
-        # What it started ends without it; its namespaces go when the next one starts.
-        await_(lambda: not processes_naming(str(tmp_path)), 40)
+        # What it started ends without it, at the latest when a wait's deadline of 60 s has passed;
+        # its namespaces go when the next one starts.
+        await_(lambda: not processes_naming(str(tmp_path)), 100)
         assert len(of_process(running.pid)) == 3
         subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=REPOSITORY, timeout=60, check=True)
     assert processes_naming(str(tmp_path)) == []
