@@ -128,22 +128,11 @@ class GroupTrainer:
 
     def read(self, subgraph: Subgraph, rows: FeatureSource) -> Pass:
         """Gather what one pass over a subgraph needs."""
-        roots = subgraph.nodes[self.node_type][: subgraph.num_roots]
-        inputs: torch.Tensor | dict[str, torch.Tensor]
-        if self.typed:
-            count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
-            with self._log.stage("gather", rows=count):
-                inputs = {
-                    node_type: self._input_rows(rows, node_type, nodes)
-                    for node_type, nodes in subgraph.nodes.items()
-                    if nodes.size
-                }
-                labels = self.read_rows(rows, "labels", roots)
-        else:
-            nodes = subgraph.nodes[self.node_type]
-            with self._log.stage("gather", rows=int(nodes.size)):
-                inputs = self._input_rows(rows, self.node_type, nodes)
-                labels = self.read_rows(rows, "labels", roots)
+        count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
+        with self._log.stage("gather", rows=count):
+            inputs = self._inputs(subgraph, rows)
+            roots = subgraph.nodes[self.node_type][: subgraph.num_roots]
+            labels = self.read_rows(rows, "labels", roots)
         return Pass(subgraph, inputs, self.objective.shaped(labels))
 
     def train(
@@ -168,6 +157,17 @@ class GroupTrainer:
     def read_rows(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: rows of nodes of the target type, on the device that trains."""
         return self._read(rows, kind, self.node_type, ids)
+
+    def _inputs(
+        self, subgraph: Subgraph, rows: FeatureSource
+    ) -> torch.Tensor | dict[str, torch.Tensor]:
+        if not self.typed:
+            return self._input_rows(rows, self.node_type, subgraph.nodes[self.node_type])
+        return {
+            node_type: self._input_rows(rows, node_type, nodes)
+            for node_type, nodes in subgraph.nodes.items()
+            if nodes.size
+        }
 
     def _input_rows(
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]

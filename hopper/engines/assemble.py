@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hopper.config import Config
+from hopper.engines.accumulate import GroupTrainer
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
-from hopper.hetero.metagraph import make_metagraph
-from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
-from hopper.models import build_model, build_typed_model, check_exactness
+from hopper.models import Objective, build_model, build_typed_model, check_exactness
 from hopper.partition import PartitionedGraph
+from hopper.run_log import RunLog
+
+if TYPE_CHECKING:
+    from hopper.hetero.metatree import Metatree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
@@ -97,6 +100,28 @@ def make_sampler(config: Config, graph: PartitionedGraph) -> NeighborSampler:
     return sampler
 
 
+def make_group_trainer(
+    config: Config, graph: PartitionedGraph, log: RunLog, micro_batch: int, device: torch.device
+) -> GroupTrainer:
+    """What samples, gathers and trains the groups of a configuration.
+
+    Parameters
+    ----------
+    micro_batch: roots of one forward pass at most.
+    """
+    schema = graph.schema
+    return GroupTrainer(
+        make_sampler(config, graph),
+        log,
+        Objective(schema.labels[schema.target_type()].kind),
+        micro_batch,
+        DTYPES[config.train.dtype],
+        device,
+        typed=config.model.typed,
+        learnable=learnable_types(config, schema),
+    )
+
+
 def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     """The model of a configuration, initialised from its seed alone.
 
@@ -151,6 +176,10 @@ def learnable_types(config: Config, schema: GraphSchema) -> list[str]:
 
 
 def _metatree(config: Config, schema: GraphSchema) -> Metatree:
+    # networkx adds a fifth of a second to the start of every rank; most models need none.
+    from hopper.hetero.metagraph import make_metagraph
+    from hopper.hetero.metatree import make_metatree
+
     return make_metatree(make_metagraph(schema), schema.target_type(), config.model.layers)
 
 

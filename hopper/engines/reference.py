@@ -15,20 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import (
-    DTYPES,
-    learnable_types,
-    make_model,
-    make_sampler,
-    make_schedule,
-)
+from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
 from hopper.errors import RequestError
 from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
-from hopper.models import Objective
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
@@ -70,24 +62,13 @@ class Reference:
     ) -> None:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
-        dtype = DTYPES[config.train.dtype]
         self._rows = EveryServersRows(graph)
         model = make_model(config, graph.schema).to(self._device)
         self._packed = PackedModel(model.train())
         self.schedule = make_schedule(config, graph, world)
-        objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
-        self._trainer = GroupTrainer(
-            make_sampler(config, graph),
-            RunLog(None),
-            objective,
-            one_pass,
-            dtype,
-            self._device,
-            typed=config.model.typed,
-            learnable=learnable_types(config, graph.schema),
-        )
+        self._trainer = make_group_trainer(config, graph, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]

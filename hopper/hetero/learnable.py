@@ -7,17 +7,14 @@ iteration. So all exact engines train the same rows.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor
 
 from cache_server.draw import LEARNABLE, key_of, mix, variate
@@ -305,17 +302,10 @@ class LearnableRows:
             state |= {f"kept.{name}": table for name, table in self._kept.items()}
         return state
 
-    def save(self, folder: Path) -> Path:
-        """Write this rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
-        path = folder / f"learnable-rank-{self._cluster.rank}.safetensors"
-        tensors = {name: table.cpu().contiguous() for name, table in self._tables.items()}
-        tensors |= {f"{name}{IDS}": ids for name, ids in self._originals.items()}
-        unfinished = path.with_name(path.name + ".unfinished")
-        save_file(tensors, str(unfinished))
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        return path
+    def shard(self) -> dict[str, Tensor]:
+        """This rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
+        originals = {f"{name}{IDS}": ids for name, ids in self._originals.items()}
+        return self._tables | originals
 
     def _counts(self, own: int, name: str) -> list[int]:
         """What every rank has, on rank 0; nothing comes to the others."""

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -50,8 +51,7 @@ class Progress:
 
 def save_model(path: Path, module: nn.Module, **facts: Any) -> None:
     """Write a module's parameters and buffers, with facts about it as JSON."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in _state(module).items()}
-    _write(path, tensors, facts)
+    save_tensors(path, _state(module), facts)
 
 
 def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
@@ -100,8 +100,7 @@ def save_training(
     path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], progress: Any
 ) -> None:
     """Write a checkpoint of any number of models; ``progress`` as JSON."""
-    tensors = {name: value.cpu().contiguous() for name, value in state.items()}
-    _write(path, tensors, {"identity": identity, "progress": progress})
+    save_tensors(path, state, {"identity": identity, "progress": progress})
 
 
 def load_training(path: Path, identity: dict[str, Any], state: Mapping[str, Tensor]) -> Any:
@@ -169,10 +168,14 @@ def _fill(state: Mapping[str, Tensor], tensors: dict[str, Tensor], path: Path) -
             target.copy_(tensors[name])
 
 
-def _write(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write tensors, with facts about them as JSON; an older file stays whole until this one is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
-    save_file(tensors, str(unfinished), metadata={"facts": json.dumps(facts)})
+    on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(on_cpu, str(unfinished), metadata={"facts": json.dumps(dict(facts))})
     publish(unfinished, path)
 
 

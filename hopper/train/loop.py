@@ -21,6 +21,7 @@ from hopper.train.checkpoint import (
     load_checkpoint,
     load_training,
     save_checkpoint,
+    save_tensors,
     save_training,
 )
 from hopper.train.console import RunConsole
@@ -151,8 +152,9 @@ class Trainer:
                         f"{self._progress.best_epoch})")  # fmt: skip
         memory = peak_rss_mib(self.state.cluster)
         if self.state.learnable is not None:
-            self._run_dir.mkdir(parents=True, exist_ok=True)
-            self.state.learnable.save(self._run_dir)
+            rank = self.state.cluster.rank
+            path = self._run_dir / f"learnable-rank-{rank}.safetensors"
+            save_tensors(path, self.state.learnable.shard())
         if self._is_first:
             summary = {
                 "engine": self.engine.name,
@@ -215,7 +217,6 @@ class Trainer:
     def _save_learnable(self, learnable: LearnableRows) -> None:
         """Every rank writes its rows before rank 0 writes the checkpoint that names their step."""
         progress = self._progress
-        self._run_dir.mkdir(parents=True, exist_ok=True)
         state = learnable.state(progress.best_epoch is not None)
         path = self._learnable_file(progress.step)
         save_training(path, self._identity, state, {"step": progress.step})

@@ -18,8 +18,8 @@ from hopper.engines.assemble import (
     check_ranks,
     check_request,
     learnable_types,
+    make_group_trainer,
     make_model,
-    make_sampler,
     make_schedule,
 )
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
@@ -199,16 +199,8 @@ def _model(
 def _group_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog
 ) -> GroupTrainer:
-    return GroupTrainer(
-        make_sampler(config, graph),
-        log,
-        Objective(graph.schema.labels[graph.schema.target_type()].kind),
-        config.train.micro_batch or 4 * config.train.batch_size,
-        DTYPES[config.train.dtype],
-        cluster.device,
-        typed=config.model.typed,
-        learnable=learnable_types(config, graph.schema),
-    )
+    micro_batch = config.train.micro_batch or 4 * config.train.batch_size
+    return make_group_trainer(config, graph, log, micro_batch, cluster.device)
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
