@@ -29,7 +29,7 @@ from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_ranks, check_request, make_schedule
+from hopper.engines.assemble import check_division, check_ranks, check_request, make_schedule
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
 from hopper.partition import PartitionedGraph
@@ -128,8 +128,11 @@ def make_plan(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
     graph = PartitionedGraph.open(config.data.partitioned)
-    for each in configs:
-        check_request(each, graph.schema)
+    for contender, each in zip(contenders, configs, strict=True):
+        own = contender.graph(config)
+        _check_same_graph(contender, graph, own)
+        check_request(each, own.schema)
+        check_division(each, own)
     timed = _timed_config(config)
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
     for each in configs:
@@ -140,6 +143,15 @@ def make_plan(
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / CONFIG_FILE, timed.model_dump_json(indent=1) + "\n")
     return replace(plan, iterations=iterations, limit=limit or deadlines)
+
+
+def _check_same_graph(contender: Contender, graph: PartitionedGraph, own: PartitionedGraph) -> None:
+    if own.schema != graph.schema or own.book.servers != graph.book.servers:
+        raise RequestError(
+            f"--engines: {contender.label}: expected another division of the graph "
+            f"{graph.schema.name!r} over {graph.book.servers} servers, found {own.schema.name!r} "
+            f"over {own.book.servers}"
+        )
 
 
 def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
@@ -171,7 +183,7 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
                 for contender, each in zip(plan.contenders, check_parity(plan), strict=True)
             )
             _tell(parity, say)
-    return conclude(plan, parity, entries, summaries)
+    return conclude(plan, parity, entries, summaries, say)
 
 
 def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
@@ -180,14 +192,16 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
     An engine that is approximate by its batches is compared on these; one that rounds is compared
     and not judged.
     """
-    references: dict[str, Reference] = {}
+    references: dict[tuple[str, str], Reference] = {}
     found = []
     for contender in plan.contenders:
         rounds = contender.rounds(plan.config)
         shared = rounds or contender.exact(plan.config)
-        batches = "of all exact engines" if shared else contender.engine
+        config = contender.configure(plan.config)
+        # Another division of the graph has other global ids, which learnable rows are named by.
+        batches = "of all exact engines" if shared else contender.engine, config.data.partitioned
         if batches not in references:
-            references[batches] = _reference(plan, contender.configure(plan.config))
+            references[batches] = _reference(plan, config)
         parity = _check(plan, contender, plan.run_dir(contender, 0), references[batches])
         found.append(replace(parity, judged=not rounds))
     return tuple(found)
@@ -195,7 +209,7 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
 
 def _reference(plan: Plan, config: Config) -> Reference:
     device = choose_device(config.train.device, local_ranks=plan.world)
-    return Reference(config, plan.graph, plan.world, device)
+    return Reference(config, PartitionedGraph.open(config.data.partitioned), plan.world, device)
 
 
 def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:
@@ -222,10 +236,7 @@ def _in_float64(plan: Plan, contender: Contender, parity: EngineParity, say: Say
     }
     words = [f"--train.{key}={value}" for key, value in changes.items()]
     words += ["--train.record_gradients", json.dumps(plan.recorded)]
-    try:
-        plan.train(what, plan.out / CONFIG_FILE, run_dir, [*contender.words, *words], plan.limit)
-    except ClusterError as error:
-        say(f"{what}: {error}")
+    if _train_untimed(plan, contender, what, run_dir, words, say) is None:
         return replace(parity, again=InFloat64(math.nan, math.nan))
     exact = _reference(plan, contender.configure(_changed(plan.config, train=changes)))
     again = _check(plan, contender, run_dir, exact)
@@ -233,6 +244,49 @@ def _in_float64(plan: Plan, contender: Contender, parity: EngineParity, say: Say
     recorded = read_recorded(plan.run_dir(contender, 0) / GRADIENTS_FOLDER)
     rounding = worst([own_rounding(moment, rounded, exact) for moment in recorded])
     return replace(parity, again=InFloat64(again.gradient_difference, rounding))
+
+
+def _train_untimed(
+    plan: Plan, contender: Contender, what: str, run_dir: Path, words: Sequence[str], say: Say
+) -> dict[str, Any] | None:
+    """A run's summary; None, and a line about it, if it failed."""
+    config_file = plan.out / CONFIG_FILE
+    try:
+        return plan.train(what, config_file, run_dir, [*contender.words, *words], plan.limit)
+    except ClusterError as error:
+        say(f"{what}: {error}")
+        return None
+
+
+def _losses_in_float64(
+    plan: Plan, parity: Sequence[EngineParity], say: Say
+) -> Sequence[EngineParity]:
+    """Settle in float64 what losses that differ more than float32 allows are due to; as
+    :func:`_in_float64`."""
+    curves: dict[str, Losses | None] = {}
+
+    def curve(contender: Contender) -> Losses | None:
+        if contender.label not in curves:
+            what = f"{contender.label}, all epochs in float64"
+            say(f"{what}: losses differ more than float32 allows, is it rounding?")
+            words = ["--train.dtype=float64", "--train.evaluate_every=0"]
+            run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-losses-float64"
+            summary = _train_untimed(plan, contender, what, run_dir, words, say)
+            curves[contender.label] = None if summary is None else _curve(summary)
+        return curves[contender.label]
+
+    labels = {contender.label: contender for contender in plan.contenders}
+    found = []
+    for contender, each in zip(plan.contenders, parity, strict=True):
+        if each.needs_losses_in_float64:
+            own, other = curve(contender), curve(labels[_compared_with(plan, contender)])
+            again = math.nan
+            if own is not None and other is not None:
+                again = compare_losses(own, other, "float64")
+            each = replace(each, losses_again=again)
+            say(f"losses of {each.engine}: within {again:.1e} in float64")
+        found.append(each)
+    return found
 
 
 def _tell(parity: Sequence[EngineParity], say: Say) -> None:
@@ -252,18 +306,20 @@ def conclude(
     parity: Sequence[EngineParity],
     entries: Sequence[dict[str, Any]],
     summaries: Sequence[Mapping[str, Any]],
+    say: Say,
 ) -> Outcome:
     """Compare the losses of all runs, those of exact engines with each other's, and assemble the
     results."""
     curves: dict[str, list[Losses]] = {}
     for entry, summary in zip(entries, summaries, strict=True):
         curves.setdefault(entry["label"], []).append(_curve(summary))
-    final = []
+    final: Sequence[EngineParity] = []
     for contender, each in zip(plan.contenders, parity, strict=True):
         expected = curves[_compared_with(plan, contender)][0]
         for curve in curves[contender.label]:
             each = _with_losses(each, curve, expected)
-        final.append(each)
+        final = [*final, each]
+    final = _losses_in_float64(plan, final, say)
     results = assemble(plan.config, plan.graph, entries, final, describe_reference(plan))
     return Outcome(results, tuple(final))
 

@@ -1,19 +1,23 @@
 """What an A/B compares: an engine, perhaps with options of its own.
 
 Written ``ENGINE[:KEY=VALUE]...``, as in ``hop:merge=off:pregather=false``; a key without a section
-is one of the section that has the engine's name. The text is also the label in tables and results.
+is one of the section that has the engine's name. ``partitioned=DIR`` names another division of the
+same graph, for an engine that needs one. The text, with the last name of DIR, is also the label in
+tables and results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hopper.config import Config, make_config
 from hopper.engines import ENGINE_CLASSES
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import RequestError
+from hopper.partition import PartitionedGraph
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,7 @@ class Contender:
 
     Attributes
     ----------
-    label: as it was written.
+    label: as it was written, folders by their last name.
     engine: name of the engine.
     words: what to add to ``hopper train CONFIG``.
     """
@@ -41,14 +45,20 @@ class Contender:
         """
         engine, *options = text.split(":")
         words = [f"--train.engine={engine}"]
+        shown = [engine]
         for option in options:
             key, equals, value = option.partition("=")
             if not equals or not key:
                 raise RequestError(
                     f"--engines: {text}: expected ENGINE[:KEY=VALUE]..., got option {option!r}"
                 )
-            words.append(f"--{key if '.' in key else f'{engine}.{key}'}={value}")
-        return cls(text, engine, tuple(words))
+            if key == "partitioned":
+                words.append(f"--data.partitioned={Path(value).absolute()}")
+                shown.append(f"{key}={Path(value).name}")
+            else:
+                words.append(f"--{key if '.' in key else f'{engine}.{key}'}={value}")
+                shown.append(option)
+        return cls(":".join(shown), engine, tuple(words))
 
     def exact(self, config: Config) -> bool:
         """Whether its gradient is that of every other exact engine."""
@@ -77,6 +87,15 @@ class Contender:
                 "which no other engine does; compare sweeps with benchmarks/sweep.py"
             )
         return found
+
+    def graph(self, config: Config) -> PartitionedGraph:
+        """The graph, divided as it needs it.
+
+        Raises
+        ------
+        GraphError: it cannot be opened.
+        """
+        return PartitionedGraph.open(self.configure(config).data.partitioned)
 
     def options(self, config: Config) -> dict[str, Any]:
         """The options that its engine alone reads: the section of its name, if it has one."""

@@ -25,8 +25,9 @@ LOSS_LIMITS: Final = {"float32": 1e-5, "float64": 1e-9}
 COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
 """iterations of a run whose losses are compared; None = all"""
 ROUNDING_CEILING: Final = 1e-3
-"""of a float32 gradient that rounding alone may explain: a ReLU whose input is near zero opens in
-one order of summation and not in another, and a deep network has many; above this it is an error"""
+"""of a float32 gradient or loss that rounding alone may explain: a ReLU whose input is near zero
+opens in one order of summation and not in another, and an optimiser makes steps of what rounding
+left of tiny gradients; above this it is an error"""
 ROUNDINGS: Final = 10.0
 """how many times one process's own rounding two float32 gradients may lie apart"""
 ROUNDED_LIMIT: Final = 0.1
@@ -92,6 +93,8 @@ class EngineParity:
     """what float64 says, where float32 alone does not tell; None = not needed"""
     judged: bool = True
     """False: the engine rounds on purpose; it only has to be near"""
+    losses_again: float | None = None
+    """the losses' difference in float64, where float32 alone does not tell; None = not needed"""
 
     @property
     def gradient_difference(self) -> float:
@@ -114,11 +117,21 @@ class EngineParity:
         )
 
     @property
+    def needs_losses_in_float64(self) -> bool:
+        """Whether the losses of float32 cannot tell an error from rounding."""
+        limit = LOSS_LIMITS[self.dtype]
+        return (
+            self.judged
+            and self.dtype == "float32"
+            and limit < self.loss_difference <= ROUNDING_CEILING
+        )
+
+    @property
     def problems(self) -> list[str]:
         """Why this engine fails; empty where it passes."""
         words = (
             judge_gradient(self.gradient_difference, self.dtype, self.again, self.judged),
-            judge_losses(self.loss_difference, self.dtype, self.judged),
+            judge_losses(self.loss_difference, self.dtype, self.losses_again, self.judged),
         )
         return [f"{self.engine}: {each}" for each in words if each]
 
@@ -147,12 +160,22 @@ def judge_gradient(difference: float, dtype: str, again: InFloat64 | None, judge
     return ""
 
 
-def judge_losses(difference: float, dtype: str, judged: bool) -> str:
-    """What is wrong with losses; as :func:`judge_gradient`."""
+def judge_losses(difference: float, dtype: str, again: float | None, judged: bool) -> str:
+    """What is wrong with losses; as :func:`judge_gradient`.
+
+    Parameters
+    ----------
+    again: the difference of the same runs in float64.
+    """
     limit = LOSS_LIMITS[dtype] if judged else ROUNDED_LIMIT
     if difference <= limit:
         return ""
-    return f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
+    told = f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
+    if not judged or again is None or not difference <= ROUNDING_CEILING:
+        return told
+    if again <= LOSS_LIMITS["float64"]:
+        return ""
+    return f"{told}; by {again:.2g}, limit {LOSS_LIMITS['float64']:g} in float64"
 
 
 def check_engine(

@@ -30,6 +30,7 @@ def run_entry(
         "engine": contender.engine,
         "exact": contender.exact(config),
         "options": contender.options(config),
+        "partition": describe_partition(contender.graph(config)),
         "model": config.model.model_dump(),
         "round": round_index,
         "epochs": [_epoch_entry(epoch) for epoch in summary["epochs"]],
@@ -70,6 +71,9 @@ def assemble(
                 each.engine: each.again._asdict() for each in parity if each.again is not None
             },
             "max_relative_loss_difference": {each.engine: each.loss_difference for each in parity},
+            "losses_in_float64": {
+                each.engine: each.losses_again for each in parity if each.losses_again is not None
+            },
             "not_judged": [each.engine for each in parity if not each.judged],
         },
     }

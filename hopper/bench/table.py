@@ -68,7 +68,11 @@ def times_table(results: Mapping[str, Any], problems: Sequence[str]) -> Table:
         if again is not None:
             told += f"\n64 bit: {_told_difference(again['difference'])}"
         cells.append(told)
-        cells.append(_told_difference(parity["max_relative_loss_difference"].get(engine)))
+        told = _told_difference(parity["max_relative_loss_difference"].get(engine))
+        losses_again = parity.get("losses_in_float64", {}).get(engine)
+        if losses_again is not None:
+            told += f"\n64 bit: {_told_difference(losses_again)}"
+        cells.append(told)
         table.add_row(*cells)
     return table
 

@@ -15,8 +15,8 @@ from pydantic import (
     model_validator,
 )
 
-ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "locality")
-ENGINES_NOT_BUILT = ("naive", "p3", "raf")
+ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
+ENGINES_NOT_BUILT = ("naive", "p3")
 
 SAMPLERS = ("node", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
@@ -64,6 +64,8 @@ class Model(_Section):
     diagonal_blocks: NonNegative = 0
     """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which the last layer,
     as wide as there are classes, always has"""
+    root_weight: bool = True
+    """rgcn: whether a node's own row of the layer before enters its new one"""
 
     @property
     def typed(self) -> bool:
@@ -75,6 +77,8 @@ class Model(_Section):
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if not self.root_weight and self.name != "rgcn":
+            raise ValueError(f"root_weight: only rgcn can do without it, not {self.name!r}")
         if self.diagonal_blocks and self.layers == 1:
             raise ValueError("diagonal_blocks: the only layer is the last, whose matrices are full")
         if self.bases and self.diagonal_blocks:
@@ -135,8 +139,8 @@ class Train(_Section):
     """``[train]``: the run."""
 
     engine: str = "auto"
-    """model_centric | hop | zero_hop | cooperative | locality (approximate); "auto" tries the exact
-    ones and takes the fastest"""
+    """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | locality
+    (approximate); "auto" tries the exact ones and takes the fastest"""
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
@@ -239,6 +243,14 @@ class Cooperative(_Section):
     """what rows and their gradients travel in; anything but "exact" is an approximation"""
 
 
+class Raf(_Section):
+    """``[raf]``: relation-aggregation-first training (Heta, section 4)."""
+
+    reduce: Literal["scatter", "designated"] = "scatter"
+    """who combines the partials of a root: all servers an equal part of the batch, or one server
+    all of it (the paper's designated worker)"""
+
+
 class Learnable(_Section):
     """``[learnable]``: rows of node types without features, learned with the model."""
 
@@ -272,6 +284,7 @@ class Config(_Section):
     train: Train = Train()
     hop: Hop = Hop()
     cooperative: Cooperative = Cooperative()
+    raf: Raf = Raf()
     learnable: Learnable = Learnable()
     cluster: Cluster = Cluster()
 

@@ -5,10 +5,12 @@ from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.hop import Hop
 from hopper.engines.locality import Locality
 from hopper.engines.model_centric import ModelCentric
+from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.zero_hop import ZeroHop
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
-    engine.name: engine for engine in (ModelCentric, Hop, ZeroHop, Cooperative, Locality)
+    engine.name: engine
+    for engine in (ModelCentric, Hop, ZeroHop, Cooperative, RelationAggregationFirst, Locality)
 }
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Hop",
     "Locality",
     "ModelCentric",
+    "RelationAggregationFirst",
     "StepReport",
     "TrainState",
     "ZeroHop",

@@ -156,29 +156,31 @@ class GroupTrainer:
 
     def read_rows(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: rows of nodes of the target type, on the device that trains."""
-        return self._read(rows, kind, self.node_type, ids)
+        return self.read_rows_of(rows, kind, self.node_type, ids)
+
+    def read_rows_of(
+        self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
+        found = torch.from_numpy(rows.gather(kind, node_type, ids))
+        return found.to(self._device, non_blocking=True)
+
+    def input_rows_of(
+        self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """[n, dim]: features or learnable rows of distinct nodes of a type."""
+        if node_type in self.learnable:
+            assert self.learned is not None
+            return self.learned.of(node_type, ids)
+        return self.read_rows_of(rows, "features", node_type, ids).to(self.dtype)
 
     def _inputs(
         self, subgraph: Subgraph, rows: FeatureSource
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         if not self.typed:
-            return self._input_rows(rows, self.node_type, subgraph.nodes[self.node_type])
+            return self.input_rows_of(rows, self.node_type, subgraph.nodes[self.node_type])
         return {
-            node_type: self._input_rows(rows, node_type, nodes)
+            node_type: self.input_rows_of(rows, node_type, nodes)
             for node_type, nodes in subgraph.nodes.items()
             if nodes.size
         }
-
-    def _input_rows(
-        self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
-    ) -> torch.Tensor:
-        if node_type in self.learnable:
-            assert self.learned is not None
-            return self.learned.of(node_type, ids)
-        return self._read(rows, "features", node_type, ids).to(self.dtype)
-
-    def _read(
-        self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
-    ) -> torch.Tensor:
-        found = torch.from_numpy(rows.gather(kind, node_type, ids))
-        return found.to(self._device, non_blocking=True)

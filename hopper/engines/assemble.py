@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hopper.config import Config
+from hopper.config.sections import TYPED_MODELS
 from hopper.engines.accumulate import GroupTrainer
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
+from hopper.hetero.relation_first import make_rooted_sampler
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
@@ -44,6 +46,11 @@ def check_request(config: Config, schema: GraphSchema) -> None:
                 f"model {config.model.name!r} does not take; expected node or labor"
             )
         types = sorted({schema.target, *typed_inputs(config, schema)})
+    elif config.train.engine == "raf":
+        raise RequestError(
+            f"train.engine: raf aggregates by relation, as typed models do; expected one of "
+            f"{', '.join(TYPED_MODELS)}, given model {config.model.name!r}"
+        )
     elif len(schema.relations) != 1:
         raise RequestError(
             f"{where}: the graph has {len(schema.relations)} relations; model "
@@ -86,32 +93,77 @@ def check_ranks(config: Config, ranks: int) -> None:
         )
 
 
-def make_sampler(config: Config, graph: PartitionedGraph) -> NeighborSampler:
-    """The sampler of a configuration over a partitioned graph."""
-    schema = graph.schema
-    sampler = SAMPLERS[config.sampler.kind](
-        {relation: graph.topology(relation) for relation in schema.relations},
-        {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
-        schema.target_type(),
-        config.sampler.sizes,
-        config.train.seed,
-    )
+def check_division(config: Config, graph: PartitionedGraph) -> None:
+    """Refuse an engine that does not fit how the graph was divided.
+
+    Raises
+    ------
+    RequestError: names the engine, the division and what was expected.
+    """
+    where, engine = config.data.partitioned, config.train.engine
+    method = graph.description["method"]
+    if not graph.holdings:
+        if engine == "raf":
+            raise RequestError(
+                f"train.engine: raf aggregates relations where they are whole, and {where} was "
+                f"divided by node ({method}); expected `hopper partition --method meta`"
+            )
+        return
+    if engine not in ("raf", "auto"):
+        raise RequestError(
+            f"train.engine: {where} is divided by relation, so no server has a whole "
+            f"neighbourhood; expected raf (or auto), given {engine}"
+        )
+    most = graph.description["meta"]["layers"]
+    if config.model.layers > most:
+        raise RequestError(
+            f"model.layers: {where} was divided for {most} hops; expected at most that many, given "
+            f"{config.model.layers}"
+        )
+
+
+def make_sampler(
+    config: Config, graph: PartitionedGraph, server: int | None = None
+) -> NeighborSampler:
+    """The sampler of a configuration over a partitioned graph.
+
+    Parameters
+    ----------
+    server: whose relations are drawn, where these are divided; None = all that any server stores.
+    """
+    schema, kind = graph.schema, SAMPLERS[config.sampler.kind]
+    if graph.holdings and server is not None:
+        sampler = make_rooted_sampler(kind, graph, server, config.sampler.sizes, config.train.seed)
+    else:
+        sampler = kind(
+            {relation: graph.topology(relation) for relation in graph.relations},
+            {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
+            schema.target_type(),
+            config.sampler.sizes,
+            config.train.seed,
+        )
     sampler.dropout_seed = config.train.own_seed
     return sampler
 
 
 def make_group_trainer(
-    config: Config, graph: PartitionedGraph, log: RunLog, micro_batch: int, device: torch.device
+    config: Config,
+    graph: PartitionedGraph,
+    log: RunLog,
+    micro_batch: int,
+    device: torch.device,
+    server: int | None = None,
 ) -> GroupTrainer:
     """What samples, gathers and trains the groups of a configuration.
 
     Parameters
     ----------
     micro_batch: roots of one forward pass at most.
+    server: as of :func:`make_sampler`.
     """
     schema = graph.schema
     return GroupTrainer(
-        make_sampler(config, graph),
+        make_sampler(config, graph, server),
         log,
         Objective(schema.labels[schema.target_type()].kind),
         micro_batch,
@@ -142,7 +194,8 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     model: torch.nn.Module
     if own.typed:
         if own.name == "rgcn":
-            shared |= {"bases": own.bases, "diagonal_blocks": own.diagonal_blocks}
+            names = ("bases", "diagonal_blocks", "root_weight")
+            shared |= {name: getattr(own, name) for name in names}
         tree = _metatree(config, schema)
         model = build_typed_model(
             own.name,

@@ -110,13 +110,18 @@ class Engine(ABC):
 
     def fetch_learnable(self, subgraphs: Sequence[Subgraph], batch: GlobalBatch) -> None:
         """Read the learnable rows of an iteration's groups, if there are any; collective."""
+        if self.state.learnable is not None:
+            types = self.state.learnable.types
+            wanted = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in types}
+            self.fetch_learnable_rows(wanted, batch)
+
+    def fetch_learnable_rows(
+        self, wanted: Mapping[str, Sequence[NDArray[np.int64]]], batch: GlobalBatch
+    ) -> None:
+        """Read the learnable rows of some nodes by type, in any number of groups; collective."""
         state = self.state
-        if state.learnable is None:
-            return
+        assert state.learnable is not None
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-        wanted = {
-            name: [subgraph.nodes[name] for subgraph in subgraphs] for name in state.learnable.types
-        }
         with state.log.stage("gather", operation="learnable rows"):
             state.trainer.learned = state.learnable.fetch(wanted, where)
 

@@ -35,11 +35,13 @@ class EveryServersRows:
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`hopper.features.FeatureSource`."""
         homes = self._book.home(node_type, ids)
-        table = self._servers[0].table(kind, node_type)
+        # Where relations are divided, servers that own none of a type's nodes may not store it.
+        owner = int(np.diff(self._book.offsets[node_type]).argmax())
+        table = self._servers[owner].table(kind, node_type)
         out = np.empty((ids.size, table.shape[1]), table.dtype)
-        for server, rows in enumerate(self._servers):
+        for server in np.unique(homes):
             here = homes == server
-            out[here] = rows.gather(kind, node_type, ids[here])
+            out[here] = self._servers[server].gather(kind, node_type, ids[here])
         return out
 
 

@@ -39,7 +39,7 @@ class LocalRows:
 
     def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64: the local rows of ids, all of this server."""
-        first, stop = self._graph.book.range(node_type, self._server)
+        first, stop = self._graph.stored_range(node_type, self._server)
         away = (ids < first) | (ids >= stop)
         if away.any():
             raise GraphError(

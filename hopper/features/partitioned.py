@@ -49,7 +49,7 @@ class PartitionedRows:
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
-        first, stop = self.graph.book.range(node_type, self.server)
+        first, stop = self.graph.stored_range(node_type, self.server)
         return (ids >= first) & (ids < stop)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:

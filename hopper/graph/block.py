@@ -49,6 +49,29 @@ class Block:
     equally_likely: bool = True
     """whether all in-edges of a destination had the same probability"""
 
+    @classmethod
+    def of_nodes(cls, node_type: str, original: Tensor, iteration_key: int) -> Block:
+        """Nodes of a type as sources without destinations: what row-wise modules are keyed by.
+
+        Parameters
+        ----------
+        original: [n] int64 original ids.
+        """
+        none = original.new_empty(0)
+        return cls(
+            Relation(node_type, "", node_type),
+            num_src=original.numel(),
+            num_dst=0,
+            indptr=original.new_zeros(1),
+            indices=none,
+            positions=none,
+            src_original=original,
+            dst_original=none,
+            src_out_degree=none,
+            dst_in_degree=none,
+            iteration_key=iteration_key,
+        )
+
     @property
     def num_edges(self) -> int:
         """Number of sampled edges."""
@@ -150,18 +173,4 @@ class TypedBlocks:
 
     def nodes(self, node_type: str) -> Block:
         """A type's sources as a block without destinations: what row-wise modules are keyed by."""
-        original = self.original[node_type]
-        none = original.new_empty(0)
-        return Block(
-            Relation(node_type, "", node_type),
-            num_src=self.sources[node_type],
-            num_dst=0,
-            indptr=original.new_zeros(1),
-            indices=none,
-            positions=none,
-            src_original=original,
-            dst_original=none,
-            src_out_degree=none,
-            dst_in_degree=none,
-            iteration_key=self.iteration_key,
-        )
+        return Block.of_nodes(node_type, self.original[node_type], self.iteration_key)

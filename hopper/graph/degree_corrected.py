@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from cache_server.draw import below, kernel, mix, variate
 
-_TURNS = 24
-_TRIES = 8
+TURNS = 24
+TRIES = 8
 # A node that draws k edges chooses among at least this many times k candidates.
-_ROOM = 4
+ROOM = 4
 
 
 class Hierarchy(NamedTuple):
@@ -121,7 +121,7 @@ def apportion(sums: NDArray[np.uint64], total: int) -> NDArray[np.int64]:
 
 
 @kernel
-def _search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
+def search(sums: NDArray[np.uint64], low: int, high: int, x: np.uint64) -> int:
     """The p in [low, high) with ``sums[p] <= x < sums[p + 1]``."""
     while high - low > 1:
         centre = (low + high) >> 1
@@ -150,7 +150,7 @@ def _is_secluded(p: int, space: Hierarchy) -> bool:
 
 
 @kernel
-def _draw_level(stream: np.uint64, p: int, space: Hierarchy) -> int:
+def draw_level(stream: np.uint64, p: int, space: Hierarchy) -> int:
     """The level of one edge of position p; level 0 is not for secluded communities."""
     x = variate(stream, np.uint64(0))
     level = 0
@@ -173,19 +173,19 @@ def _draw_one(
     undirected: bool,
 ) -> int:
     """The far end of one edge of position p, or -1 if no try found one that p may draw."""
-    level = max(0, min(_draw_level(stream, p, space), deepest) - climb)
+    level = max(0, min(draw_level(stream, p, space), deepest) - climb)
     own = community(p, level, space.nodes)
     first, last = (space.nodes * own) >> level, (space.nodes * (own + 1)) >> level
     low, width = sums[first], sums[last] - sums[first]
-    for attempt in range(2, 2 + _TRIES):
-        q = _search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
+    for attempt in range(2, 2 + TRIES):
+        q = search(sums, first, last, low + below(variate(stream, np.uint64(attempt)), width))
         if _may_draw(p, q, undirected) and (level > 0 or not _is_secluded(q, space)):
             return q
     return -1
 
 
 @kernel
-def _keep_distinct(row: NDArray[np.int64]) -> int:
+def keep_distinct(row: NDArray[np.int64]) -> int:
     """Sort a row, move its distinct non-negative values to the front; how many there are."""
     row.sort()
     kept = 0
@@ -207,16 +207,16 @@ def _draw_row(
 ) -> None:
     """Fill ``row`` with distinct positions; needs ``4 * row.size < count``."""
     deepest = space.thresholds.size - 1
-    while deepest > 0 and (space.nodes >> deepest) < _ROOM * row.size:
+    while deepest > 0 and (space.nodes >> deepest) < ROOM * row.size:
         deepest -= 1
     kept, step = 0, np.uint64(0)
-    for turn in range(_TURNS):
+    for turn in range(TURNS):
         # What a small community could not give is looked for in the larger ones around it.
         climb = turn // 2
         for i in range(kept, row.size):
             row[i] = _draw_one(mix(key ^ step), p, deepest, climb, space, sums, undirected)
             step += np.uint64(1)
-        kept = _keep_distinct(row)
+        kept = keep_distinct(row)
         if kept == row.size:
             return
     q = p

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hopper.errors import RequestError
+from hopper.graph.typed_presets import TYPED_PRESETS
 
 
 @dataclass(frozen=True)
@@ -181,12 +182,13 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
 
 
 def preset_named(name: str) -> Preset:
-    """The preset of that name.
+    """The homogeneous preset of that name.
 
     Raises
     ------
-    RequestError: there is none; the text lists those there are.
+    RequestError: there is none; the text lists those there are, typed ones too.
     """
     if name not in PRESETS:
-        raise RequestError(f"preset: expected one of {', '.join(PRESETS)}, given {name!r}")
+        known = ", ".join([*PRESETS, *TYPED_PRESETS])
+        raise RequestError(f"preset: expected one of {known}, given {name!r}")
     return PRESETS[name]

@@ -30,6 +30,7 @@ from hopper.graph.degree_corrected import (
 )
 from hopper.graph.presets import Preset, preset_named
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.synthesise_typed import make_typed
 from hopper.graph.synthetic_nodes import (
     class_centroids,
     community_classes,
@@ -39,6 +40,7 @@ from hopper.graph.synthetic_nodes import (
     split_counts,
 )
 from hopper.graph.topology import Topology
+from hopper.graph.typed_presets import TYPED_PRESETS
 from hopper.graph.write import GraphWriter
 
 NODE = "node"
@@ -85,11 +87,13 @@ def make(
 
     Parameters
     ----------
-    preset: a name in :data:`hopper.graph.presets.PRESETS`.
+    preset: a name in :data:`hopper.graph.presets.PRESETS` or
+        :data:`hopper.graph.typed_presets.TYPED_PRESETS`.
     out: the directory to write; it must not exist or be empty.
     scale: share of the published nodes and edges, in (0, 1]; the mean degree stays.
     seed: another seed is another graph of the same kind.
-    feature_dim: width of the features instead of the published one; the topology stays.
+    feature_dim: width of the features instead of the published one; the topology stays. Not for
+        typed presets.
     progress: show a progress bar.
 
     Returns
@@ -101,6 +105,13 @@ def make(
     RequestError: no such preset; a scale outside (0, 1] or too small for the preset; a width below
         1; too little memory for the topology; too little disk space; ``out`` is occupied.
     """
+    if preset in TYPED_PRESETS:
+        if feature_dim is not None:
+            raise RequestError(
+                f"feature dim: {preset} has several; expected none, given {feature_dim}"
+            )
+        with _progress(progress) as bar:
+            return make_typed(preset, TYPED_PRESETS[preset], out, scale=scale, seed=seed, bar=bar)
     given = _widened(preset_named(preset), feature_dim)
     count, edges = _size(preset, given, scale)
     _require_memory(given, count, edges)

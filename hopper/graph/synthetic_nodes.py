@@ -46,6 +46,25 @@ def community_classes(key: int, communities: int, classes: int) -> NDArray[np.in
     return values
 
 
+@kernel
+def _or_noise(key: np.uint64, i: int, own: np.int64, classes: int, noise: float) -> np.int64:
+    """A node's own class, or with probability ``noise`` any."""
+    if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
+        return np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
+    return own
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def noisy_classes(
+    key: np.uint64, clean: NDArray[np.int64], classes: int, noise: float
+) -> NDArray[np.int64]:
+    """[count] int64: each node's class, or with probability ``noise`` any class."""
+    out = np.empty(clean.size, np.int64)
+    for i in numba.prange(clean.size):
+        out[i] = _or_noise(key, i, clean[i], classes, noise)
+    return out
+
+
 @numba.njit(cache=True, nogil=True, parallel=True)
 def node_classes(
     key: np.uint64,
@@ -58,10 +77,8 @@ def node_classes(
     """[count] int64: each node's community's class, or with probability ``noise`` any class."""
     out = np.empty(position_of.size, np.int64)
     for i in numba.prange(position_of.size):
-        if np.float64(variate(key, np.uint64(2 * i)) >> np.uint64(11)) * _UNIT < noise:
-            out[i] = np.int64(below(variate(key, np.uint64(2 * i + 1)), np.uint64(classes)))
-        else:
-            out[i] = of_community[community(position_of[i], level, position_of.size)]
+        own = of_community[community(position_of[i], level, position_of.size)]
+        out[i] = _or_noise(key, i, own, classes, noise)
     return out
 
 

@@ -73,6 +73,10 @@ class NeighborSampler:
         self.seed = seed
         self.dropout_seed = seed
         """first word of the key of dropout masks; a model may have its own"""
+        self.drawn_as: Mapping[Relation, Relation] = {}
+        """relations that are another under a name of their own: whose draws theirs are"""
+        self.drawn_first: Mapping[Relation, int] = {}
+        """relations that are not drawn at every hop: at how many, the first ones"""
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
         """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
@@ -146,6 +150,7 @@ class NeighborSampler:
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
         """The key that a node's draws at one hop of one relation extend (docs/draws.md)."""
+        relation = self.drawn_as.get(relation, relation)
         return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
 
     def _expand(
@@ -161,7 +166,12 @@ class NeighborSampler:
         reached = dict(sizes[-1])
         edges = {}
         for relation in self.topologies:
-            offsets, sources, positions = self.draw(hop, relation, frontiers[relation.dst], moment)
+            destinations = frontiers[relation.dst]
+            if hop >= self.drawn_first.get(relation, len(self.fanouts)):
+                none = np.empty(0, np.int64)
+                edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
+                continue
+            offsets, sources, positions = self.draw(hop, relation, destinations, moment)
             rows = self._enter(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)

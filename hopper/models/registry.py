@@ -101,7 +101,7 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what only "rgcn" takes: bases, diagonal_blocks.
+    more: what only "rgcn" takes: bases, diagonal_blocks, root_weight.
 
     Raises
     ------

@@ -34,9 +34,14 @@ class Combination(nn.Module):
 
         Parameters
         ----------
-        partials: per relation, in canonical order, [num_dst, ...]; one at least.
+        partials: per relation, in canonical order, [num_dst, ...]; one at least. Where the algebra
+            is not "other", one may stand for several relations: see :meth:`merge`.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+    def merge(self, partials: Sequence[Tensor]) -> Tensor:
+        """[num_dst, ...]: one partial that stands for several, if the algebra allows it."""
+        raise NotImplementedError(f"{type(self).__name__} keeps partials of relations apart")
 
 
 class SumOfRelations(Combination):
@@ -45,6 +50,10 @@ class SumOfRelations(Combination):
     algebra: ClassVar[Literal["sum", "softmax", "other"]] = "sum"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
+        """See :class:`Combination`."""
+        return _added(partials)
+
+    def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """See :class:`Combination`."""
         return _added(partials)
 
@@ -61,6 +70,12 @@ class JointSoftmax(Combination):
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, heads, width]: zero where a destination has no edge of any relation."""
+        merged = self.merge(partials)
+        total = merged[..., 1:2]
+        return merged[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
+
+    def merge(self, partials: Sequence[Tensor]) -> Tensor:
+        """See :class:`Combination`: log-sum-exp."""
         tops = torch.stack([partial[..., 0].detach() for partial in partials])
         top = tops.max(0).values
         finite = torch.where(top.isinf(), torch.zeros_like(top), top)
@@ -68,12 +83,14 @@ class JointSoftmax(Combination):
         merged = _added(
             [scale * part[..., 1:] for scale, part in zip(scales, partials, strict=True)]
         )
-        total = merged[..., :1]
-        return merged[..., 1:] / torch.where(total == 0, torch.ones_like(total), total)
+        return torch.cat((top.unsqueeze(-1), merged), -1)
 
 
 class Update(nn.Module):
     """What one node type makes of its combined row and its own."""
+
+    reads_destination: ClassVar[bool] = True
+    """whether it reads ``h_dst``"""
 
     def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out].
@@ -118,29 +135,53 @@ class RelationLayer(nn.Module):
         assert isinstance(found, Layer)
         return found
 
-    def forward(self, blocks: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def update(self, node_type: str) -> Update:
+        """What makes the new rows of a type."""
+        found = self.updates[self.types.index(node_type)]
+        assert isinstance(found, Update)
+        return found
+
+    def reads_destination(self, node_type: str) -> bool:
+        """Whether new rows of a type depend on its nodes' own rows of the layer before."""
+        into = [self.aggregation(each) for each in self.relations if each.dst == node_type]
+        return self.update(node_type).reads_destination or any(
+            each.reads_destination for each in into
+        )
+
+    def forward(
+        self, blocks: TypedBlocks, h: Mapping[str, Tensor], types: Sequence[str] | None = None
+    ) -> dict[str, Tensor]:
         """By type, [num_dst, out]: the new rows of the destinations.
 
         Parameters
         ----------
+        blocks: of every relation into a type that has destinations.
         h: by type, [num_src, in], the sources' rows, destinations first.
+        types: of the destinations; None = all that the layer knows.
         """
         out = {}
-        for node_type, update in zip(self.types, self.updates, strict=True):
-            h_dst = h[node_type][: blocks.destinations[node_type]]
+        for node_type in self.types if types is None else types:
+            count = blocks.destinations[node_type]
+            h_dst = h[node_type][:count]
             partials = [
-                self._partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
+                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
                 for relation in self.relations
-                if relation.dst == node_type
+                if relation.dst == node_type and (count or relation in blocks.blocks)
             ]
             if partials:
                 combined = self.combination(partials)
             else:
-                combined = h_dst.new_zeros(h_dst.shape[0], *self.nothing)
-            out[node_type] = update(h_dst, combined)
+                combined = h_dst.new_zeros(count, *self.nothing)
+            out[node_type] = self.update(node_type)(h_dst, combined)
         return out
 
-    def _partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
+    def partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, ...]: what one relation contributes to its destinations.
+
+        Parameters
+        ----------
+        h_src, h_dst: [num_src, in] and [num_dst, in].
+        """
         aggregation = self.aggregation(relation)
         return aggregation.aggregate(block, aggregation.project(h_src), h_dst)
 
@@ -198,21 +239,29 @@ class HGNN(nn.Module):
                 f"{type(self).__name__}: expected {len(self.layers)} hops, one per layer; given "
                 f"{len(blocks)}"
             )
-        h = {each: self._input(each, blocks[0], x) for each in self.types}
+        h = {
+            each: self.first_rows(each, x.get(each), blocks[0].sources[each]) for each in self.types
+        }
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
-            h = layer(
-                hop, {name: self._dropped(index, hop, name, rows) for name, rows in h.items()}
-            )
+            h = layer(hop, self.drop_all(index, hop, h))
         logits: Tensor = self.head(h[self.target])
         return logits
 
-    def _input(self, node_type: str, hop: TypedBlocks, x: Mapping[str, Tensor]) -> Tensor:
+    def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
+        """[count, hidden]: a type's projected input rows.
+
+        Parameters
+        ----------
+        x: [count, in]; None where there are none.
+
+        Raises
+        ------
+        RequestError: the shape does not fit; names the type.
+        """
         linear = self.inputs[self.types.index(node_type)]
         assert isinstance(linear, nn.Linear)
-        rows = x.get(node_type)
-        if rows is None:
-            rows = linear.weight.new_empty(0, self.widths[node_type])
-        expected = (hop.sources[node_type], self.widths[node_type])
+        rows = linear.weight.new_empty(0, self.widths[node_type]) if x is None else x
+        expected = (count, self.widths[node_type])
         if rows.shape != expected:
             raise RequestError(
                 f"{type(self).__name__}: {node_type}: expected rows {list(expected)}, given "
@@ -221,11 +270,36 @@ class HGNN(nn.Module):
         out: Tensor = linear(rows.to(linear.weight.dtype))
         return out
 
-    def _dropped(self, index: int, hop: TypedBlocks, node_type: str, rows: Tensor) -> Tensor:
+    def drop_all(self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By type, the rows that a layer reads: dropout applied, in training."""
+        if not self.training or self.dropout == 0.0:
+            return dict(h)
+        return {name: self.drop(index, hop.nodes(name), rows) for name, rows in h.items()}
+
+    def drop(self, index: int, nodes: Block, rows: Tensor) -> Tensor:
+        """[n, hidden]: one type's rows that a layer reads.
+
+        Parameters
+        ----------
+        nodes: the rows' nodes, as of :meth:`hopper.graph.block.Block.of_nodes`.
+        """
         if not self.training or self.dropout == 0.0:
             return rows
         # The key holds the type too: nodes of two types may have the same id.
-        return drop_rows(hop.nodes(node_type), rows, self.dropout, index)
+        return drop_rows(nodes, rows, self.dropout, index)
+
+    def root_layers(self) -> int:
+        """How many layers, the last ones, make rows of the roots: one where none of them reads its
+        destination, else as many as it takes for the rows that are read."""
+        layers = list(self.layers)
+        needed = 1
+        while needed < len(layers):
+            layer = layers[-needed]
+            assert isinstance(layer, RelationLayer)
+            if not layer.reads_destination(self.target):
+                break
+            needed += 1
+        return needed
 
 
 def _added(parts: Sequence[Tensor]) -> Tensor:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +114,22 @@ class RootWeight(Update):
         return out if self.activation is None else self.activation(out)
 
 
+class Bias(Update):
+    """``activation(combined + b)``, with a bias of the node type's own."""
+
+    reads_destination: ClassVar[bool] = False
+
+    def __init__(self, out_dim: int, activation: Callable[[Tensor], Tensor] | None) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(out_dim))
+        self.activation = activation
+
+    def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """See :class:`Update`."""
+        out = combined + self.bias
+        return out if self.activation is None else self.activation(out)
+
+
 class RGCNLayer(RelationLayer):
     """An R-GCN layer; ``bases`` or ``diagonal_blocks`` of 0 mean no such decomposition."""
 
@@ -125,6 +142,7 @@ class RGCNLayer(RelationLayer):
         *,
         bases: int,
         diagonal_blocks: int,
+        root_weight: bool,
         activation: Callable[[Tensor], Tensor] | None,
     ) -> None:
         shared = Bases(bases, in_dim, out_dim) if bases else None
@@ -141,7 +159,12 @@ class RGCNLayer(RelationLayer):
         super().__init__(
             {relation: RelationMean(weight()) for relation in sorted(relations)},
             SumOfRelations(),
-            {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
+            {
+                each: RootWeight(in_dim, out_dim, activation)
+                if root_weight
+                else Bias(out_dim, activation)
+                for each in sorted(types)
+            },
             (out_dim,),
         )
         self.bases = shared
@@ -170,6 +193,7 @@ class RGCN(HGNN):
         dropout: float,
         bases: int = 0,
         diagonal_blocks: int = 0,
+        root_weight: bool = True,
     ) -> None:
         last = len(reads) - 1
         layers = [
@@ -181,6 +205,7 @@ class RGCN(HGNN):
                 bases=bases,
                 # The number of classes is nobody's choice.
                 diagonal_blocks=0 if index == last else diagonal_blocks,
+                root_weight=root_weight,
                 activation=None if index == last else torch.relu,
             )
             for index, (relations, types) in enumerate(reads)

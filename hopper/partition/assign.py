@@ -22,7 +22,8 @@ from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
 
 METHODS: Final = ("metis", "stream", "random")
-NOT_BUILT: Final = ("meta",)
+BY_RELATION: Final = "meta"
+"""the method that divides relations instead of nodes: see :mod:`hopper.hetero`"""
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,12 @@ def check_method(servers: int, method: str) -> None:
 
     Raises
     ------
-    RequestError: an unknown or unbuilt method, fewer than one server.
+    RequestError: an unknown method, fewer than one server.
     """
-    if method in NOT_BUILT:
-        raise RequestError(
-            f"partition method {method!r} is not built yet; use one of: {', '.join(METHODS)}"
-        )
     if method not in METHODS:
         raise RequestError(
-            f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}"
+            f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
+            f"divide nodes ({BY_RELATION} divides relations)"
         )
     if servers < 1:
         raise RequestError(f"number of servers: expected at least 1, given {servers}")
@@ -63,7 +61,7 @@ def check_request(schema: GraphSchema, servers: int, method: str) -> None:
 
     Raises
     ------
-    RequestError: an unknown or unbuilt method, fewer than one server, an empty graph, more servers
+    RequestError: an unknown method, fewer than one server, an empty graph, more servers
         than nodes, METIS on a graph without edges.
     """
     check_method(servers, method)

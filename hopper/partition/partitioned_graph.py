@@ -1,11 +1,17 @@
 """A partitioned directory, opened: topology in global ids, rows by server, maps both ways.
 
 Arrays are read-only memory maps, so every rank of a machine shares one copy of them.
+
+Nodes are divided, and topology is replicated; or whole relations are (``--method meta``): then a
+server stores all nodes of the types that its relations touch, and those relations alone.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -29,6 +35,24 @@ DESCRIPTION_FILE: Final = "partition.json"
 _REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "topology": str}
 
 
+@dataclass(frozen=True)
+class Holding:
+    """What one server of a graph divided by relation stores.
+
+    Attributes
+    ----------
+    roots: the root relations that it aggregates, in canonical order.
+    place, copies: which of the servers with these root relations it is, and how many there are.
+    relations, node_types: all that it stores.
+    """
+
+    roots: tuple[Relation, ...]
+    place: int
+    copies: int
+    relations: frozenset[Relation]
+    node_types: frozenset[str]
+
+
 class PartitionedGraph:
     """What ``hopper partition`` wrote; made by :meth:`open`."""
 
@@ -40,6 +64,14 @@ class PartitionedGraph:
         self.book = book
         self.description = description
         """partition.json as it stands: method, edge cut, balance, locality, ..."""
+        self.holdings = _read_holdings(schema, description, str(path / DESCRIPTION_FILE))
+        """by server, where whole relations were divided; empty where nodes were"""
+        self.relations = [
+            each
+            for each in schema.ordered_relations()
+            if not self.holdings or any(each in held.relations for held in self.holdings)
+        ]
+        """those that any server stores, in canonical order"""
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:
@@ -57,17 +89,38 @@ class PartitionedGraph:
         _check_counts(schema, book, where)
         return cls(root, schema, book, description)
 
-    def topology(self, relation: Relation) -> Topology:
-        """The in-edges of every node (replicated), rows and sources in global ids.
+    def topology(self, relation: Relation, server: int | None = None) -> Topology:
+        """The in-edges of every node, rows and sources in global ids.
+
+        Parameters
+        ----------
+        server: whose copy, where relations are divided; None = any server's that has one.
 
         Raises
         ------
-        GraphError: an unknown relation; a missing or misshapen array.
+        GraphError: an unknown relation, or one that the server does not store; a missing or
+            misshapen array.
         """
         edges = self._edge_type(relation).count
         sources = self.schema.node_types[relation.src].count
         destinations = self.schema.node_types[relation.dst].count
-        return open_topology(self.path, relation, edges, sources, destinations)
+        folder = self.path
+        if self.holdings:
+            folder = server_folder(self.path, self._holder(relation, server))
+        return open_topology(folder, relation, edges, sources, destinations)
+
+    def stored_range(self, node_type: str, server: int) -> tuple[int, int]:
+        """The global ids whose rows a server stores, first and past the last.
+
+        Raises
+        ------
+        GraphError: an unknown node type or server.
+        """
+        first, stop = self.book.range(node_type, server)
+        if not self.holdings:
+            return first, stop
+        held = node_type in self.holdings[server].node_types
+        return 0, self.book.total(node_type) if held else 0
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """[count] int64: the original id of each global id."""
@@ -83,7 +136,8 @@ class PartitionedGraph:
         if described.feature_dim is None or described.feature_dtype is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)
-        shape = (self.book.count(node_type, server), described.feature_dim)
+        first, stop = self.stored_range(node_type, server)
+        shape = (stop - first, described.feature_dim)
         return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
@@ -91,8 +145,8 @@ class PartitionedGraph:
         self._node_type(node_type)
         if node_type not in self.schema.labels:
             return None
-        rows = self.book.count(node_type, server)
-        dtype, shapes = label_format(self.schema.labels[node_type], rows)
+        first, stop = self.stored_range(node_type, server)
+        dtype, shapes = label_format(self.schema.labels[node_type], stop - first)
         file = layout.labels_file(server_folder(self.path, server), node_type)
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
@@ -104,9 +158,8 @@ class PartitionedGraph:
         described = self._edge_type(relation)
         if described.feature_dim is None or described.feature_dtype is None:
             return None
-        self.book.count(relation.dst, server)
-        offsets = self.book.offsets[relation.dst][server : server + 2]
-        start, stop = self.topology(relation).indptr[offsets]
+        rows = list(self.stored_range(relation.dst, server))
+        start, stop = self.topology(relation, server).indptr[rows]
         file = layout.edge_features_file(server_folder(self.path, server), relation)
         shape = (int(stop - start), described.feature_dim)
         return open_array(file, f"edge features of {relation}", described.feature_dtype, shape)
@@ -126,8 +179,22 @@ class PartitionedGraph:
 
     def _map(self, node_type: str, name: Literal["original_ids", "global_ids"]) -> NDArray[Any]:
         count = self._node_type(node_type).count
+        if self.holdings:
+            return _unchanged(count)
         file = map_file(self.path, node_type, name)
         return open_array(file, f"{name} of {node_type}", np.int64, (count,))
+
+    def _holder(self, relation: Relation, server: int | None) -> int:
+        """The server whose copy of a relation is read."""
+        servers = range(self.book.servers) if server is None else [server]
+        found = [each for each in servers if relation in self.holdings[each].relations]
+        if not found:
+            who = "no server" if server is None else f"not server {server}, which"
+            raise GraphError(
+                f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
+                f"{self.description['meta']['layers']} hops from {self.schema.target_type()!r}"
+            )
+        return found[0]
 
     def _node_type(self, node_type: str) -> NodeType:
         if node_type not in self.schema.node_types:
@@ -140,6 +207,42 @@ class PartitionedGraph:
             known = [str(each) for each in self.schema.ordered_relations()]
             raise GraphError(f"{self.path}: relation {relation}: expected one of {known}")
         return self.schema.relations[relation]
+
+
+@cache
+def _unchanged(count: int) -> NDArray[np.int64]:
+    """[count] int64: the maps where nodes were not numbered anew."""
+    ids = np.arange(count, dtype=np.int64)
+    ids.setflags(write=False)
+    return ids
+
+
+def _read_holdings(
+    schema: GraphSchema, description: dict[str, Any], where: str
+) -> Sequence[Holding]:
+    """What every server stores, where partition.json tells of relations."""
+    if description["topology"] != "by_relation":
+        return ()
+    known = {str(relation): relation for relation in schema.relations}
+    try:
+        meta = description["meta"]
+        holdings = tuple(
+            Holding(
+                roots=tuple(sorted(known[each] for each in share["roots"])),
+                place=int(share["replica"][0]),
+                copies=int(share["replica"][1]),
+                relations=frozenset(known[each] for each in share["relations"]),
+                node_types=frozenset(share["node_types"]),
+            )
+            for share in meta["servers"]
+        )
+        fits = meta["target"] == schema.target and len(holdings) == description["servers"]
+        fits = fits and isinstance(meta["layers"], int)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise GraphError(f"{where}: field 'meta': cannot be read: {error!r}") from None
+    if not fits or not all(each.node_types <= set(schema.node_types) for each in holdings):
+        raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
+    return holdings
 
 
 def server_folder(path: Path, server: int) -> Path:

@@ -151,18 +151,20 @@ def write_server(
         if graph.schema.node_types[node_type].feature_dim is not None:
             file = layout.features_file(folder, node_type)
             features = graph.features(node_type)
-            feature_bytes += _copy_rows(features, rows, file, progress)
-            tables.append(_spec("features", node_type, file, folder, first, rows.size, features))
+            feature_bytes += write_rows(features, rows, file, progress)
+            tables.append(
+                table_spec("features", node_type, file, folder, first, rows.size, features)
+            )
         if node_type in graph.schema.labels:
             file = layout.labels_file(folder, node_type)
             labels = graph.labels(node_type)
-            _copy_rows(labels, rows, file, progress)
-            tables.append(_spec("labels", node_type, file, folder, first, rows.size, labels))
+            write_rows(labels, rows, file, progress)
+            tables.append(table_spec("labels", node_type, file, folder, first, rows.size, labels))
     for relation, kind in graph.schema.relations.items():
         if kind.feature_dim is not None:
             edges = _edges_of(work, relation, maps[relation.dst].offsets[server : server + 2])
             file = layout.edge_features_file(folder, relation)
-            feature_bytes += _copy_rows(graph.edge_features(relation), edges, file, progress)
+            feature_bytes += write_rows(graph.edge_features(relation), edges, file, progress)
     write_manifest(folder, server, next(iter(maps.values())).offsets.size - 1, tables)
     return feature_bytes
 
@@ -203,8 +205,8 @@ def _edges_of(work: Path, relation: Relation, rows: NDArray[np.int64]) -> NDArra
     return edge_ids
 
 
-def _copy_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress) -> int:
-    """Write ``table[rows]`` in chunks; returns its bytes."""
+def write_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress) -> int:
+    """Write ``table[rows]`` in chunks; returns its bytes, by which progress advances."""
     out = create_array(file, table.dtype, (rows.size, *table.shape[1:]))
     row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:]))
     step = max(1, _BYTES_AT_ONCE // max(1, row_bytes))
@@ -216,7 +218,7 @@ def _copy_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progres
     return int(rows.size) * row_bytes
 
 
-def _spec(
+def table_spec(
     kind: str,
     node_type: str,
     file: Path,
@@ -225,6 +227,7 @@ def _spec(
     count: int,
     table: NDArray[Any],
 ) -> TableSpec:
+    """The entry in ``shard.json`` of a table whose first row is of id ``first_id``."""
     return TableSpec(
         kind=kind,
         type=node_type,

@@ -62,6 +62,7 @@ def settle_engine(
     batches: Sequence[GlobalBatch],
     make_engine: Callable[[Config], Engine],
     say: Callable[[str], None],
+    only: tuple[str, str] | None = None,
 ) -> Config:
     """The configuration with an engine instead of "auto"; every rank calls it.
 
@@ -70,6 +71,7 @@ def settle_engine(
     batches: the first ones of epoch 0, one at least; the second is timed, if there is one.
     make_engine: an engine with a model, an optimiser and a log of its own.
     say: told the reason.
+    only: the one engine that fits how the graph was divided, and the reason; None = several do.
 
     Raises
     ------
@@ -81,6 +83,8 @@ def settle_engine(
         return with_engine(config, _read_engine(run_dir))
     if config.train.replay:
         choice = Choice(replayed_engine(config), "replayed")
+    elif only is not None:
+        choice = Choice(*only)
     elif cluster.world == 1:
         choice = Choice(ALONE, "a single rank sends nothing")
     else:

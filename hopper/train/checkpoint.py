@@ -129,7 +129,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     values = config.model_dump()
     identity = {
         f"{section}.{key}": value
-        for section in ("model", "sampler", "train", "hop", "cooperative", "learnable")
+        for section in ("model", "sampler", "train", "hop", "cooperative", "raf", "learnable")
         for key, value in values[section].items()
         if not (section == "train" and key in free)
     }

@@ -35,7 +35,7 @@ from hopper.partition import PartitionedGraph
 _CHUNK_BYTES = 256 << 20
 # Roots of one pass where whole k-hop neighbourhoods are needed.
 ROOTS_PER_PASS = 256
-_ROWS_PER_PASS = 200_000
+ROWS_PER_PASS = 200_000
 
 
 class Evaluator(ABC):
@@ -96,6 +96,18 @@ class Evaluator(ABC):
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """This rank's share of a split: [n] int64 global ids and [n, classes]."""
 
+    def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
+        stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
+        return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
+
+    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+        rows = torch.from_numpy(self._rows.gather("features", node_type, ids))
+        return rows.to(self._cluster.device).to(self._dtype)
+
+
+class NeighbourhoodEvaluator(Evaluator):
+    """Can score a node from its whole neighbourhood; parameters as those of its base."""
+
     def _by_neighbourhoods(
         self, mine: NDArray[np.int64], sampler: NeighborSampler, model: torch.nn.Module
     ) -> Tensor:
@@ -109,7 +121,7 @@ class Evaluator(ABC):
             chunk = todo.pop(0)
             subgraph = sampler.sample(chunk, 0, 0)
             rows = sum(nodes.size for nodes in subgraph.nodes.values())
-            if rows > _ROWS_PER_PASS and chunk.size > 1:
+            if rows > ROWS_PER_PASS and chunk.size > 1:
                 todo = [*np.array_split(chunk, 2), *todo]
             else:
                 outputs.append(self._of_subgraph(model, subgraph).cpu())
@@ -119,16 +131,8 @@ class Evaluator(ABC):
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
         """[roots, classes]: a model's logits of a subgraph's roots."""
 
-    def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
-        stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
-        return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
 
-    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
-        rows = torch.from_numpy(self._rows.gather("features", node_type, ids))
-        return rows.to(self._cluster.device).to(self._dtype)
-
-
-class LayerWiseEvaluator(Evaluator):
+class LayerWiseEvaluator(NeighbourhoodEvaluator):
     """Scores on graphs of one node type and one relation; parameters as those of its base."""
 
     @cached_property

@@ -18,7 +18,13 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_ranks, check_request, make_model, make_schedule
+from hopper.engines.assemble import (
+    check_division,
+    check_ranks,
+    check_request,
+    make_model,
+    make_schedule,
+)
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
 from hopper.partition import PartitionedGraph
@@ -84,6 +90,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     graph = PartitionedGraph.open(config.data.partitioned)
     ranks = graph.book.servers * config.cluster.ranks_per_server
     check_request(config, graph.schema)
+    check_division(config, graph)
     check_ranks(config, ranks)
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -15,6 +16,7 @@ from hopper.engines import ENGINE_CLASSES, Engine, TrainState
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import (
     DTYPES,
+    check_division,
     check_ranks,
     check_request,
     learnable_types,
@@ -35,8 +37,9 @@ from hopper.run_log import RunLog
 from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import LayerWiseEvaluator
+from hopper.train.evaluate import Evaluator, LayerWiseEvaluator
 from hopper.train.loop import Trainer
+from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 
@@ -59,6 +62,7 @@ def run_rank(config: Config) -> None:
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
+    check_division(config, graph)
     device = choose_device(config.train.device)
     limits = config.cluster
     cluster = Cluster.join(
@@ -73,7 +77,7 @@ def run_rank(config: Config) -> None:
                 f"cluster.ranks_per_server = {limits.ranks_per_server} start "
                 f"{graph.book.servers * limits.ranks_per_server} ranks, not {cluster.world}"
             )
-        if graph.book.servers > 1:
+        if graph.book.servers > 1 and not graph.holdings:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
         rows = PartitionedRows(graph, cluster.server, remote)
@@ -100,8 +104,9 @@ def make_trainer(
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
-    kind = TypedEvaluator if config.model.typed else LayerWiseEvaluator
-    evaluator = kind(graph, cluster, rows, objective, dtype, config.model.layers)
+    evaluator = _evaluator_class(config, graph)(
+        graph, cluster, rows, objective, dtype, config.model.layers
+    )
     log = RunLog(spans, append=config.train.resume)
     if is_trials(config):
         state = _trials_state(config, graph, cluster, rows, log)
@@ -111,6 +116,12 @@ def make_trainer(
     evaluator.learnable = engine.state.learnable
     schedule = make_schedule(config, graph, cluster.world)
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+
+
+def _evaluator_class(config: Config, graph: PartitionedGraph) -> Callable[..., Evaluator]:
+    if graph.holdings:
+        return RelationEvaluator
+    return TypedEvaluator if config.model.typed else LayerWiseEvaluator
 
 
 def _settled(
@@ -124,6 +135,7 @@ def _settled(
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
         lambda own: _make_engine(own, graph, cluster, rows, RunLog(None)),
         RunConsole(cluster.rank == 0, "").say,
+        ("raf", "the graph is divided by relation") if graph.holdings else None,
     )
     rows.take_rows()
     return settled
@@ -200,7 +212,7 @@ def _group_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog
 ) -> GroupTrainer:
     micro_batch = config.train.micro_batch or 4 * config.train.batch_size
-    return make_group_trainer(config, graph, log, micro_batch, cluster.device)
+    return make_group_trainer(config, graph, log, micro_batch, cluster.device, cluster.server)
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:

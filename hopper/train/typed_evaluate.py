@@ -15,10 +15,10 @@ from torch import Tensor
 from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.train.evaluate import ROOTS_PER_PASS, Evaluator
+from hopper.train.evaluate import ROOTS_PER_PASS, NeighbourhoodEvaluator
 
 
-class TypedEvaluator(Evaluator):
+class TypedEvaluator(NeighbourhoodEvaluator):
     """Scores on graphs of several node types; parameters as those of its base."""
 
     _learned: FetchedRows | None = None

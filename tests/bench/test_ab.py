@@ -24,7 +24,7 @@ from hopper.bench.ab import (
     run_ab,
 )
 from hopper.bench.contender import Contender, parse_contenders
-from hopper.bench.parity import GRADIENT_LIMITS
+from hopper.bench.parity import GRADIENT_LIMITS, LOSS_LIMITS
 from hopper.bench.picture import PICTURE_FILE
 from hopper.bench.results import RESULTS_FILE, run_entry, write_results
 from hopper.bench.statistics import figures
@@ -174,7 +174,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
         parity = check_parity(plan)
     finally:
         path.write_bytes(whole)
-    outcome = conclude(plan, parity, entries, summaries)
+    outcome = conclude(plan, parity, entries, summaries, print)
     assert len(outcome.problems) == 1
     assert "hop: gradients differ by" in outcome.problems[0]
     text = _printed(outcome.results, outcome.problems)
@@ -184,7 +184,7 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     shown = written["parity"]["max_relative_gradient_difference"]["hop"]
     assert shown == "nan" if math.isnan(factor) else shown > 1e-3
     # Nothing else was wrong.
-    sound = conclude(plan, check_parity(plan), entries, summaries)
+    sound = conclude(plan, check_parity(plan), entries, summaries, print)
     assert sound.problems == []
     assert "refused" not in _printed(sound.results, [])
 
@@ -207,6 +207,25 @@ def test_rounding_beyond_the_limit_is_settled_in_float64(
     assert len(outcome.results["runs"]) == 1
 
 
+def test_losses_beyond_the_limit_are_settled_in_float64(
+    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOSS_LIMITS, "float32", 1e-14)
+    told: list[str] = []
+    plan = make_plan(tiny_config, ["model_centric", "zero_hop"], tmp_path / "out", rounds=1)
+    outcome = run_ab(plan, told.append, lambda _: None)
+    assert outcome.problems == []
+    parity = outcome.results["parity"]
+    assert parity["max_relative_loss_difference"]["zero_hop"] > 1e-14
+    assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
+    assert any("zero_hop, all epochs in float64" in line for line in told)
+    assert len(outcome.results["runs"]) == 2
+    # What float64 does not explain stands.
+    monkeypatch.setitem(LOSS_LIMITS, "float64", -1.0)
+    (problem, *_) = [text for each in outcome.parity for text in each.problems]
+    assert "limit -1 in float64" in problem
+
+
 def test_an_engine_that_rounds_is_compared_and_named(tiny_config: Config, tmp_path: Path) -> None:
     label = "cooperative:wire=bfloat16"
     plan = make_plan(tiny_config, ["zero_hop", label], tmp_path / "out", rounds=1)
@@ -224,6 +243,6 @@ def test_a_loss_that_leaves_the_others_is_found(
     plan, entries, summaries = again
     parity = check_parity(plan)
     summaries[2]["epochs"][1]["iteration_losses"][0] *= 1.001
-    outcome = conclude(plan, parity, entries, summaries)
+    outcome = conclude(plan, parity, entries, summaries, print)
     assert len(outcome.problems) == 1
     assert "zero_hop: losses differ by 0.001" in outcome.problems[0]

@@ -1,8 +1,4 @@
-"""One gradient on typed graphs: every engine that moves rows against one process.
-
-Relation names repeat between type pairs, one relation and one type are empty, and features have
-another width in every type.
-"""
+"""One gradient on typed graphs: every engine that moves rows against one process."""
 
 from __future__ import annotations
 
@@ -21,42 +17,22 @@ from hopper.config import Config, make_config
 from hopper.engines.assemble import check_request, make_model
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import OPTIMIZERS, first_rows
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partition import PartitionedGraph, partition_graph
 
+from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES, make_graph
+
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
-COUNTS = {"author": 60, "field": 9, "nobody": 0, "paper": 120}
-WIDTHS = {"author": 5, "field": 3, "nobody": 2, "paper": 7}
-# Rows of the others are learned.
-WITH_FEATURES = ("paper", "nobody")
-EDGES = {
-    Relation("author", "to", "paper"): 300,
-    Relation("paper", "to", "author"): 200,
-    Relation("paper", "to", "paper"): 400,
-    Relation("field", "to", "paper"): 150,
-    Relation("paper", "has", "field"): 150,
-    Relation("author", "likes", "field"): 0,
-    Relation("nobody", "to", "paper"): 0,
-}
 ENGINES: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "locality": {"train": {"engine": "locality"}},
     "hop": {"train": {"engine": "hop"}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
-}
-LEARNABLE: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.05, "dim": 6}
-MODELS: dict[str, dict[str, Any]] = {
-    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
-    "rgcn of bases": {"name": "rgcn", "layers": 2, "hidden": 8, "bases": 2},
-    "rgcn in blocks": {"name": "rgcn", "layers": 3, "hidden": 8, "diagonal_blocks": 4},
-    "rgat": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
-    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
-    "hgt, one layer": {"name": "hgt", "layers": 1, "hidden": 8, "heads": 2},
 }
 
 
@@ -69,35 +45,6 @@ def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """The same with two types that have no features."""
     return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
-
-
-def make_graph(out: Path, with_features: tuple[str, ...]) -> GraphDirectory:
-    generator = np.random.default_rng(3)
-    schema = GraphSchema(
-        name="typed",
-        node_types={
-            name: NodeType(count, WIDTHS[name], "float32")
-            if name in with_features
-            else NodeType(count)
-            for name, count in COUNTS.items()
-        },
-        relations={relation: EdgeType(count) for relation, count in EDGES.items()},
-        target="paper",
-        labels={"paper": Labels("class", 4)},
-        splits={"train": 50, "val": 20, "test": 20},
-    )
-    with GraphWriter(out, schema) as writer:
-        for relation, count in EDGES.items():
-            src = generator.integers(0, max(1, COUNTS[relation.src]), count)
-            dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
-            writer.topology(relation, src, dst)
-        for name in with_features:
-            writer.features(name)[:] = generator.standard_normal((COUNTS[name], WIDTHS[name]))
-        writer.labels("paper", generator.integers(0, 4, COUNTS["paper"]))
-        order = generator.permutation(COUNTS["paper"])
-        for split, first in (("train", 0), ("val", 50), ("test", 70)):
-            writer.split(split, np.sort(order[first : first + schema.splits[split]]))
-    return GraphDirectory.open(out)
 
 
 def case_config(

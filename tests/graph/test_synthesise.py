@@ -165,7 +165,8 @@ def test_the_smallest_scale_works(name: str, tmp_path: Path) -> None:
 
 def test_an_unknown_preset_is_refused_with_the_list(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match=r"expected one of arxiv-like, .*it-like, scattered, given 'cora'"
+        RequestError,
+        match=r"expected one of arxiv-like, .*it-like, scattered, mag-like, .*given 'cora'",
     ):
         make("cora", tmp_path / "g")
 

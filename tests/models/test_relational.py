@@ -251,9 +251,7 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
         "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
     )
     (hop,), _ = whole(1)
-    masks = {
-        name: model._dropped(0, hop, name, torch.ones(hop.sources[name], 64)) for name in COUNTS
-    }
+    masks = model.drop_all(0, hop, {name: torch.ones(hop.sources[name], 64) for name in COUNTS})
     papers = dict(zip(hop.original["paper"].tolist(), masks["paper"], strict=True))
     authors = dict(zip(hop.original["author"].tolist(), masks["author"], strict=True))
     assert not torch.equal(papers[0], authors[0])

@@ -53,7 +53,7 @@ def test_the_table_names_every_measure(
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--method", "meta"], "error: partition method 'meta' is not built yet"),
+        (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
         (["--memory-limit", "1M"], "are allowed by --memory-limit"),
         (["--memory-limit", "lots"], "error: size: expected a number and a unit"),
         (["--locality-fanouts", "10,x"], "error: --locality-fanouts: expected positive numbers"),

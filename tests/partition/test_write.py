@@ -22,7 +22,11 @@ MakeGraph = Callable[..., GraphDirectory]
 @pytest.mark.parametrize(
     ("servers", "method", "text"),
     [
-        (2, "meta", "method 'meta' is not built yet; use one of: metis, stream, random"),
+        (
+            2,
+            "meta",
+            "unknown partition method 'meta'; expected one of: metis, stream, random, which",
+        ),
         (
             2,
             "spectral",

@@ -70,6 +70,7 @@ def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
         "gradient": found["max_relative_gradient_difference"].get(label),
         "gradient_in_float64": again and again["difference"],
         "loss": found["max_relative_loss_difference"].get(label),
+        "loss_in_float64": found.get("losses_in_float64", {}).get(label),
     }
 
 

@@ -54,15 +54,18 @@ def parity_table(result: Result) -> Table:
     for role in roles:
         own = [cell["parity"][role] for cell in result["cells"]]
         exact = all(cell["sides"][role]["exact"] for cell in result["cells"])
-        worst = [_worst(each[measure] for each in own) for measure in ("gradient", "loss")]
-        again = [found for each in own if (found := each["gradient_in_float64"]) is not None]
-        worst.insert(1, _worst(again) if again else "")
+        worst = []
+        for measure in ("gradient", "loss"):
+            worst.append(_worst(each[measure] for each in own))
+            again = [found for each in own if (found := each[f"{measure}_in_float64"]) is not None]
+            worst.append(_worst(again) if again else "")
         rows.append([role if exact else f"{role} (approximate)", *worst])
     note = (
         "Largest relative difference over all cells to one process on the same roots and draws; "
         "measured again in float64 where that of float32 is above its limit."
     )
-    return Table("Parity", ("side", "gradients", "again in float64", "losses"), rows, note)
+    headings = ("side", "gradients", "again in float64", "losses", "again in float64")
+    return Table("Parity", headings, rows, note)
 
 
 def bytes_table(result: Result) -> Table:

@@ -25,7 +25,9 @@ class Findings:
     problems: why no speed-up may be told; empty where all exact engines computed the same.
     wrong_gradients: what is wrong, in words, of those that do not pass.
     rounding: those that round on purpose, and only have to be near.
-    in_float64: what float64 says of gradients that float32 could not judge.
+    wrong_losses: those whose losses do not pass.
+    in_float64, losses_in_float64: what float64 says of gradients and losses that float32 could not
+        judge.
     ratios: by baseline and name, how many times faster; without the baseline itself.
     unpaired: sentences on comparisons that cannot be made.
     """
@@ -36,6 +38,8 @@ class Findings:
     wrong_gradients: Mapping[str, str]
     rounding: frozenset[str]
     in_float64: Mapping[str, InFloat64]
+    wrong_losses: frozenset[str]
+    losses_in_float64: Mapping[str, float]
     losses: Mapping[str, float | None]
     gradient_limit: float
     loss_limit: float
@@ -67,6 +71,7 @@ def find(source: Source) -> Findings:
         for name, again in parity.in_float64.items()
     }
     wrong: dict[str, str] = {}
+    wrong_losses: set[str] = set()
     problems: list[str] = []
     for name in source.names:
         gradient, loss = gradients[name], losses[name]
@@ -75,7 +80,9 @@ def find(source: Source) -> Findings:
             words = judge_gradient(gradient, dtype, in_float64.get(name), judged)
             wrong |= {name: words} if words else {}
             problems += [f"{name}: {words}"] if words else []
-        if loss is not None and (words := judge_losses(loss, dtype, judged)):
+        losses_again = parity.losses_in_float64.get(name)
+        if loss is not None and (words := judge_losses(loss, dtype, losses_again, judged)):
+            wrong_losses.add(name)
             problems.append(f"{name}: {words}")
         # An approximate engine is exact on batches of its own, where that was checked.
         if name not in approximate:
@@ -95,6 +102,8 @@ def find(source: Source) -> Findings:
         rounding=rounding,
         losses=losses,
         in_float64=in_float64,
+        wrong_losses=frozenset(wrong_losses),
+        losses_in_float64=parity.losses_in_float64,
         gradient_limit=GRADIENT_LIMITS[dtype],
         loss_limit=LOSS_LIMITS[dtype],
         problems=tuple(problems),

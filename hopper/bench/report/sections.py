@@ -247,7 +247,7 @@ def _parity(source: Source, found: Findings) -> Child:
         is_exact = name not in found.approximate
         sound = (
             name not in found.wrong_gradients,
-            (loss := found.losses[name]) is not None and loss <= found.loss_limit,
+            (loss := found.losses[name]) is not None and name not in found.wrong_losses,
         )
         cells = [
             Cell(
@@ -259,7 +259,9 @@ def _parity(source: Source, found: Findings) -> Child:
         again = found.in_float64.get(name)
         what = "exact" if is_exact else "approximate"
         if again is not None:
-            what += f"; in float64 {units.difference(again.difference)}"
+            what += f"; gradients in float64 {units.difference(again.difference)}"
+        if name in found.losses_in_float64:
+            what += f"; losses in float64 {units.difference(found.losses_in_float64[name])}"
         rows.append([name, *cells, what])
     reference = source.results.parity.reference
     return figure(

@@ -97,13 +97,15 @@ class Again(_Read):
 class Parity(_Read):
     """How far each engine's gradients and losses are from the reference's.
 
-    in_float64: of those that float32 could not judge. not_judged: those that round on purpose.
+    in_float64, losses_in_float64: of those that float32 could not judge.
+    not_judged: those that round on purpose.
     """
 
     reference: str = ""
     max_relative_gradient_difference: dict[str, float] = {}
     in_float64: dict[str, Again] = {}
     max_relative_loss_difference: dict[str, float] = {}
+    losses_in_float64: dict[str, float] = {}
     not_judged: list[str] = []
 
 

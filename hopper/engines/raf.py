@@ -1,0 +1,85 @@
+"""Relation-aggregation-first training: relations are aggregated where they are stored (Heta).
+
+The graph is divided by relation (``hopper partition --method meta``). What crosses a link is
+partial aggregations of the roots and their gradients; input features never do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.hetero.relation_first import RelationFirst, nodes_below, nodes_read
+from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.relational import HGNN
+
+
+class RelationAggregationFirst(Engine):
+    """Each rank aggregates its server's relations for its part of the global batch, and finishes an
+    equal part of the roots."""
+
+    name = "raf"
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__(state)
+        graph, model = state.rows.graph, state.packed.module
+        assert isinstance(model, HGNN)
+        shares = RootShares(
+            graph.holdings,
+            state.cluster.ranks_per_server,
+            designated=state.config.raf.reduce == "designated",
+        )
+        self.forward = RelationFirst(state.cluster, state.log, model, shares)
+        self._target = graph.schema.target_type()
+        self._originals = graph.original_ids(self._target)
+        sampler = state.trainer.sampler
+        # Roots whose rows a layer does not need are not drawn for.
+        sampler.drawn_first = dict.fromkeys(sampler.drawn_as, self.forward.root_layers)
+
+    def train_step(self, batch: GlobalBatch) -> StepReport:
+        """See :class:`Engine`."""
+        state, trainer = self.state, self.state.trainer
+        state.packed.clear()
+        with state.log.stage("sample") as fields:
+            plan = self.forward.plan(batch.size)
+            fields["roots"] = int(plan.mine.size)
+            subgraph = trainer.sampler.sample(batch.roots[plan.mine], batch.epoch, batch.iteration)
+        roots = batch.roots[plan.rows]
+        self._fetch_learnable(subgraph, roots, batch)
+        with state.log.stage("gather", operation="own rows"):
+            x = {
+                name: trainer.input_rows_of(state.rows, name, nodes)
+                for name, nodes in nodes_below(subgraph).items()
+            }
+            x_roots = trainer.input_rows_of(state.rows, self._target, roots)
+            labels = self._labels(batch, plan)
+        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+        with state.log.stage("compute", roots=int(plan.finishing.size)):
+            logits, tie = self.forward.logits(
+                plan, subgraph, x, x_roots, self._originals[roots], where
+            )
+            loss = trainer.objective.loss_sum(logits, labels) / batch.size
+            with state.log.stage("compute", operation="backward"):
+                (loss + tie).backward()
+            state.packed.loss += loss.detach()
+        return self.synchronise_and_update(batch)
+
+    def _labels(self, batch: GlobalBatch, plan: RootPlan) -> Tensor:
+        trainer = self.state.trainer
+        ids = batch.roots[plan.finishing]
+        stored = trainer.read_rows_of(self.state.rows, "labels", self._target, ids)
+        return trainer.objective.shaped(stored)
+
+    def _fetch_learnable(
+        self, subgraph: Subgraph, roots: NDArray[np.int64], batch: GlobalBatch
+    ) -> None:
+        """Read the learnable rows of an iteration, if there are any; collective."""
+        learnable = self.state.learnable
+        if learnable is not None:
+            wanted = nodes_read(subgraph, self._target, roots)
+            mine = {name: wanted[name] for name in learnable.types if name in wanted}
+            self.fetch_learnable_rows(mine, batch)

@@ -1,0 +1,228 @@
+"""Relation-aggregation-first computation (Heta, section 4, Algorithm 1).
+
+Each rank aggregates the relations that its server stores, for its part of the roots, and fetches no
+feature. What travels is one partial aggregation per root and group of servers, its gradient, and,
+for layers that read their destination, the roots' finished rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.cluster import Cluster
+from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.relational import HGNN, RelationLayer
+from hopper.partials import RowExchange
+from hopper.partition import PartitionedGraph
+from hopper.run_log import RunLog
+
+ROOTS: Final = "the roots"
+"""the roots as a node type of their own: unlike other nodes of the target type, which may be met
+deeper in a sub-metatree, a server draws for them its root relations alone"""
+
+
+def of_roots(relation: Relation) -> Relation:
+    """A root relation under the name that it has in blocks, where it ends in the roots."""
+    return Relation(relation.src, relation.rel, ROOTS)
+
+
+def make_rooted_sampler(
+    kind: type[NeighborSampler],
+    graph: PartitionedGraph,
+    server: int,
+    fanouts: Sequence[int],
+    seed: int,
+) -> NeighborSampler:
+    """A sampler over what one server stores, which draws for :data:`ROOTS` its root relations.
+
+    Parameters
+    ----------
+    kind, fanouts, seed: as of :class:`hopper.micrograph.sample.NeighborSampler`.
+    """
+    held = graph.holdings[server]
+    topologies = {each: graph.topology(each, server) for each in held.relations}
+    topologies |= {of_roots(each): topologies[each] for each in held.roots}
+    originals = {each: graph.original_ids(each) for each in sorted(held.node_types)}
+    originals[ROOTS] = graph.original_ids(graph.schema.target_type())
+    sampler = kind(topologies, originals, ROOTS, fanouts, seed)
+    sampler.drawn_as = {of_roots(each): each for each in held.roots}
+    return sampler
+
+
+def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
+    """By type, the nodes below the roots; types without any are missing."""
+    return {each: ids for each, ids in subgraph.nodes.items() if each != ROOTS and ids.size}
+
+
+def nodes_read(
+    subgraph: Subgraph, target: str, roots: NDArray[np.int64]
+) -> dict[str, list[NDArray[np.int64]]]:
+    """By type, in groups, the nodes whose input rows a pass reads: those below the roots, and
+    roots."""
+    found = {each: [ids] for each, ids in nodes_below(subgraph).items()}
+    found.setdefault(target, []).append(roots)
+    return found
+
+
+class RelationFirst:
+    """One rank's forward pass, together with the others.
+
+    Parameters
+    ----------
+    model: on every rank the same.
+    """
+
+    def __init__(self, cluster: Cluster, log: RunLog, model: HGNN, shares: RootShares) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._model = model
+        self._shares = shares
+        self._group = shares.group_of(cluster.rank)
+        self.root_layers = model.root_layers()
+        """how many layers, the last ones, make rows of the roots"""
+        chain = list(model.layers)[-self.root_layers :]
+        self._reads = any(_aggregations_read(layer, model.target) for layer in chain)
+
+    def plan(self, count: int) -> RootPlan:
+        """This rank's part of a batch of ``count`` roots."""
+        return self._shares.plan(
+            self._cluster.rank, count, reads=self._reads, device=self._cluster.device
+        )
+
+    def logits(
+        self,
+        plan: RootPlan,
+        subgraph: Subgraph,
+        x: Mapping[str, Tensor],
+        x_roots: Tensor,
+        original: NDArray[np.int64],
+        where: str,
+    ) -> tuple[Tensor, Tensor]:
+        """[f, out]: of the roots that this rank finishes; and a zero that a loss has to add.
+
+        The zero depends on all that was received: the gradients' way back is an exchange, which no
+        rank may leave out.
+
+        Parameters
+        ----------
+        subgraph: of ``plan.mine``, as :func:`make_rooted_sampler` samples it.
+        x: by type, input rows of the subgraph's nodes.
+        x_roots: [k, in], those of ``plan.rows``.
+        original: [k] their original ids.
+        """
+        model, target = self._model, self._model.target
+        hops = subgraph.typed_blocks(self._cluster.device)
+        nodes = Block.of_nodes(
+            target, torch.from_numpy(original).to(self._cluster.device), subgraph.iteration_key
+        )
+        first = hops[0].sources
+        h = {
+            each: model.first_rows(each, x.get(each), first[each])
+            for each in model.types
+            if each in first
+        }
+        own = model.first_rows(target, x_roots, len(original))
+        tie = own.new_zeros(())
+        skipped = len(hops) - self.root_layers
+        for index, (layer, hop) in enumerate(zip(model.layers, hops, strict=True)):
+            assert isinstance(layer, RelationLayer)
+            h = model.drop_all(index, hop, h)
+            is_last = index + 1 == len(hops)
+            if index >= skipped:
+                own = model.drop(index, nodes, own)
+                at = f"{where}, layer {index}"
+                combined, received = self._combined(layer, hop, h, own, plan, at)
+                tie = tie + received
+                own = layer.update(target)(own.index_select(0, plan.finishing_in_rows), combined)
+                if self._reads and not is_last:
+                    own, received = self._handed_out(own, plan, at)
+                    tie = tie + received
+            if not is_last:
+                h = self._inner(layer, hop, h)
+        logits: Tensor = model.head(own)
+        return logits, tie
+
+    def _inner(
+        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """New rows of the nodes below the roots, of the types that this server stores."""
+        with self._log.stage("compute", operation="below the roots"):
+            return layer(hop, h, [each for each in layer.types if each in h])
+
+    def _combined(
+        self,
+        layer: RelationLayer,
+        hop: TypedBlocks,
+        h: Mapping[str, Tensor],
+        own: Tensor,
+        plan: RootPlan,
+        where: str,
+    ) -> tuple[Tensor, Tensor]:
+        """[f, ...]: AGG_all over all servers' partials of the roots that this rank finishes."""
+        apart = layer.combination.algebra == "other"
+        with self._log.stage("compute", operation="root relations"):
+            if plan.mine_in_rows is None:
+                h_dst = own.new_empty(len(plan.mine), 0)
+            else:
+                h_dst = own.index_select(0, plan.mine_in_rows)
+            partials = [
+                layer.partial(each, hop.blocks[of_roots(each)], h[each.src], h_dst)
+                for each in self._shares.relations[self._group]
+            ]
+            merged = self._side_by_side(partials) if apart else layer.combination.merge(partials)
+            sent = merged.index_select(0, plan.partials.chosen)
+        received = self._exchange(
+            sent, plan.partials.lengths, plan.partials.counts, f"exchanging partials, {where}"
+        )
+        with self._log.stage("compute", operation="combine"):
+            groups = [received.index_select(0, order) for order in plan.by_group]
+            if apart:
+                groups = self._in_order(groups)
+            return layer.combination(groups), received[:0].sum()
+
+    def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:
+        """[m, relations, ...]: as many as the group with the most relations has."""
+        most = max(len(relations) for relations in self._shares.relations)
+        return torch.stack(
+            [*partials, *[torch.zeros_like(partials[0])] * (most - len(partials))], 1
+        )
+
+    def _in_order(self, groups: Sequence[Tensor]) -> list[Tensor]:
+        """Every relation's partials, in canonical order, from those of groups side by side."""
+        found = {
+            relation: rows[:, place]
+            for relations, rows in zip(self._shares.relations, groups, strict=True)
+            for place, relation in enumerate(relations)
+        }
+        return [found[each] for each in sorted(found)]
+
+    def _handed_out(self, finished: Tensor, plan: RootPlan, where: str) -> tuple[Tensor, Tensor]:
+        """[k, ...]: finished rows, from whoever finished them."""
+        route = plan.finished
+        sent = finished.index_select(0, route.chosen)
+        received = self._exchange(
+            sent, route.lengths, route.counts, f"handing out finished rows, {where}"
+        )
+        return received.index_select(0, plan.rows_in), received[:0].sum()
+
+    def _exchange(
+        self, sent: Tensor, lengths: Sequence[int], counts: Sequence[int], operation: str
+    ) -> Tensor:
+        return RowExchange(self._cluster, self._log, sent, lengths, counts, operation).finish()
+
+
+def _aggregations_read(layer: object, target: str) -> bool:
+    assert isinstance(layer, RelationLayer)
+    return any(
+        layer.aggregation(each).reads_destination for each in layer.relations if each.dst == target
+    )

@@ -1,0 +1,207 @@
+"""Write a graph divided by relation: each server's folder is all that it needs (Heta, section 5).
+
+Nodes keep their original ids. A server stores every node of the types that its sub-metatrees read,
+and their relations whole; files are copied piece by piece, so memory does not grow with the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cache_server.shard import TableSpec, write_manifest
+from hopper.errors import RequestError
+from hopper.graph import layout
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.meta_partition import MetaPartition, Share, divide
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import make_metatree
+from hopper.partition import PartitionedGraph
+from hopper.partition.describe import write_description
+from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION, server_folder
+from hopper.partition.phases import Phases, Progress
+from hopper.partition.training import training_roots
+from hopper.partition.write import copy_shared, table_spec, unpublished, write_rows
+
+_BYTES_AT_ONCE: Final = 16 << 20
+
+
+def partition_by_relation(
+    graph: GraphDirectory,
+    out: Path | str,
+    servers: int,
+    layers: int,
+    target: str | None = None,
+    *,
+    progress: Progress | None = None,
+) -> PartitionedGraph:
+    """Divide whole relations over servers and write the partitioned directory.
+
+    Parameters
+    ----------
+    out: destination; must not exist, or be an empty directory. It appears when it is complete.
+    layers: hops that models trained on it read at most.
+    target: the type of the roots; None = the graph's.
+
+    Raises
+    ------
+    RequestError: an impossible request, too little disk space, an occupied destination.
+    GraphError: the graph directory is damaged.
+    """
+    out, schema = Path(out), graph.schema
+    target = _checked_target(schema, target)
+    metagraph = make_metagraph(schema)
+    partition = divide(metagraph, make_metatree(metagraph, target, layers), servers)
+    sizes = [_sizes(graph, share) for share in partition.shares]
+    phases = Phases(progress)
+    with unpublished(out, sum(features + edges for features, edges in sizes)) as work:
+        copy_shared(graph, work)
+        total = sum(features + edges for features, edges in sizes)
+        with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
+            for server, share in enumerate(partition.shares):
+                _write_server(graph, work, server, servers, share, counter)
+        description = _describe(graph, partition, sizes)
+        description["seconds"] = dict(phases.seconds)
+        write_description(work, description)
+    return PartitionedGraph.open(out)
+
+
+def _checked_target(schema: GraphSchema, target: str | None) -> str:
+    if not isinstance(schema.target, str):
+        raise RequestError(
+            f"graph {schema.name!r}: the target is relation {schema.target}; expected a node type"
+        )
+    if target not in (None, schema.target):
+        raise RequestError(
+            f"--target: expected {schema.target!r}, whose splits the graph has; given {target!r}"
+        )
+    return schema.target
+
+
+def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
+    return [each for each in share.node_types if each in graph.schema.labels]
+
+
+def _with_features(graph: GraphDirectory, share: Share) -> list[str]:
+    types = graph.schema.node_types
+    return [each for each in share.node_types if types[each].feature_dim is not None]
+
+
+def _edge_tables(graph: GraphDirectory, share: Share) -> list[Relation]:
+    relations = graph.schema.relations
+    return [each for each in share.relations if relations[each].feature_dim is not None]
+
+
+def _topology_files(folder: Path, relation: Relation) -> list[Path]:
+    return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
+
+
+def _sizes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
+    """Bytes of a server's rows (features, edge features, labels) and of its topology."""
+    tables = [graph.features(each) for each in _with_features(graph, share)]
+    tables += [graph.labels(each) for each in _labelled(graph, share)]
+    tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
+    files = (file for each in share.relations for file in _topology_files(graph.path, each))
+    return sum(table.nbytes for table in tables), sum(file.stat().st_size for file in files)
+
+
+def _write_server(
+    graph: GraphDirectory, work: Path, server: int, servers: int, share: Share, progress: Progress
+) -> None:
+    folder = server_folder(work, server)
+    folder.mkdir()
+    for relation in share.relations:
+        pairs = zip(
+            _topology_files(graph.path, relation), _topology_files(folder, relation), strict=True
+        )
+        for source, file in pairs:
+            _copy(source, file, progress)
+    tables: list[TableSpec] = []
+    for node_type in _with_features(graph, share):
+        source = layout.features_file(graph.path, node_type)
+        file = layout.features_file(folder, node_type)
+        _copy(source, file, progress)
+        rows = graph.features(node_type)
+        tables.append(table_spec("features", node_type, file, folder, 0, len(rows), rows))
+    for node_type in _labelled(graph, share):
+        file = layout.labels_file(folder, node_type)
+        _copy(layout.labels_file(graph.path, node_type), file, progress)
+        labels = graph.labels(node_type)
+        tables.append(table_spec("labels", node_type, file, folder, 0, len(labels), labels))
+    for relation in _edge_tables(graph, share):
+        # In order of the topology, as in every partitioned directory.
+        edges = np.asarray(graph.topology(relation).edge_ids)
+        file = layout.edge_features_file(folder, relation)
+        write_rows(graph.edge_features(relation), edges, file, progress)
+    write_manifest(folder, server, servers, tables)
+
+
+def _copy(source: Path, target: Path, progress: Progress) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open("rb") as read, target.open("wb") as written:
+        while piece := read.read(_BYTES_AT_ONCE):
+            written.write(piece)
+            progress.advance(len(piece))
+
+
+def _describe(
+    graph: GraphDirectory, partition: MetaPartition, sizes: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """The content of partition.json, without times."""
+    schema, shares = graph.schema, partition.shares
+    servers, target = len(shares), partition.tree.target
+    nodes = np.array([share.nodes for share in shares])
+    edges = np.array([share.edges for share in shares])
+    roots = int(training_roots(graph).sum())
+    # Every server aggregates its relations for all roots, and finishes its part of them.
+    train = [
+        roots * (server + 1) // servers - roots * server // servers for server in range(servers)
+    ]
+    return {
+        "schema": PARTITION_SCHEMA_VERSION,
+        "graph": schema.name,
+        "method": "meta",
+        "backend": "hopper",
+        "servers": servers,
+        "seed": 0,
+        "seed_used": False,
+        "offsets": {
+            name: _offsets(schema, partition, name, target) for name in schema.node_types
+        },
+        # A relation is whole wherever it is.
+        "edge_cut": 0.0,
+        "balance": {
+            name: round(float(values.max() / max(1e-9, values.mean())), 6) if values.any() else 1.0
+            for name, values in (("nodes", nodes), ("edges", edges), ("train", np.array(train)))
+        },
+        "per_server": [
+            {"nodes": share.nodes, "edges": share.edges, "train": own,
+             "feature_bytes": rows, "topology_bytes": topology}
+            for share, own, (rows, topology) in zip(shares, train, sizes, strict=True)
+        ],
+        "topology": "by_relation",
+        "meta": partition.as_json(),
+    }  # fmt: skip
+
+
+def _offsets(
+    schema: GraphSchema, partition: MetaPartition, node_type: str, target: str
+) -> list[int]:
+    """Who owns which nodes: the target's are dealt evenly, another type's belong to the server
+    that stores it and follows most edges out of it; one that no server stores, to the first."""
+    count, servers = schema.node_types[node_type].count, len(partition.shares)
+    if node_type == target:
+        return [count * server // servers for server in range(servers + 1)]
+    followed = [
+        sum(schema.relations[each].count for each in share.relations if each.src == node_type)
+        if node_type in share.node_types
+        else -1
+        for share in partition.shares
+    ]
+    owner = followed.index(max(followed))
+    return list(accumulate((count * (server == owner) for server in range(servers)), initial=0))

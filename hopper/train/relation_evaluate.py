@@ -1,0 +1,92 @@
+"""Scores on graphs that are divided by relation: every scored node's whole neighbourhood, each part
+aggregated where it is stored.
+
+No sampling, no dropout. All ranks score some nodes together; no feature crosses a link.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.hetero.relation_first import (
+    RelationFirst,
+    make_rooted_sampler,
+    nodes_below,
+    nodes_read,
+)
+from hopper.hetero.root_shares import RootShares
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.relational import HGNN
+from hopper.run_log import RunLog
+from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator
+
+
+class RelationEvaluator(Evaluator):
+    """Scores together with the other ranks; parameters as those of its base."""
+
+    @cached_property
+    def _sampler(self) -> NeighborSampler:
+        hops = [-1] * self._layers
+        return make_rooted_sampler(NeighborSampler, self._graph, self._cluster.server, hops, seed=0)
+
+    @cached_property
+    def _shares(self) -> RootShares:
+        return RootShares(self._graph.holdings, self._cluster.ranks_per_server)
+
+    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
+        """See :class:`Evaluator`."""
+        assert isinstance(model, HGNN)
+        forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
+        self._sampler.drawn_first = dict.fromkeys(self._sampler.drawn_as, forward.root_layers)
+        scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
+        size = ROOTS_PER_PASS * self._cluster.world
+        todo = [scored[start : start + size] for start in range(0, scored.size, size)]
+        ids = [np.empty(0, np.int64)]
+        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        while todo:
+            chunk = todo.pop(0)
+            plan = forward.plan(chunk.size)
+            subgraph = self._sampler.sample(chunk[plan.mine], 0, 0)
+            if chunk.size > 1 and self._is_too_large(subgraph):
+                todo = [*np.array_split(chunk, 2), *todo]
+                continue
+            x, x_roots = self._inputs_of(subgraph, chunk[plan.rows])
+            original = self._originals[chunk[plan.rows]]
+            found, _ = forward.logits(plan, subgraph, x, x_roots, original, "evaluation")
+            ids.append(chunk[plan.finishing])
+            outputs.append(found.cpu())
+        return np.concatenate(ids), torch.cat(outputs)
+
+    @property
+    def _originals(self) -> NDArray[np.int64]:
+        return self._graph.original_ids(self._target)
+
+    def _is_too_large(self, subgraph: Subgraph) -> bool:
+        """Whether any rank would read more rows than a pass should; the same answer everywhere."""
+        rows = torch.tensor([sum(nodes.size for nodes in subgraph.nodes.values())])
+        everyones = self._cluster.all_gather(rows, "control", "sizing a pass of evaluation")
+        return int(everyones.max()) > ROWS_PER_PASS
+
+    def _inputs_of(
+        self, subgraph: Subgraph, roots: NDArray[np.int64]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Input rows of a subgraph's nodes by type, and of roots; collective."""
+        learned = None
+        if self.learnable is not None:
+            wanted = nodes_read(subgraph, self._target, roots)
+            mine = {name: wanted[name] for name in self.learnable.types if name in wanted}
+            learned = self.learnable.fetch(mine, "evaluation", gradients=False)
+
+        def rows_of(node_type: str, nodes: NDArray[np.int64]) -> Tensor:
+            if learned is not None and node_type in learned:
+                return learned.of(node_type, nodes)
+            return self._inputs(node_type, nodes)
+
+        x = {each: rows_of(each, nodes) for each, nodes in nodes_below(subgraph).items()}
+        return x, rows_of(self._target, roots)

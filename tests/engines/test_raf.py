@@ -1,0 +1,130 @@
+"""Relation-aggregation-first training computes the gradient of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines.reference import Reference
+from hopper.graph import GraphDirectory
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+
+from .typed_cases import LEARNABLE, MODELS, WIDTHS, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+MORE_MODELS: dict[str, dict[str, Any]] = {
+    "rgcn without root weight": {"name": "rgcn", "layers": 2, "hidden": 8, "root_weight": False},
+    "hgt, three layers": {"name": "hgt", "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.2},
+}
+ALL_MODELS = MODELS | MORE_MODELS
+FEATURED, BARE = "features", "learnable rows"
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GraphDirectory]:
+    folder = tmp_path_factory.mktemp("typed")
+    return {
+        FEATURED: make_graph(folder / "featured", tuple(WIDTHS)),
+        BARE: make_graph(folder / "bare", WITH_FEATURES),
+    }
+
+
+def case(
+    graph: str, model: str, engine: str, folder: Path, ranks_per_server: int, number: int,
+    **train: Any,
+) -> dict[str, Any]:  # fmt: skip
+    layers = ALL_MODELS[model]["layers"]
+    parts = "by relation" if engine == "raf" else "by node"
+    return {
+        "data": {"partitioned": str(folder / f"{graph} {parts}")},
+        "model": ALL_MODELS[model],
+        "sampler": {"fanouts": [3, 2, 2][:layers]},
+        "train": {
+            "engine": engine,
+            "batch_size": 8,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "record_gradients": [0, 1],
+            "run_dir": str(folder / f"run {number}"),
+            "seed": 5,
+        }
+        | train,
+        "hop": {"merge": "off"},
+        "learnable": LEARNABLE,
+        "cluster": {"ranks_per_server": ranks_per_server},
+    }
+
+
+# Four root relations: with five and six servers some are replicated.
+@pytest.mark.parametrize(
+    ("servers", "ranks_per_server"), [(1, 1), (2, 1), (3, 1), (4, 1), (6, 1), (2, 2), (1, 2)]
+)
+def test_its_gradient_is_that_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    graphs: dict[str, GraphDirectory],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    for name, graph in graphs.items():
+        partition_by_relation(graph, tmp_path / f"{name} by relation", servers, layers=3)
+    chosen = [(name, model, {}) for name in (FEATURED, BARE) for model in ALL_MODELS]
+    # Fewer roots than ranks.
+    chosen.append((FEATURED, "hgt", {"batch_size": 1}))
+    raf = [
+        case(name, model, "raf", tmp_path, ranks_per_server, number, **train)
+        for number, (name, model, train) in enumerate(chosen)
+    ]
+    raf.append(case(FEATURED, "hgt", "raf", tmp_path, ranks_per_server, len(raf)))
+    raf[-1]["raf"] = {"reduce": "designated"}
+    raf.append(case(BARE, "rgat", "raf", tmp_path, ranks_per_server, len(raf)))
+    raf[-1]["sampler"]["kind"] = "labor"
+    world = servers * ranks_per_server
+    for values, result in zip(raf, train_cases(raf, world, tmp_path), strict=True):
+        check(values, result, world)
+
+
+def check(values: dict[str, Any], result: dict[str, Any], world: int) -> None:
+    """Gradients and losses are those of one process; no feature crossed a link."""
+    config = make_config(values)
+    graph = PartitionedGraph.open(config.data.partitioned)
+    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    parity = check_engine(str(config.model), "float64", Reference(config, graph, world), recorded)
+    assert parity.gradient_difference < 1e-10, parity
+    assert parity.loss_difference < 1e-10, parity
+    bare = [name for name, kind in graph.schema.node_types.items() if not kind.feature_dim]
+    assert result["rows"]["remote"] == 0
+    assert bare or result["bytes"]["feature"] == 0
+    assert result["bytes"]["partial"] > 0 or graph.book.servers == 1
+
+
+def test_losses_and_scores_are_those_of_other_engines(
+    graphs: dict[str, GraphDirectory],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    for name, graph in graphs.items():
+        partition_by_relation(graph, tmp_path / f"{name} by relation", 2, layers=3)
+        partition_graph(graph, tmp_path / f"{name} by node", 2, "random")
+    addresses = {name: serve_partitions(tmp_path / f"{name} by node", 2) for name in graphs}
+    chosen = [(name, model) for name in graphs for model in ("rgcn", "rgat", "hgt")]
+    cases = []
+    for engine in ("raf", "zero_hop"):
+        for name, model in chosen:
+            values = case(name, model, engine, tmp_path, 1, len(cases), epochs=3)
+            values["cluster"]["servers"] = addresses[name]
+            cases.append(values)
+    results = train_cases(cases, 2, tmp_path)
+    for raf, other in zip(results[: len(chosen)], results[len(chosen) :], strict=True):
+        assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert raf["val"] == other["val"]
+        assert len(raf["val"]) == 3

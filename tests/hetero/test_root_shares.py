@@ -1,0 +1,89 @@
+"""Every root meets every root relation once, and is finished once, however ranks are arranged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.graph.schema import Relation
+from hopper.hetero.root_shares import RootShares
+from hopper.partition.partitioned_graph import Holding
+
+A, B, C = (Relation(name, "to", "t") for name in "abc")
+CPU = torch.device("cpu")
+
+
+def holding(place: int, copies: int, *roots: Relation) -> Holding:
+    types = frozenset({"t", *(each.src for each in roots)})
+    return Holding(roots, place, copies, frozenset(roots), types)
+
+
+LAYOUTS = {
+    "one server": [holding(0, 1, A, B, C)],
+    "two": [holding(0, 1, A, C), holding(0, 1, B)],
+    "replicas": [holding(0, 2, A), holding(1, 2, A), holding(0, 1, B)],
+    "replicas of all": [
+        *(holding(place, 2, A) for place in range(2)),
+        *(holding(place, 3, B) for place in range(3)),
+    ],
+}
+
+
+@pytest.mark.parametrize("designated", [False, True])
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize("ranks_per_server", [1, 2, 3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("count", [0, 1, 7, 60])
+def test_rows_arrive_where_they_belong(
+    count: int, layout: str, ranks_per_server: int, reads: bool, designated: bool
+) -> None:
+    """Rows are (rank that sends, place): exchanged as planned, they must be the right ones."""
+    holdings = LAYOUTS[layout]
+    shares = RootShares(holdings, ranks_per_server, designated=designated)
+    world = len(holdings) * ranks_per_server
+    plans = [shares.plan(rank, count, reads=reads, device=CPU) for rank in range(world)]
+    for relation in {each for held in holdings for each in held.roots}:
+        ranks = [r for r in range(world) if relation in shares.relations[shares.group_of(r)]]
+        places = np.concatenate([plans[rank].mine for rank in ranks])
+        assert sorted(places) == list(range(count))
+    assert sorted(np.concatenate([plan.finishing for plan in plans])) == list(range(count))
+
+    def exchange(rows: list[torch.Tensor], which: str) -> list[torch.Tensor]:
+        routes = [getattr(plan, which) for plan in plans]
+        sent = [
+            part.index_select(0, route.chosen).split(route.lengths)
+            for part, route in zip(rows, routes, strict=True)
+        ]
+        for rank, route in enumerate(routes):
+            assert [len(each[rank]) for each in sent] == route.counts
+        return [torch.cat([each[rank] for each in sent]) for rank in range(world)]
+
+    own = [
+        torch.tensor([[rank, place] for place in plan.mine], dtype=torch.int64).view(-1, 2)
+        for rank, plan in enumerate(plans)
+    ]
+    for plan, received in zip(plans, exchange(own, "partials"), strict=True):
+        for group, order in enumerate(plan.by_group):
+            found = received.index_select(0, order)
+            assert found[:, 1].tolist() == plan.finishing.tolist()
+            assert all(shares.group_of(rank) == group for rank in found[:, 0].tolist())
+    finished = [torch.from_numpy(plan.finishing)[:, None] for plan in plans]
+    for plan, received in zip(plans, exchange(finished, "finished"), strict=True):
+        assert received.index_select(0, plan.rows_in)[:, 0].tolist() == plan.rows.tolist()
+        assert plan.rows[plan.finishing_in_rows.numpy()].tolist() == plan.finishing.tolist()
+        if reads:
+            assert plan.mine_in_rows is not None
+            assert plan.rows[plan.mine_in_rows.numpy()].tolist() == plan.mine.tolist()
+        else:
+            assert plan.mine_in_rows is None
+
+
+def test_work_is_shared() -> None:
+    shares = RootShares(LAYOUTS["replicas"], 2)
+    plans = [shares.plan(rank, 600, reads=True, device=CPU) for rank in range(6)]
+    assert [plan.mine.size for plan in plans] == [150, 150, 150, 150, 300, 300]
+    assert [plan.finishing.size for plan in plans] == [75, 75, 75, 75, 150, 150]
+    designated = RootShares(LAYOUTS["replicas"], 2, designated=True)
+    plans = [designated.plan(rank, 600, reads=True, device=CPU) for rank in range(6)]
+    assert [plan.finishing.size for plan in plans] == [300, 300, 0, 0, 0, 0]

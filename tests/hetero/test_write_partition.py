@@ -1,0 +1,203 @@
+"""Directories divided by relation: what every server's folder holds, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache_server.shard import Shard
+from hopper.cli import main
+from hopper.config import make_config
+from hopper.engines.assemble import check_division, check_request
+from hopper.errors import GraphError, RequestError
+from hopper.features import LocalRows
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.layout import TOPOLOGY_ARRAYS
+from hopper.graph.schema import Relation
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+
+WRITES = Relation("author", "writes", "paper")
+CITES = Relation("paper", "cites", "paper")
+WORKS = Relation("institution", "employs", "author")
+UNREAD = Relation("paper", "appears", "venue")
+COUNTS = {"author": 30, "institution": 4, "paper": 50, "venue": 3}
+EDGES = {WRITES: 80, CITES: 120, WORKS: 40, UNREAD: 50}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    generator = np.random.default_rng(1)
+    schema = GraphSchema(
+        name="papers",
+        node_types={
+            "author": NodeType(30, 5, "float32"),
+            "institution": NodeType(4),
+            "paper": NodeType(50, 3, "float16"),
+            "venue": NodeType(3, 2, "float32"),
+        },
+        relations={
+            relation: EdgeType(count, 2, "float32") if relation == WRITES else EdgeType(count)
+            for relation, count in EDGES.items()
+        },
+        target="paper",
+        labels={"paper": Labels("class", 4)},
+        splits={"train": 30},
+    )
+    out = tmp_path_factory.mktemp("papers") / "graph"
+    with GraphWriter(out, schema) as writer:
+        for relation, count in EDGES.items():
+            src = generator.integers(0, COUNTS[relation.src], count)
+            writer.topology(relation, src, generator.integers(0, COUNTS[relation.dst], count))
+        for name in ("author", "paper", "venue"):
+            rows = writer.features(name)
+            rows[:] = generator.standard_normal(rows.shape)
+        writer.edge_features(WRITES)[:] = generator.standard_normal((80, 2))
+        writer.labels("paper", generator.integers(0, 4, 50))
+        writer.split("train", np.arange(30))
+    return GraphDirectory.open(out)
+
+
+def test_a_server_stores_what_its_relations_touch(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    assert [held.roots for held in parts.holdings] == [(CITES,), (WRITES,)]
+    first, second = parts.holdings
+    assert first.relations == {CITES, WRITES}
+    assert second.relations == {WRITES, WORKS}
+    assert first.node_types == {"author", "paper"}
+    assert second.node_types == {"author", "institution", "paper"}
+    assert parts.relations == sorted([CITES, WORKS, WRITES])
+    # Original ids stay.
+    for name, count in COUNTS.items():
+        assert np.array_equal(parts.original_ids(name), np.arange(count))
+        assert np.array_equal(parts.global_ids(name), np.arange(count))
+    for server, held in enumerate(parts.holdings):
+        for relation in held.relations:
+            mine, whole = parts.topology(relation, server), graph.topology(relation)
+            for name in TOPOLOGY_ARRAYS:
+                assert np.array_equal(getattr(mine, name), getattr(whole, name))
+        rows = LocalRows(parts, server)
+        ids = np.array([49, 0, 7])
+        assert np.array_equal(rows.gather("features", "paper", ids), graph.features("paper")[ids])
+        assert np.array_equal(rows.gather("labels", "paper", ids)[:, 0], graph.labels("paper")[ids])
+        tables = Shard.open(tmp_path / "parts" / f"server-{server}").tables
+        assert set(tables) == {("features", "author"), ("features", "paper"), ("labels", "paper")}
+        edges = np.asarray(graph.topology(WRITES).edge_ids)
+        stored = parts.edge_features(WRITES, server)
+        assert stored is not None
+        assert np.array_equal(stored, graph.edge_features(WRITES)[edges])
+    # The target's nodes have an owner each; authors belong to who follows most edges out of them.
+    assert parts.book.offsets["paper"].tolist() == [0, 25, 50]
+    assert parts.book.offsets["author"].tolist() == [0, 30, 30]
+    assert parts.book.offsets["institution"].tolist() == [0, 0, 4]
+
+
+def test_what_a_server_lacks_is_named(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    with pytest.raises(GraphError, match=r"institution/employs/author: not server 0, which stores"):
+        parts.topology(WORKS, 0)
+    with pytest.raises(GraphError, match=r"paper/appears/venue: no server stores it: .* 2 hops"):
+        parts.topology(UNREAD)
+    with pytest.raises(GraphError, match="node 3 is not stored on server 0"):
+        LocalRows(parts, 0)._rows("features", "institution", np.array([3]))
+
+
+def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_by_relation(graph, tmp_path / "parts", 3, layers=2)
+    assert [(held.roots, held.place, held.copies) for held in parts.holdings] == [
+        ((CITES,), 0, 2), ((CITES,), 1, 2), ((WRITES,), 0, 1)
+    ]  # fmt: skip
+    told = json.loads((tmp_path / "parts" / "partition.json").read_text())
+    assert told["meta"]["unreachable"] == [str(UNREAD)]
+    for server, share in enumerate(told["per_server"]):
+        folder = tmp_path / "parts" / f"server-{server}"
+        files = [file for file in folder.rglob("*.npy") if file.is_file()]
+        on_disk = sum(file.stat().st_size for file in files)
+        described = share["feature_bytes"] + share["topology_bytes"]
+        # Headers of rows' files are not counted.
+        assert described <= on_disk <= described + 128 * len(files)
+
+
+def test_a_failure_leaves_nothing(graph: GraphDirectory, tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "mine").touch()
+    with pytest.raises(RequestError, match="parts"):
+        partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    with pytest.raises(RequestError, match="--target: expected 'paper', whose splits"):
+        partition_by_relation(graph, tmp_path / "other", 2, layers=2, target="author")
+    with pytest.raises(RequestError, match="servers: expected at least 1"):
+        partition_by_relation(graph, tmp_path / "other", 0, layers=2)
+    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda meta: meta.pop("servers"), "field 'meta': cannot be read: KeyError"),
+        (lambda meta: meta["servers"].pop(), "field 'meta': does not fit"),
+        (lambda meta: meta["servers"][0].update(relations=["a/b/c"]), "cannot be read"),
+        (lambda meta: meta["servers"][0].update(node_types=["nobody"]), "does not fit"),
+        (lambda meta: meta.update(target="author"), "does not fit"),
+    ],
+)
+def test_a_damaged_description_is_refused(
+    damage: object, words: str, graph: GraphDirectory, tmp_path: Path
+) -> None:
+    partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    file = tmp_path / "parts" / "partition.json"
+    told = json.loads(file.read_text())
+    assert callable(damage)
+    damage(told["meta"])
+    file.write_text(json.dumps(told))
+    with pytest.raises(GraphError, match=words):
+        PartitionedGraph.open(tmp_path / "parts")
+
+
+def test_engines_and_divisions_that_do_not_fit_are_refused(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    by_relation = partition_by_relation(graph, tmp_path / "by-relation", 2, layers=2)
+    by_node = partition_graph(graph, tmp_path / "by-node", 2, "random")
+
+    def check(parts: PartitionedGraph, engine: str, layers: int = 2, model: str = "rgcn") -> None:
+        values = {
+            "data": {"partitioned": str(parts.path)},
+            "model": {"name": model, "layers": layers},
+            "train": {"engine": engine},
+        }
+        config = make_config(values)
+        check_request(config, parts.schema)
+        check_division(config, parts)
+
+    check(by_relation, "raf")
+    check(by_relation, "raf", layers=1)
+    check(by_relation, "auto")
+    check(by_node, "zero_hop")
+    with pytest.raises(
+        RequestError, match=r"divided by node \(random\); expected .* --method meta"
+    ):
+        check(by_node, "raf")
+    with pytest.raises(RequestError, match=r"expected raf \(or auto\), given zero_hop"):
+        check(by_relation, "zero_hop")
+    with pytest.raises(RequestError, match="was divided for 2 hops; expected at most that many"):
+        check(by_relation, "raf", layers=3)
+    with pytest.raises(RequestError, match=r"train\.engine: raf aggregates by relation"):
+        check(by_relation, "raf", model="sage")
+
+
+def test_the_command_tells_who_holds_what(
+    graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["partition", str(graph.path), "--method", "meta", "--servers", "2"]
+    assert main([*words, "--out", str(tmp_path / "parts")]) == 0
+    printed = capfd.readouterr().out
+    assert "papers over 2 servers, 2 hops from paper" in printed
+    assert "a node is held by" in printed
+    assert "do not read them: paper/appears/venue" in printed
+    assert main([*words, "--layers", "1", "--json", "--out", str(tmp_path / "one")]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["meta"]["layers"] == 1
+    assert told["meta"]["unreachable"] == [str(WORKS), str(UNREAD)]
