@@ -62,10 +62,13 @@ class Model(_Section):
     bases: NonNegative = 0
     """rgcn: matrices that those of all relations are combinations of; 0 = one matrix a relation"""
     diagonal_blocks: NonNegative = 0
-    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which the last layer,
-    as wide as there are classes, always has"""
+    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which a last layer
+    that is as wide as there are classes always has"""
     root_weight: bool = True
     """rgcn: whether a node's own row of the layer before enters its new one"""
+    head: bool = False
+    """rgcn, rgat: the last layer is as wide as the others, and a linear classifier follows it (hgt
+    always has one); with many classes less is computed by relation"""
 
     @property
     def typed(self) -> bool:
@@ -77,9 +80,11 @@ class Model(_Section):
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.head and self.name not in ("rgcn", "rgat"):
+            raise ValueError(f"head: only rgcn and rgat can do with and without, not {self.name!r}")
         if not self.root_weight and self.name != "rgcn":
             raise ValueError(f"root_weight: only rgcn can do without it, not {self.name!r}")
-        if self.diagonal_blocks and self.layers == 1:
+        if self.diagonal_blocks and self.layers == 1 and not self.head:
             raise ValueError("diagonal_blocks: the only layer is the last, whose matrices are full")
         if self.bases and self.diagonal_blocks:
             raise ValueError("bases: excludes diagonal_blocks; expected one of them")

@@ -196,6 +196,8 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
         if own.name == "rgcn":
             names = ("bases", "diagonal_blocks", "root_weight")
             shared |= {name: getattr(own, name) for name in names}
+        if own.name in ("rgcn", "rgat"):
+            shared["head"] = own.head
         tree = _metatree(config, schema)
         model = build_typed_model(
             own.name,

@@ -15,7 +15,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, Layer
-from hopper.models.relational import HGNN, JointSoftmax, RelationLayer, Update
+from hopper.models.relational import HGNN, JointSoftmax, RelationLayer, Update, make_head
 from hopper.ops import destination_rows, edge_sum, segment_max, source_rows
 
 
@@ -146,7 +146,4 @@ class HGT(HGNN):
         dropout: float,
     ) -> None:
         layers = [HGTLayer(relations, types, hidden, heads=heads) for relations, types in reads]
-        head = nn.Linear(hidden, out_dim)
-        nn.init.xavier_uniform_(head.weight)
-        nn.init.zeros_(head.bias)
-        super().__init__(target, inputs, hidden, layers, head, dropout)
+        super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)

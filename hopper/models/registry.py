@@ -101,7 +101,7 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what only "rgcn" takes: bases, diagonal_blocks, root_weight.
+    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head; "rgat": head.
 
     Raises
     ------
@@ -110,8 +110,10 @@ def build_typed_model(
     """
     if name not in TYPED_MODELS:
         raise ConfigError(f"model.name: expected {', '.join(TYPED_MODELS)}; given {name!r}")
-    if more and name != "rgcn":
-        raise ConfigError(f"model.{next(iter(more))}: only rgcn takes it; given {name!r}")
+    taken = {"rgcn": ("bases", "diagonal_blocks", "root_weight", "head"), "rgat": ("head",)}
+    refused = [key for key in more if key not in taken.get(name, ())]
+    if refused:
+        raise ConfigError(f"model.{refused[0]}: {name} does not take it")
     widths = {f"features of {each}": width for each, width in inputs.items()}
     sizes = {"layers": len(reads), "hidden": hidden, "heads": heads, "out_dim": out_dim}
     _check_sizes(sizes | widths)

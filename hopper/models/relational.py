@@ -302,6 +302,14 @@ class HGNN(nn.Module):
         return needed
 
 
+def make_head(hidden: int, out_dim: int) -> nn.Linear:
+    """A linear classifier."""
+    head = nn.Linear(hidden, out_dim)
+    nn.init.xavier_uniform_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
 def _added(parts: Sequence[Tensor]) -> Tensor:
     """The sum, in the order given."""
     total = parts[0]

@@ -15,7 +15,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, Layer
-from hopper.models.relational import HGNN, RelationLayer, SumOfRelations
+from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import edge_add, edge_softmax, weighted_sum
 
@@ -88,8 +88,8 @@ class RGATLayer(RelationLayer):
 
 
 class RGAT(HGNN):
-    """A stack of R-GAT layers with ReLU between them, the last with one head; parameters as those
-    of :class:`hopper.models.rgcn.RGCN`."""
+    """A stack of R-GAT layers with ReLU between them, a last one that classifies with one attention
+    head; parameters as those of :class:`hopper.models.rgcn.RGCN`."""
 
     def __init__(
         self,
@@ -101,17 +101,21 @@ class RGAT(HGNN):
         hidden: int,
         heads: int,
         dropout: float,
+        head: bool = False,
     ) -> None:
         last = len(reads) - 1
-        layers = [
-            RGATLayer(
-                relations,
-                types,
-                hidden,
-                out_dim if index == last else hidden,
-                heads=1 if index == last else heads,
-                activation=None if index == last else torch.relu,
+        layers = []
+        for index, (relations, types) in enumerate(reads):
+            classifies = index == last and not head
+            layers.append(
+                RGATLayer(
+                    relations,
+                    types,
+                    hidden,
+                    out_dim if classifies else hidden,
+                    heads=1 if classifies else heads,
+                    activation=None if classifies else torch.relu,
+                )
             )
-            for index, (relations, types) in enumerate(reads)
-        ]
-        super().__init__(target, inputs, hidden, layers, dropout=dropout)
+        classifier = make_head(hidden, out_dim) if head else None
+        super().__init__(target, inputs, hidden, layers, classifier, dropout)

@@ -13,7 +13,7 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.layer import SumLayer
-from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, Update
+from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, Update, make_head
 from hopper.ops import copy_mean
 
 
@@ -179,6 +179,7 @@ class RGCN(HGNN):
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
+    head: whether a linear classifier follows the last layer, which then is as wide as the others.
     """
 
     def __init__(
@@ -194,20 +195,24 @@ class RGCN(HGNN):
         bases: int = 0,
         diagonal_blocks: int = 0,
         root_weight: bool = True,
+        head: bool = False,
     ) -> None:
         last = len(reads) - 1
-        layers = [
-            RGCNLayer(
-                relations,
-                types,
-                hidden,
-                out_dim if index == last else hidden,
-                bases=bases,
-                # The number of classes is nobody's choice.
-                diagonal_blocks=0 if index == last else diagonal_blocks,
-                root_weight=root_weight,
-                activation=None if index == last else torch.relu,
+        layers = []
+        for index, (relations, types) in enumerate(reads):
+            classifies = index == last and not head
+            layers.append(
+                RGCNLayer(
+                    relations,
+                    types,
+                    hidden,
+                    out_dim if classifies else hidden,
+                    bases=bases,
+                    # The number of classes is nobody's choice.
+                    diagonal_blocks=0 if classifies else diagonal_blocks,
+                    root_weight=root_weight,
+                    activation=None if classifies else torch.relu,
+                )
             )
-            for index, (relations, types) in enumerate(reads)
-        ]
-        super().__init__(target, inputs, hidden, layers, dropout=dropout)
+        classifier = make_head(hidden, out_dim) if head else None
+        super().__init__(target, inputs, hidden, layers, classifier, dropout)

@@ -52,7 +52,7 @@ def test_every_experiment_is_there() -> None:
 
 @each_experiment
 def test_what_the_paper_reports_has_its_place(experiment: Experiment) -> None:
-    assert bool(experiment.published) == experiment.name.startswith("hopgnn-")
+    assert bool(experiment.published) == experiment.name.startswith(("hopgnn-", "heta-"))
     for each in experiment.published:
         assert re.match(r"(section \d(\.\d)?|Table \d|Figure \d+)", each.place)
         assert each.what
@@ -67,6 +67,8 @@ def test_cells_and_sides_make_valid_configurations(experiment: Experiment, tmp_p
         assert re.fullmatch(r"[\w.-]+", cell.name)
         config = cell.config(Path("parts"), experiment.epochs, 4, ())
         layers = experiment.grid.layers or DEEP_MODELS.get(cell.model, 3)
+        if isinstance(cell.fanout, tuple):
+            layers = len(cell.fanout)
         assert config.model.layers == len(config.sampler.fanouts) == layers
         assert config.train.batch_size >= LEAST_BATCH
         for side in experiment.sides:

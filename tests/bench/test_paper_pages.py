@@ -37,6 +37,8 @@ WORKLOAD = {"first": [[1, 1, 1]] * RANKS, "busiest": 3.0}
 EXTRA = {
     "workload": {f"{s} {k}": WORKLOAD for s in ("fewest", "random") for k in (1, 2)},
     "utilisation": {},
+    "partial_bound": 4000,
+    "groups": 2,
 }
 
 WORK = {measure: [3.0, 1.0, 1.0, 1.0] for measure in MEASURES}

@@ -45,6 +45,7 @@ class Cell:
     ----------
     graph: a preset, or the path of a graph directory.
     scale: of a preset; None for a directory.
+    fanout: of every hop, or one per hop, first hop first.
     batch_size: roots a rank and iteration, already scaled.
     feature_dim: instead of the preset's; None = its own.
     """
@@ -55,7 +56,7 @@ class Cell:
     model: str
     hidden: int
     layers: int
-    fanout: int
+    fanout: int | tuple[int, ...]
     batch_size: int
     servers: int
     method: str
@@ -64,7 +65,9 @@ class Cell:
     @property
     def fanouts(self) -> list[int]:
         """One per layer."""
-        return [self.fanout] * self.layers
+        if isinstance(self.fanout, int):
+            return [self.fanout] * self.layers
+        return list(self.fanout)
 
     def config(
         self, partitioned: Path, epochs: int, iterations: int, words: tuple[str, ...]
@@ -99,8 +102,10 @@ class Grid:
     Attributes
     ----------
     scales: default scale by graph, where it is not that of SCALES.
-    layers, fanouts: None = the model's own (3 layers and fanout 10; 7 or 10 layers and fanout 2).
+    layers, fanouts: None = the model's own (3 layers and fanout 10; 7 or 10 layers and fanout 2). A
+        fanout is that of every hop, or one per hop, which gives the layers too.
     batch_sizes: at scale 1.
+    shared_batch: roots of all ranks together instead, whatever the scale.
     servers: None = as many as the command line asks for.
     trains: False where no model is trained, so that none is in a cell's name.
     """
@@ -110,11 +115,12 @@ class Grid:
     scales: Mapping[str, float] = field(default_factory=dict)
     hidden: tuple[int, ...] = (16,)
     layers: int | None = None
-    fanouts: tuple[int, ...] | None = None
+    fanouts: tuple[int | tuple[int, ...], ...] | None = None
     batch_sizes: tuple[int, ...] = (PAPER_BATCH,)
     feature_dims: tuple[int | None, ...] = (None,)
     servers: tuple[int, ...] | None = None
     trains: bool = True
+    shared_batch: int | None = None
 
     def cells(self, options: Options) -> list[Cell]:
         """All cells, each setting once, in order of the axes.
@@ -148,7 +154,7 @@ class Grid:
         graph: str,
         model: str,
         hidden: int,
-        fanout: int | None,
+        fanout: int | tuple[int, ...] | None,
         batch_size: int | None,
         feature_dim: int | None,
         servers: int,
@@ -160,6 +166,8 @@ class Grid:
         )
         given = batch_size or PAPER_BATCH
         scaled = options.batch_size or max(LEAST_BATCH, round(given * (scale or 1)))
+        if self.shared_batch is not None and options.batch_size is None:
+            scaled = self.shared_batch // servers
         axes: dict[str, Any] = {
             "fanout": fanout if fanout is not None else 2 if model in DEEP_MODELS else 10,
             "batch_size": scaled,
@@ -173,7 +181,9 @@ class Grid:
             scale=scale,
             model=model,
             hidden=hidden,
-            layers=self.layers or DEEP_MODELS.get(model, 3),
+            layers=len(fanout)
+            if isinstance(fanout, tuple)
+            else self.layers or DEEP_MODELS.get(model, 3),
             method=METHODS.get(graph, "metis"),
             **axes,
         )
@@ -188,7 +198,9 @@ class Grid:
         }
         for axis, form in NAMED_AXES.items():
             if len(varied[axis] or ()) > 1:
-                yield form.format(axes[axis])
+                value = axes[axis]
+                told = "-".join(map(str, value)) if isinstance(value, tuple) else value
+                yield form.format(told)
 
 
 def is_directory(graph: str) -> bool:

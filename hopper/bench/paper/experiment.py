@@ -12,6 +12,7 @@ from hopper.bench.paper.cells import Grid
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
 
+OTHER_DIVISIONS: Final = ("random", "meta")
 FOUND: Final = "{merge}"
 """in a side's label: the number of time steps to dissolve that an adaptive run settled on"""
 
@@ -30,10 +31,30 @@ class Side(NamedTuple):
     role: str
     label: str
 
-    def contender(self, found: int | None = None) -> Contender:
-        """The contender; ``found`` fills in what an adaptive run settled on. To dissolve no time
-        step is not to merge."""
-        return Contender.parse(self.label.replace(FOUND, str(found) if found else "off"))
+    def contender(
+        self, found: int | None = None, divisions: Mapping[str, Path] | None = None
+    ) -> Contender:
+        """The contender; parameters as those of :meth:`text`."""
+        return Contender.parse(self.text(divisions or {}, found))
+
+    def text(self, divisions: Mapping[str, Path], found: int | None = None) -> str:
+        """The contender as it is written.
+
+        Parameters
+        ----------
+        divisions: by method, where the graph so divided lies.
+        found: what an adaptive run settled on; to dissolve no time step is not to merge.
+        """
+        filled = self.label.replace(FOUND, str(found) if found else "off")
+        for method, path in divisions.items():
+            filled = filled.replace(f"{{{method}}}", str(path))
+        return filled
+
+    @property
+    def division(self) -> str | None:
+        """The method by which its graph is divided, if it is not the cell's: in its label, in
+        braces."""
+        return next((method for method in OTHER_DIVISIONS if f"{{{method}}}" in self.label), None)
 
 
 Result = Mapping[str, Any]
@@ -94,6 +115,11 @@ class Experiment:
     extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
     carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
     count_runs: Callable[[Any], int] | None = None
+
+    @property
+    def divisions(self) -> tuple[str, ...]:
+        """The methods by which its sides want the graph divided, besides the cell's."""
+        return tuple(dict.fromkeys(side.division for side in self.sides if side.division))
 
     @property
     def looks_for_merge(self) -> bool:

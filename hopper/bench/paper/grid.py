@@ -154,13 +154,16 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     if folder.exists():
         # What an interrupted or differently asked run has left.
         shutil.rmtree(folder)
-    labels = dict.fromkeys(side.contender().label for side in experiment.sides)
-    plan = make_plan(config, list(labels), folder / "ab", job.rounds)
+    divisions = {
+        method: job.materials.division(cell, method).path for method in experiment.divisions
+    }
+    texts = dict.fromkeys(side.text(divisions) for side in experiment.sides)
+    plan = make_plan(config, list(texts), folder / "ab", job.rounds)
     begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
     with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
         found = scout["dissolve"] if scout is not None else 0
-        sides = {side.role: side.contender(found) for side in experiment.sides}
+        sides = {side.role: side.contender(found, divisions) for side in experiment.sides}
         contenders = tuple(dict.fromkeys(sides.values()))
         for _ in range((len(sides) - len(contenders)) * job.rounds):
             begin("no time step is dissolved, so that two sides are one")
@@ -183,7 +186,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }
-    _write_config(job, cell, [contender.label for contender in contenders])
+    _write_config(job, cell, found)
     return job.keep(cell, record)
 
 
@@ -212,9 +215,11 @@ def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> 
     return chosen
 
 
-def _write_config(job: Job, cell: Cell, labels: list[str]) -> None:
+def _write_config(job: Job, cell: Cell, found: int) -> None:
     """The cell's configuration, below the commands that repeat it by hand."""
-    options = job.options
+    options, experiment = job.options, job.experiment
+    paths = {method: job.materials.parts_path(cell, method) for method in experiment.divisions}
+    labels = dict.fromkeys(side.text(paths, found) for side in experiment.sides)
     request = options.request(cell.servers)
     command = [
         *("hopper bench ab", f"{cell.name}.toml", "--engines", ",".join(labels)),
@@ -226,7 +231,10 @@ def _write_config(job: Job, cell: Cell, labels: list[str]) -> None:
             command += ["--host-cpus", f"{options.host_cpus:g}"]
         if options.host_memory is not None:
             command += ["--host-memory", options.host_memory]
-    lines = [*job.materials.recipe(cell), " ".join([*command, *options.words])]
+    lines = [
+        *job.materials.recipe(cell, experiment.divisions),
+        " ".join([*command, *options.words]),
+    ]
     values = cell.values(str(job.materials.parts_path(cell)), job.epochs, options.iterations)
     folder = options.out / CONFIGS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,11 @@ from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.presets import preset_named
 from hopper.graph.synthesise import make
+from hopper.graph.typed_presets import TYPED_PRESETS
+from hopper.hetero.write_partition import partition_by_relation
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, partition_graph, record_locality
+from hopper.partition.assign import BY_RELATION
 
 GRAPHS_FOLDER: Final = "graphs"
 PARTS_FOLDER: Final = "parts"
@@ -40,7 +43,8 @@ class Materials:
         RequestError: it is neither a preset nor a graph directory.
         """
         if not is_directory(graph):
-            preset_named(graph)
+            if graph not in TYPED_PRESETS:
+                preset_named(graph)
         elif not (Path(graph) / "graph.json").is_file():
             raise RequestError(
                 f"--graphs: {graph}: expected a preset or a graph directory (with a graph.json); "
@@ -67,21 +71,39 @@ class Materials:
         ------
         RequestError: it cannot be divided; says what is missing.
         """
-        path = self.work / self.parts_path(cell)
+        return self.division(cell, cell.method)
+
+    def division(self, cell: Cell, method: str) -> PartitionedGraph:
+        """The graph of a cell, divided over its servers by some method.
+
+        Raises
+        ------
+        RequestError: it cannot be divided; says what is missing.
+        """
+        path = self.work / self.parts_path(cell, method)
         if not path.exists():
             graph = self.graph(cell)
             self.say(f"dividing {path.name}")
-            made = partition_graph(graph, path, cell.servers, cell.method, SEED)
+            if method == BY_RELATION:
+                return partition_by_relation(graph, path, cell.servers, cell.layers)
+            made = partition_graph(graph, path, cell.servers, method, SEED)
             measured = measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED)
             record_locality(path, measured.as_json())
         return PartitionedGraph.open(path)
 
-    def parts_path(self, cell: Cell) -> Path:
-        """Where a cell's partitions lie, from the work folder."""
-        return Path(PARTS_FOLDER) / f"{self._graph_path(cell).name}-{cell.method}-{cell.servers}"
+    def parts_path(self, cell: Cell, method: str | None = None) -> Path:
+        """Where a cell's partitions lie, from the work folder; by its own method, or another."""
+        hops = f"-{cell.layers}-hops" if method == BY_RELATION else ""
+        name = f"{self._graph_path(cell).name}-{method or cell.method}-{cell.servers}{hops}"
+        return Path(PARTS_FOLDER) / name
 
-    def recipe(self, cell: Cell) -> list[str]:
-        """The commands that make a cell's partitions, to be run in the work folder."""
+    def recipe(self, cell: Cell, divisions: Sequence[str] = ()) -> list[str]:
+        """The commands that make a cell's partitions, to be run in the work folder.
+
+        Parameters
+        ----------
+        divisions: methods by which the graph is divided besides the cell's own.
+        """
         graph = cell.graph
         commands = []
         if not is_directory(cell.graph):
@@ -93,10 +115,12 @@ class Materials:
             )
         else:
             graph = Path(cell.graph).name
-        commands.append(
-            f"hopper partition {graph} --servers {cell.servers} --method {cell.method} "
-            f"--seed {SEED} --out {self.parts_path(cell)}"
-        )
+        for method in (cell.method, *divisions):
+            how = f"--layers {cell.layers}" if method == BY_RELATION else f"--seed {SEED}"
+            commands.append(
+                f"hopper partition {graph} --servers {cell.servers} --method {method} "
+                f"{how} --out {self.parts_path(cell, method)}"
+            )
         return commands
 
     def _graph_path(self, cell: Cell) -> Path:

@@ -160,7 +160,13 @@ def reasons(result: Result) -> list[str]:
             f"was published) locality{small}."
         )
     if result["timed"]:
-        if scales and min(scales) < 1:
+        shrunk = scales and min(scales) < 1
+        if shrunk and result["asked"].get("shared_batch"):
+            found.append(
+                "The batch is that of the paper on a smaller graph, so an iteration touches a "
+                "larger share of it, and a fetched row serves more roots."
+            )
+        elif shrunk:
             found.append(
                 "The batch shrinks with the graph, so an iteration touches about the same share "
                 "of it, but fixed costs of an iteration (barriers, migrations, the gradient's "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopper.bench.paper import cooperative, hopgnn
+from hopper.bench.paper import cooperative, heta, hopgnn
 
 EXPERIMENTS: Final = {
-    experiment.name: experiment for experiment in (*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS)
+    experiment.name: experiment
+    for experiment in (*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *heta.EXPERIMENTS)
 }
 """by name of the command"""

@@ -1,0 +1,251 @@
+"""The experiments of Heta (its sections, tables and figures), as far as they are built.
+
+The vanilla execution model of its section 2.2 is ``model_centric`` here. Every side trains the same
+learnable rows, each of which has one home; Heta has a table of its own in every partition.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hopper.bench.paper.cells import Grid
+from hopper.bench.paper.charts import draw_speed
+from hopper.bench.paper.cooperative import traffic_table
+from hopper.bench.paper.experiment import Experiment, Published, Result, Side, Table
+from hopper.bench.paper.tables import (
+    NONE,
+    megabytes,
+    memory_table,
+    number,
+    parity_table,
+    rows_table,
+    sides_of,
+    speed_table,
+    summary_table,
+)
+from hopper.config import Config
+from hopper.engines.assemble import make_model
+from hopper.hetero.meta_partition import divide
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import make_metatree
+from hopper.models.relational import HGNN, RelationLayer
+from hopper.partition import PartitionedGraph
+
+VANILLA: Final = Side("vanilla, METIS", "model_centric")
+RANDOM: Final = Side("vanilla, random", "model_centric:partitioned={random}")
+ZERO: Final = Side("zero-hop, METIS", "zero_hop")
+RAF: Final = Side("RAF", "raf:partitioned={meta}")
+SIDES: Final = (VANILLA, RANDOM, ZERO, RAF)
+COMPARISONS: Final = (
+    *((side.role, VANILLA.role) for side in (ZERO, RAF)),
+    (RAF.role, RANDOM.role),
+    (RAF.role, ZERO.role),
+)
+SCALES: Final = {
+    "mag-like": 0.05,
+    "donor-like": 0.02,
+    "igbhet-like": 0.004,
+    "freebase-like": 0.02,
+    "mag240m-like": 0.005,
+}
+MODELS: Final = ("rgcn", "rgat", "hgt")
+FANOUTS: Final = (25, 20)
+GLOBAL_BATCH: Final = 1024
+_DIFFERS: Final = (
+    "Labels, types and relations are those of stand-ins; the division of nodes and edges among "
+    "types is ours where none was published.",
+    "Learnable rows have one home here and are fetched by whoever reads them, so that every engine "
+    "trains the same model; in the paper each partition has a table of its own.",
+    "There is no cache yet.",
+)
+
+
+def stage_table(result: Result) -> Table:
+    """Seconds of a rank by stage, in an iteration (Heta, Figure 10)."""
+    names = list(next(iter(result["cells"][0]["sides"].values()))["stage_seconds"])
+    rows = []
+    for cell, role, side in sides_of(result):
+        turns = side["iterations"]
+        told = [number(side["stage_seconds"][name] / turns) for name in names]
+        rows.append([cell["name"], role, number(side["seconds"] / turns), *told])
+    note = "Seconds of an iteration: of the slowest rank, and by stage, mean over ranks."
+    return Table("Where the time goes", ("cell", "side", "iteration, s", *names), rows, note)
+
+
+def bound_table(result: Result) -> Table:
+    """Bytes of partials under RAF beside what the layers make it send."""
+    rows = []
+    for cell, _, side in sides_of(result):
+        if not side["label"].startswith("raf"):
+            continue
+        bound, sent = cell["extra"]["partial_bound"], side["ranks"] * side["bytes"]["partial"]
+        remote = max(1, cell["extra"]["groups"] - 1)
+        rows.append(
+            [
+                cell["name"],
+                str(cell["extra"]["groups"]),
+                megabytes(sent / remote),
+                megabytes(bound / remote),
+                number(sent / bound) if bound else NONE,
+                megabytes(side["ranks"] * side["bytes"]["gradient"]),
+                megabytes(side["ranks"] * side["bytes"]["feature"]),
+            ]
+        )
+    headings = (
+        *("cell", "groups of servers", "partials per remote group, MB", "bound, MB", "over bound"),
+        *("gradients, MB", "learnable rows, MB"),
+    )
+    note = (
+        "Of an iteration, all ranks together. Bound: for every root and remote group one partial "
+        "and its gradient in every layer that makes rows of the roots, and, where aggregations "
+        "read these, a finished row and its gradient in all of these layers but the last. The "
+        "gradients are of all parameters and of learnable rows."
+    )
+    return Table("Partial aggregations beside their bound", headings, rows, note)
+
+
+def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
+    """How many groups of servers hold the same root relations, and the bytes of partials that an
+    iteration has to send."""
+    schema, train = graph.schema, config.train
+    metagraph = make_metagraph(schema)
+    tree = make_metatree(metagraph, schema.target_type(), config.model.layers)
+    shares = divide(metagraph, tree, graph.book.servers).shares
+    groups = len({share.roots for share in shares})
+    model = make_model(config, schema)
+    assert isinstance(model, HGNN)
+    rows = train.batch_size * graph.book.servers * config.cluster.ranks_per_server * (groups - 1)
+    item = 8 if train.dtype == "float64" else 4
+    total, layers = 0, list(model.layers)[-model.root_layers() :]
+    for number_, layer in enumerate(layers, 1):
+        assert isinstance(layer, RelationLayer)
+        total += 2 * rows * item * _partial_width(layer)
+        if number_ < len(layers) and _reads(layers, model.target):
+            total += 2 * rows * item * config.model.hidden
+    return {"groups": groups, "partial_bound": total}
+
+
+def _partial_width(layer: RelationLayer) -> int:
+    """Numbers of a partial: of the joint softmax also a largest logit and a normaliser per head."""
+    width = 1
+    for size in layer.nothing:
+        width *= size
+    return width + 2 * layer.nothing[0] if layer.combination.algebra == "softmax" else width
+
+
+def _reads(layers: list[Any], target: str) -> bool:
+    return any(
+        layer.aggregation(each).reads_destination
+        for layer in layers
+        for each in layer.relations
+        if each.dst == target
+    )
+
+
+def _published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
+    return tuple(Published(*each) for each in figures)
+
+
+SPEED_TABLES: Final = (
+    *(summary_table, speed_table, traffic_table, bound_table, stage_table),
+    *(parity_table, rows_table, memory_table),
+)
+_OVERALL: Final = _published(
+    ("section 8.2, Figures 8 and 9", "Heta over DGL, three models, five graphs", "1.9 to 5.8 x"),
+    ("section 8.2", "average over DGL and GraphLearn: R-GCN, R-GAT, HGT", "2.8, 2.6, 2.4 x"),
+)
+
+EXPERIMENTS: Final = (
+    Experiment(
+        name="heta-section4",
+        title="Bytes of a batch: features, or partial aggregations",
+        published=_published(
+            ("section 4", "vanilla, METIS: 66,772 of 289,986 rows fetched", "92.3 MB"),
+            ("section 4", "RAF without meta-partitioning", "8.0 MB"),
+            ("section 5", "RAF with meta-partitioning", "0.5 MB"),
+        ),
+        grid=Grid(
+            ("mag240m-like",),
+            ("rgcn", "rgat"),
+            scales=SCALES,
+            hidden=(64,),
+            fanouts=(FANOUTS,),
+            servers=(2,),
+            shared_batch=GLOBAL_BATCH,
+        ),
+        tables=(traffic_table, bound_table, rows_table, parity_table),
+        sides=(VANILLA, RAF),
+        comparisons=((RAF.role, VANILLA.role),),
+        differs=_DIFFERS,
+        extra=partial_bound,
+        rounds=1,
+        epochs=2,
+    ),
+    Experiment(
+        name="heta-fig9",
+        title="Epoch time on two servers",
+        published=_OVERALL,
+        grid=Grid(
+            ("mag-like", "donor-like", "igbhet-like", "freebase-like"),
+            MODELS,
+            scales=SCALES,
+            hidden=(64,),
+            fanouts=(FANOUTS,),
+            servers=(2,),
+            shared_batch=GLOBAL_BATCH,
+        ),
+        tables=SPEED_TABLES,
+        sides=SIDES,
+        comparisons=COMPARISONS,
+        differs=_DIFFERS,
+        extra=partial_bound,
+        draw=draw_speed,
+    ),
+    Experiment(
+        name="heta-fig14",
+        title="Numbers of servers, the same global batch",
+        published=_published(
+            ("section 8.3, Figure 14", "Heta, R-GAT on Donor, 2, 3, 4 machines", "scales on"),
+            ("section 8.3, Figure 14", "DGL-Opt, GraphLearn, 3 to 4 machines", "slower"),
+        ),
+        grid=Grid(
+            ("donor-like",),
+            ("rgat",),
+            scales=SCALES,
+            hidden=(64,),
+            fanouts=(FANOUTS,),
+            servers=(2, 3, 4),
+            shared_batch=GLOBAL_BATCH,
+        ),
+        tables=SPEED_TABLES,
+        sides=(VANILLA, ZERO, RAF),
+        comparisons=tuple(pair for pair in COMPARISONS if RANDOM.role not in pair),
+        differs=_DIFFERS,
+        extra=partial_bound,
+        draw=draw_speed,
+        shares_cpus=True,
+    ),
+    Experiment(
+        name="heta-fig15",
+        title="Fanouts and hops",
+        published=_published(
+            ("section 8.3, Figure 15", "Heta over DGL-Opt, R-GCN on IGB-HET", "2.3 to 4.9 x"),
+            ("section 8.3", "bytes of Heta as the neighbourhood grows", "constant"),
+        ),
+        grid=Grid(
+            ("mag-like",),
+            ("rgcn",),
+            scales=SCALES,
+            hidden=(64,),
+            fanouts=((10, 5), (25, 20), (25, 20, 20)),
+            servers=(2,),
+            shared_batch=GLOBAL_BATCH,
+        ),
+        tables=SPEED_TABLES,
+        sides=(VANILLA, ZERO, RAF),
+        comparisons=tuple(pair for pair in COMPARISONS if RANDOM.role not in pair),
+        differs=_DIFFERS,
+        extra=partial_bound,
+        draw=draw_speed,
+    ),
+)
