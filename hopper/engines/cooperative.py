@@ -9,28 +9,17 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Any
 
 import numba
-import torch
-from torch import Tensor
 
 from hopper.config import Config
+from hopper.engines.cooperative_passes import HomogeneousPass, Pass, TypedPass, wire_dtype
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.micrograph.route import GlobalBatch
-from hopper.models import GNN
-from hopper.models.layer import SumLayer
-from hopper.partials import IterationPlan, LayerPlan, Planner, RowExchange, choose_wires
 
-_Planned = tuple[IterationPlan, dict[str, float]]
+_Planned = tuple[Any, dict[str, float]]
 """a plan, and the seconds and processor seconds that making it took"""
-_ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def wire_dtype(config: Config) -> torch.dtype | None:
-    """What rows are rounded to on their way; None where they are not."""
-    name = config.cooperative.wire
-    return None if name == "exact" else _ROUNDED[name]
 
 
 class Cooperative(Engine):
@@ -45,24 +34,10 @@ class Cooperative(Engine):
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
-        trainer, graph = state.trainer, state.rows.graph
-        node_type = graph.schema.node_types[trainer.node_type]
-        self._travels_as = wire_dtype(state.config) or trainer.dtype
-        self._wires = choose_wires(
-            state.packed.module, node_type.feature_dim or 0, self._travels_as
-        )
-        assert isinstance(state.packed.module, GNN)
-        self._model = state.packed.module
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
-        self._planner = Planner(
-            trainer.sampler,
-            graph.book,
-            self._channel,
-            [self._model.layer(index) for index in range(len(self._wires))],
-            self._wires,
-            trainer.dtype,
-        )
+        kind = TypedPass if state.trainer.typed else HomogeneousPass
+        self._pass: Pass = kind(state, self._channel)
         self._planning = ThreadPoolExecutor(
             1,
             thread_name_prefix="planning",
@@ -84,12 +59,28 @@ class Cooperative(Engine):
         with state.log.stage("sample") as fields:
             plan, fields["planning"] = self._take_plan(batch)
             fields["roots"] = plan.roots
-            pairs = zip(plan.layers, self._wires, strict=True)
-            fields["layers"] = [layer.describe(wire) for layer, wire in pairs]
+            fields["layers"] = self._pass.describe(plan)
         if self.upcoming is not None:
             self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
-        self._compute(plan.to(state.cluster.device), batch)
+        plan = plan.to(state.cluster.device)
+        self._fetch_learnable(plan, batch)
+        with state.log.stage("gather", rows=self._pass.rows(plan), operation="own rows"):
+            inputs, labels = self._pass.read(plan)
+        with state.log.stage("compute", roots=plan.roots):
+            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+            logits = self._pass.logits(plan, inputs, where)
+            loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
+            with state.log.stage("compute", operation="backward"):
+                loss.backward()
+            state.packed.loss += loss.detach()
         return self.synchronise_and_update(batch)
+
+    def _fetch_learnable(self, plan: Any, batch: GlobalBatch) -> None:
+        """Make this rank's learnable rows ready, if there are any."""
+        learnable = self.state.learnable
+        if learnable is not None:
+            wanted = {name: [plan.nodes[name]] for name in learnable.types}
+            self.fetch_learnable_rows(wanted, batch)
 
     def close(self) -> None:
         """See :class:`Engine`; every rank has to call it."""
@@ -108,57 +99,6 @@ class Cooperative(Engine):
     def _plan(self, batch: GlobalBatch) -> _Planned:
         start, cpu = time.perf_counter(), time.thread_time()
         roots = batch.homed_at(self.state.cluster.rank)
-        plan = self._planner.plan(roots, batch.epoch, batch.iteration)
+        plan = self._pass.planner.plan(roots, batch.epoch, batch.iteration)
         took = {"seconds": time.perf_counter() - start, "cpu": time.thread_time() - cpu}
         return plan, took
-
-    def _compute(self, plan: IterationPlan, batch: GlobalBatch) -> None:
-        """Forward and backward, together with the other ranks."""
-        state, trainer = self.state, self.state.trainer
-        with state.log.stage("gather", rows=int(plan.nodes.size), operation="own rows"):
-            rows = trainer.read_rows(state.rows, "features", plan.nodes).to(trainer.dtype)
-            stored = trainer.read_rows(state.rows, "labels", plan.nodes[: plan.roots])
-            labels = trainer.objective.shaped(stored)
-        with state.log.stage("compute", roots=plan.roots):
-            for index, layer in enumerate(plan.layers):
-                where = f"epoch {batch.epoch}, iteration {batch.iteration}, layer {index}"
-                rows = self._layer(index, layer, rows, where)
-            loss = trainer.objective.loss_sum(rows, labels) / batch.size
-            with state.log.stage("compute", operation="backward"):
-                loss.backward()
-            state.packed.loss += loss.detach()
-
-    def _layer(self, index: int, plan: LayerPlan, h_own: Tensor, where: str) -> Tensor:
-        """[destinations, width]: the new rows of this rank's destinations.
-
-        Parameters
-        ----------
-        h_own: [num_own, width], this rank's rows of the layer before.
-        """
-        model, block, count = self._model, plan.block, plan.block.num_dst
-        layer, log = model.layer(index), self.state.log
-        with log.stage("compute", operation="project", layer=index):
-            ready = model.prepare(index, plan.own, h_own)
-            rows = layer.project(ready) if self._wires[index].projected else ready
-            sent = plan.sending.select(rows).to(self._travels_as)
-        exchange = RowExchange(
-            self.state.cluster,
-            log,
-            sent,
-            plan.sending.lengths,
-            plan.counts,
-            f"exchanging rows, {where}",
-        )
-        received = exchange.finish()
-        with log.stage("compute", operation="aggregate", layer=index):
-            rows = torch.cat((rows, received.to(rows.dtype)))
-            if not self._wires[index].projected:
-                rows = layer.project(rows)
-            if plan.weights is None:
-                combined = layer.aggregate(block, rows, ready[:count])
-            else:
-                assert isinstance(layer, SumLayer)
-                combined = layer.combine(block, rows, plan.weights, ready[:count])
-        with log.stage("compute", operation="update", layer=index):
-            out = layer.update(ready[:count], combined)
-            return model.finish(index, block, h_own[:count], out)

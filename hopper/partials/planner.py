@@ -20,12 +20,12 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontier import UNSEEN, discover, forget
-from hopper.micrograph.route import home_ranks
+from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.models.layer import Layer, SumLayer
 from hopper.partials.fold import count_pairs, fold_edges
+from hopper.partials.frontiers import OwnFrontier, Sources, sort_sources
 from hopper.partials.plan import IterationPlan, LayerPlan, Sending
 from hopper.partials.wire import Wire
 from hopper.partition import PartitionBook
@@ -115,7 +115,7 @@ class Planner:
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        own = _Frontier(self._own_rows)
+        own = OwnFrontier(self._own_rows)
         try:
             own.enter(np.ascontiguousarray(roots, np.int64))
             layers: list[LayerPlan] = []
@@ -125,11 +125,11 @@ class Planner:
         finally:
             forget(own.nodes, self._own_rows)
 
-    def _plan_hop(self, hop: int, own: _Frontier, moment: tuple[int, int]) -> LayerPlan:
+    def _plan_hop(self, hop: int, own: OwnFrontier, moment: tuple[int, int]) -> LayerPlan:
         layer = len(self._wires) - 1 - hop
         destinations = own.nodes
         drawn = self._sampler.draw(hop, self._relation, destinations, moment)
-        found = self._sort_sources(drawn[1])
+        found = sort_sources(drawn[1], self._type, self._hop_rows, self._book, self._cluster)
         own.enter(found.of(self._cluster.rank))
         hop_plan = _Hop(hop, moment, destinations.size, drawn, found)
         folds = self._choose_folds(layer, hop_plan)
@@ -144,19 +144,6 @@ class Planner:
         sums_from = np.flatnonzero(folds).tolist()
         return LayerPlan(own_block, block, weights, sending, counts, sums_from)
 
-    def _sort_sources(self, sources: Ids) -> _Sources:
-        rows, distinct = discover(sources, self._hop_rows, 0)
-        forget(distinct, self._hop_rows)
-        owners = home_ranks(
-            self._book, self._type, distinct, self._cluster.ranks_per_server
-        ).astype(np.int16)
-        order = np.argsort(owners, kind="stable")
-        place = np.empty(order.size, np.int64)
-        place[order] = np.arange(order.size)
-        bounds = np.zeros(self._cluster.world + 1, np.int64)
-        np.cumsum(np.bincount(owners, minlength=self._cluster.world), out=bounds[1:])
-        return _Sources(place[rows], distinct[order], bounds, owners[rows])
-
     def _choose_folds(self, layer: int, hop: _Hop) -> NDArray[np.bool_]:
         """[ranks]: from whom partial sums take fewer bytes than rows, asking for them included."""
         wire, found = self._wires[layer], hop.found
@@ -170,7 +157,7 @@ class Planner:
         cheaper[self._cluster.rank] = False
         return cheaper
 
-    def _fold(self, hop: _Hop, own: _Frontier, layer: int, folds: NDArray[np.bool_]) -> _Folding:
+    def _fold(self, hop: _Hop, own: OwnFrontier, layer: int, folds: NDArray[np.bool_]) -> _Folding:
         module = self._layers[layer]
         assert isinstance(module, SumLayer)
         assert hop.pairs is not None
@@ -234,7 +221,7 @@ class Planner:
             for shape, each in zip(shapes, arrived, strict=True)
         ]
 
-    def _answer(self, asked: list[_Request], own: _Frontier) -> Sending:
+    def _answer(self, asked: list[_Request], own: OwnFrontier) -> Sending:
         """What goes out; sources that others found enter the own frontier, in order of rank."""
         rows = [own.enter(request.ids.astype(np.int64)) for request in asked]
         lengths = [request.rows for request in asked]
@@ -257,7 +244,7 @@ class Planner:
     def _blocks(
         self,
         hop: _Hop,
-        own: _Frontier,
+        own: OwnFrontier,
         folds: NDArray[np.bool_],
         folding: _Folding | None,
         counts: list[int],
@@ -292,24 +279,20 @@ class Planner:
         folded.iteration_key = block.iteration_key
         return folded, own_block, torch.from_numpy(folding.weights)
 
-    def _columns(self, hop: _Hop, own: _Frontier) -> Ids:
-        """[edges]: each edge's source among the own nodes and, behind them, the others'."""
-        found, rank = hop.found, self._cluster.rank
-        place = np.empty(found.nodes.size, np.int64)
-        first, stop = found.bounds[rank], found.bounds[rank + 1]
-        place[first:stop] = own.rows(found.of(rank))
-        place[:first] = own.size + np.arange(first)
-        place[stop:] = own.size + np.arange(first, found.nodes.size - (stop - first))
-        return place[found.places]
-
-    def _block(self, hop: _Hop, own: _Frontier) -> Block:
+    def _block(self, hop: _Hop, own: OwnFrontier) -> Block:
         """The hop's edges as drawn; sources are the own nodes and, behind them, the others'."""
         nodes = np.concatenate((own.nodes, hop.found.others(self._cluster.rank)))
         subgraph = Subgraph(
             target=self._type,
             nodes={self._type: nodes},
             sizes=[{self._type: hop.destinations}, {self._type: nodes.size}],
-            hops=[{self._relation: HopEdges(hop.offsets, self._columns(hop, own), hop.positions)}],
+            hops=[
+                {
+                    self._relation: HopEdges(
+                        hop.offsets, hop.found.rows(self._cluster.rank, own), hop.positions
+                    )
+                }
+            ],
             topologies=self._sampler.topologies,
             original_ids=self._sampler.original_ids,
             iteration_key=dropout_key(self._sampler.dropout_seed, *hop.moment),
@@ -317,53 +300,6 @@ class Planner:
         )
         (block,) = subgraph.blocks()
         return block
-
-
-class _Frontier:
-    """This rank's nodes in order of discovery; rows stay once given."""
-
-    def __init__(self, table: NDArray[np.int32]) -> None:
-        self._table = table
-        self._parts: list[Ids] = []
-        self.size = 0
-
-    def enter(self, ids: Ids) -> Ids:
-        """[n] int64: the row of every id; unseen ids are added."""
-        rows, fresh = discover(ids, self._table, self.size)
-        self._parts.append(fresh)
-        self.size += fresh.size
-        return rows
-
-    def rows(self, ids: Ids) -> Ids:
-        """[n] int64: the rows of ids that were entered."""
-        return self._table[ids].astype(np.int64)
-
-    @property
-    def nodes(self) -> Ids:
-        """[size] int64 global ids."""
-        if len(self._parts) != 1:
-            self._parts = [np.concatenate(self._parts) if self._parts else np.empty(0, np.int64)]
-        return self._parts[0]
-
-
-@dataclass(frozen=True)
-class _Sources:
-    """The distinct sources of a hop, ordered by owner.
-
-    places: [edges], each edge's source in ``nodes``. bounds: [ranks + 1], each owner's part of
-    ``nodes``. owners: [edges] int16.
-    """
-
-    places: Ids
-    nodes: Ids
-    bounds: NDArray[np.int64]
-    owners: NDArray[np.int16]
-
-    def of(self, rank: int) -> Ids:
-        return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
-
-    def others(self, rank: int) -> Ids:
-        return np.delete(self.nodes, np.s_[self.bounds[rank] : self.bounds[rank + 1]])
 
 
 class _Hop:
@@ -375,7 +311,7 @@ class _Hop:
         moment: tuple[int, int],
         destinations: int,
         drawn: tuple[Ids, Ids, Ids],
-        found: _Sources,
+        found: Sources,
     ) -> None:
         self.hop = hop
         self.moment = moment

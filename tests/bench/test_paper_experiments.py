@@ -47,6 +47,7 @@ def run_command(*words: str) -> int:
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops"}
+    own |= {f"heta-{name}" for name in ("section4", "fig9", "fig14", "fig15")}
     assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
 
 

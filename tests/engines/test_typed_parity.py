@@ -33,6 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "locality": {"train": {"engine": "locality"}},
     "hop": {"train": {"engine": "hop"}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
+    "cooperative": {"train": {"engine": "cooperative"}},
 }
 
 

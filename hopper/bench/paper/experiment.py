@@ -82,6 +82,7 @@ class Experiment:
     name: of the command.
     title: one line, for ``--list`` and the page.
     published: what the paper reports; empty where there is none.
+    hardware, link: what the paper measured on, and over.
     grid: the cells.
     sides: what is compared in every cell, the baseline first.
     comparisons: pairs of roles (faster, baseline) whose ratio is told.
@@ -105,6 +106,8 @@ class Experiment:
     tables: tuple[Callable[[Result], Table], ...]
     sides: tuple[Side, ...] = ()
     comparisons: tuple[tuple[str, str], ...] = ()
+    hardware: str = ""
+    link: str = ""
     differs: tuple[str, ...] = ()
     draw: Callable[[Result, Path], None] | None = None
     rounds: int = 3

@@ -14,7 +14,6 @@ from hopper.train.results import write_text
 
 PAGE_FILE: Final = "page.md"
 PICTURE_FILE: Final = "picture.png"
-PAPER_HARDWARE: Final = "an A100 GPU on each of four servers with 10 Gb/s Ethernet (section 7.1)"
 
 
 def write_page(out: Path, experiment: Experiment, result: Result) -> Path:
@@ -183,7 +182,7 @@ def _hardware_reasons(result: Result) -> list[str]:
     found = []
     if machine["gpu"] is None:
         found.append(
-            f"Models are computed on CPUs{beside(f'those of the paper on {PAPER_HARDWARE}')}: "
+            f"Models are computed on CPUs{beside('those of the paper on ' + result['hardware'])}: "
             "computing takes a larger share of the time here, and what moving less can save is "
             "smaller."
         )
@@ -193,7 +192,7 @@ def _hardware_reasons(result: Result) -> list[str]:
         servers = max(cell["servers"] for cell in cells)
         found.append(
             f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
-            f"have a rate of {', '.join(rates)}{beside('those of the paper 10 Gb/s')}."
+            f"have a rate of {', '.join(rates)}{beside('those of the paper ' + result['link'])}."
         )
     if len(emulated) < len(cells):
         found.append(

@@ -52,6 +52,8 @@ def assemble_result(
         },
         "timed": experiment.timed,
         "published": [each._asdict() for each in experiment.published],
+        "hardware": experiment.hardware,
+        "link": experiment.link,
         "differs": list(experiment.differs),
         "cells": [dict(cell) for cell in cells],
         "summary": summarise(cells),

@@ -1,0 +1,219 @@
+"""How a rank computes its nodes together with the others, on graphs of one node type and of
+several."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import torch
+from torch import Tensor
+
+from hopper.cluster import Cluster
+from hopper.config import Config
+from hopper.engines.engine import TrainState
+from hopper.models import GNN
+from hopper.models.layer import SumLayer
+from hopper.models.relational import HGNN
+from hopper.partials import (
+    IterationPlan,
+    LayerPlan,
+    Planner,
+    RowExchange,
+    TypedLayerPlan,
+    TypedPlan,
+    TypedPlanner,
+    choose_wires,
+)
+
+_ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def wire_dtype(config: Config) -> torch.dtype | None:
+    """What rows are rounded to on their way; None where they are not."""
+    name = config.cooperative.wire
+    return None if name == "exact" else _ROUNDED[name]
+
+
+class Pass(Protocol):
+    """One rank's part of an iteration, for a kind of graph: a plan and what is made of it."""
+
+    @property
+    def planner(self) -> Planner | TypedPlanner:
+        """What makes the plans."""
+
+    def describe(self, plan: Any) -> list[dict[str, Any]]:
+        """The work of every layer, for the run's log."""
+
+    def rows(self, plan: Any) -> int:
+        """How many input rows this rank reads."""
+
+    def read(self, plan: Any) -> tuple[Any, Tensor]:
+        """This rank's input rows; and its roots' labels."""
+
+    def logits(self, plan: Any, rows: Any, where: str) -> Tensor:
+        """[roots, out]: of this rank's roots; every rank has to call it.
+
+        Parameters
+        ----------
+        rows: what :meth:`read` found. where: names the moment in errors.
+        """
+
+
+class HomogeneousPass:
+    """Forward over a graph of one node type and one relation; a :class:`Pass`.
+
+    Parameters
+    ----------
+    channel: what plans are told over.
+
+    Raises
+    ------
+    RequestError: the model is no stack of layers.
+    """
+
+    def __init__(self, state: TrainState, channel: Cluster) -> None:
+        self.state = state
+        trainer, graph = state.trainer, state.rows.graph
+        node_type = graph.schema.node_types[trainer.node_type]
+        self._travels_as = wire_dtype(state.config) or trainer.dtype
+        self._wires = choose_wires(
+            state.packed.module, node_type.feature_dim or 0, self._travels_as
+        )
+        assert isinstance(state.packed.module, GNN)
+        self._model = state.packed.module
+        self.planner = Planner(
+            trainer.sampler,
+            graph.book,
+            channel,
+            [self._model.layer(index) for index in range(len(self._wires))],
+            self._wires,
+            trainer.dtype,
+        )
+
+    def describe(self, plan: IterationPlan) -> list[dict[str, Any]]:
+        """See :class:`Pass`."""
+        return [each.describe(wire) for each, wire in zip(plan.layers, self._wires, strict=True)]
+
+    def rows(self, plan: IterationPlan) -> int:
+        """See :class:`Pass`."""
+        return int(plan.nodes.size)
+
+    def read(self, plan: IterationPlan) -> tuple[Tensor, Tensor]:
+        """[n, dim] this rank's input rows; and its roots' labels."""
+        state, trainer = self.state, self.state.trainer
+        rows = trainer.read_rows(state.rows, "features", plan.nodes).to(trainer.dtype)
+        stored = trainer.read_rows(state.rows, "labels", plan.nodes[: plan.roots])
+        return rows, trainer.objective.shaped(stored)
+
+    def logits(self, plan: IterationPlan, rows: Tensor, where: str) -> Tensor:
+        """See :class:`Pass`."""
+        for index, layer in enumerate(plan.layers):
+            rows = self._layer(index, layer, rows, f"{where}, layer {index}")
+        return rows
+
+    def _layer(self, index: int, plan: LayerPlan, h_own: Tensor, where: str) -> Tensor:
+        """[destinations, width]: the new rows of this rank's destinations.
+
+        Parameters
+        ----------
+        h_own: [num_own, width], this rank's rows of the layer before.
+        """
+        model, block, count = self._model, plan.block, plan.block.num_dst
+        layer, log = model.layer(index), self.state.log
+        with log.stage("compute", operation="project", layer=index):
+            ready = model.prepare(index, plan.own, h_own)
+            rows = layer.project(ready) if self._wires[index].projected else ready
+            sent = plan.sending.select(rows).to(self._travels_as)
+        exchange = RowExchange(
+            self.state.cluster,
+            log,
+            sent,
+            plan.sending.lengths,
+            plan.counts,
+            f"exchanging rows, {where}",
+        )
+        received = exchange.finish()
+        with log.stage("compute", operation="aggregate", layer=index):
+            rows = torch.cat((rows, received.to(rows.dtype)))
+            if not self._wires[index].projected:
+                rows = layer.project(rows)
+            if plan.weights is None:
+                combined = layer.aggregate(block, rows, ready[:count])
+            else:
+                assert isinstance(layer, SumLayer)
+                combined = layer.combine(block, rows, plan.weights, ready[:count])
+        with log.stage("compute", operation="update", layer=index):
+            out = layer.update(ready[:count], combined)
+            return model.finish(index, block, h_own[:count], out)
+
+
+class TypedPass:
+    """Forward over a graph of several node types; a :class:`Pass`, parameters as those of
+    :class:`HomogeneousPass`."""
+
+    def __init__(self, state: TrainState, channel: Cluster) -> None:
+        self.state = state
+        assert isinstance(state.packed.module, HGNN)
+        self._model = state.packed.module
+        self._travels_as = wire_dtype(state.config) or state.trainer.dtype
+        self.planner = TypedPlanner(state.trainer.sampler, state.rows.graph.book, channel)
+
+    def describe(self, plan: TypedPlan) -> list[dict[str, Any]]:
+        """See :class:`Pass`."""
+        row_bytes = 2 * self.state.config.model.hidden * self._travels_as.itemsize
+        return [layer.describe(row_bytes) for layer in plan.layers]
+
+    def rows(self, plan: TypedPlan) -> int:
+        """See :class:`Pass`."""
+        return sum(int(ids.size) for ids in plan.nodes.values())
+
+    def read(self, plan: TypedPlan) -> tuple[dict[str, Tensor], Tensor]:
+        """By type, [n, dim] this rank's input rows; and its roots' labels."""
+        state, trainer = self.state, self.state.trainer
+        rows = {
+            name: trainer.input_rows_of(state.rows, name, ids)
+            for name, ids in plan.nodes.items()
+            if ids.size
+        }
+        target = trainer.node_type
+        stored = trainer.read_rows(state.rows, "labels", plan.nodes[target][: plan.roots])
+        return rows, trainer.objective.shaped(stored)
+
+    def logits(self, plan: TypedPlan, rows: dict[str, Tensor], where: str) -> Tensor:
+        """See :class:`Pass`."""
+        model = self._model
+        own = plan.layers[0].own
+        h = {
+            each: model.first_rows(each, rows.get(each), own[each].num_src) for each in model.types
+        }
+        for index, layer in enumerate(plan.layers):
+            h = self._layer(index, layer, h, f"{where}, layer {index}")
+        out: Tensor = model.head(h[model.target])
+        return out
+
+    def _layer(
+        self, index: int, plan: TypedLayerPlan, h_own: dict[str, Tensor], where: str
+    ) -> dict[str, Tensor]:
+        """By type, [destinations, width]: the new rows of this rank's destinations.
+
+        Parameters
+        ----------
+        h_own: by type, [own, width], this rank's rows of the layer before.
+        """
+        log, model = self.state.log, self._model
+        with log.stage("compute", operation="project", layer=index):
+            ready = {each: model.drop(index, plan.own[each], rows) for each, rows in h_own.items()}
+            side_by_side = torch.cat([ready[each] for each in sorted(ready)])
+            sent = side_by_side.index_select(0, plan.chosen).to(self._travels_as)
+        exchange = RowExchange(
+            self.state.cluster, log, sent, plan.lengths, plan.counts, f"exchanging rows, {where}"
+        )
+        received = exchange.finish()
+        with log.stage("compute", operation="aggregate", layer=index):
+            dtype = side_by_side.dtype
+            sources = {
+                each: torch.cat((rows, received.index_select(0, plan.arrived[each]).to(dtype)))
+                for each, rows in ready.items()
+            }
+            out: dict[str, Tensor] = model.layers[index](plan.blocks, sources)
+            return out
