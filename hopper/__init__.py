@@ -8,13 +8,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["GraphDirectory", "PartitionedGraph", "load_config", "make_config", "train"]
+__all__ = [
+    "GraphDirectory",
+    "PartitionedGraph",
+    "divide_graph",
+    "load_config",
+    "make_config",
+    "train",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "GraphDirectory": "hopper.graph",
     "PartitionedGraph": "hopper.partition",
+    "divide_graph": "hopper.hetero.divide",
     "load_config": "hopper.config",
     "make_config": "hopper.config",
 }

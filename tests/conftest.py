@@ -21,10 +21,12 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relatio
 from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 # A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
 # test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.append(str(EXAMPLES))
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +139,8 @@ def run_ranks() -> Callable[..., list[Any]]:
             "LOCAL_WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
+            # Where a model of one's own lies.
+            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
         }
         processes = []
         for rank in range(world):

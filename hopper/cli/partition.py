@@ -22,6 +22,7 @@ from rich.table import Table
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
+from hopper.hetero.divide import divide_graph
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, partition_graph, record_locality
 from hopper.partition.assign import BY_RELATION, check_method
@@ -110,16 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_by_relation(arguments: argparse.Namespace) -> int:
     """Carry out ``hopper partition --method meta``; returns the exit code."""
-    # networkx takes a fifth of a second to load, which other methods do without.
-    from hopper.hetero.write_partition import partition_by_relation
-
     _, progress = _shown()
-    result = partition_by_relation(
+    result = divide_graph(
         GraphDirectory.open(arguments.graph),
         arguments.out,
         arguments.servers,
-        2 if arguments.layers is None else arguments.layers,
-        arguments.target,
+        BY_RELATION,
+        layers=2 if arguments.layers is None else arguments.layers,
+        target=arguments.target,
         progress=progress,
     )
     if arguments.json:

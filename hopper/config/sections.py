@@ -28,7 +28,7 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
-TYPED_MODELS: Final = ("rgcn", "rgat", "hgt")
+TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
 
@@ -51,8 +51,9 @@ class Model(_Section):
     """``[model]``: the network."""
 
     name: str = "sage"
-    """gcn | sage | gat | deepgcn | film for graphs of one type, rgcn | rgat | hgt for typed graphs,
-    or "package.module:Class" for a module of one's own"""
+    """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
+    module of one's own; rgcn | rgat | hgt for typed graphs, or hgnn with an ``aggregate`` of one's
+    own"""
     layers: Positive = 3
     """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
     hidden: Positive = 16
@@ -64,8 +65,14 @@ class Model(_Section):
     diagonal_blocks: NonNegative = 0
     """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which a last layer
     that is as wide as there are classes always has"""
+    aggregate: str = ""
+    """hgnn: "package.module:Class", a :class:`hopper.models.Layer` made from the widths of its
+    input and output, which aggregates a relation"""
+    combine: Literal["sum", "mean", "mean_of_present"] = "sum"
+    """hgnn: how relations are combined; a mean is that of all into a type, or of those that a node
+    has edges of"""
     root_weight: bool = True
-    """rgcn: whether a node's own row of the layer before enters its new one"""
+    """rgcn, hgnn: whether a node's own row of the layer before enters its new one"""
     head: bool = False
     """rgcn, rgat: the last layer is as wide as the others, and a linear classifier follows it (hgt
     always has one); with many classes less is computed by relation"""
@@ -82,8 +89,17 @@ class Model(_Section):
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
         if self.head and self.name not in ("rgcn", "rgat"):
             raise ValueError(f"head: only rgcn and rgat can do with and without, not {self.name!r}")
-        if not self.root_weight and self.name != "rgcn":
-            raise ValueError(f"root_weight: only rgcn can do without it, not {self.name!r}")
+        if not self.root_weight and self.name not in ("rgcn", "hgnn"):
+            raise ValueError(
+                f"root_weight: only rgcn and hgnn can do without it, not {self.name!r}"
+            )
+        if bool(self.aggregate) != (self.name == "hgnn"):
+            raise ValueError(
+                f"aggregate: hgnn needs one, other models have their own; got {self.aggregate!r} "
+                f"for {self.name!r}"
+            )
+        if self.combine != "sum" and self.name != "hgnn":
+            raise ValueError(f"combine: only hgnn has a choice, not {self.name!r}")
         if self.diagonal_blocks and self.layers == 1 and not self.head:
             raise ValueError("diagonal_blocks: the only layer is the last, whose matrices are full")
         if self.bases and self.diagonal_blocks:

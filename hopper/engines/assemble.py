@@ -17,6 +17,7 @@ from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import Objective, build_model, build_typed_model, check_exactness
+from hopper.models.registry import TYPED_OPTIONS
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
@@ -193,11 +194,7 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     }
     model: torch.nn.Module
     if own.typed:
-        if own.name == "rgcn":
-            names = ("bases", "diagonal_blocks", "root_weight")
-            shared |= {name: getattr(own, name) for name in names}
-        if own.name in ("rgcn", "rgat"):
-            shared["head"] = own.head
+        shared |= {name: getattr(own, name) for name in TYPED_OPTIONS[own.name]}
         tree = _metatree(config, schema)
         model = build_typed_model(
             own.name,

@@ -3,6 +3,7 @@ several."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import torch
@@ -11,14 +12,18 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.engine import TrainState
+from hopper.graph.block import TypedBlocks
 from hopper.models import GNN
 from hopper.models.layer import SumLayer
-from hopper.models.relational import HGNN
+from hopper.models.relational import HGNN, RelationLayer
+from hopper.ops import weighted_sum
 from hopper.partials import (
     IterationPlan,
     LayerPlan,
     Planner,
     RowExchange,
+    SumsIn,
+    SumsOut,
     TypedLayerPlan,
     TypedPlan,
     TypedPlanner,
@@ -156,7 +161,20 @@ class TypedPass:
         assert isinstance(state.packed.module, HGNN)
         self._model = state.packed.module
         self._travels_as = wire_dtype(state.config) or state.trainer.dtype
-        self.planner = TypedPlanner(state.trainer.sampler, state.rows.graph.book, channel)
+        self.planner = TypedPlanner(
+            state.trainer.sampler,
+            state.rows.graph.book,
+            channel,
+            [self._relation_layer(index) for index in range(len(self._model.layers))],
+            state.config.model.hidden,
+            self._travels_as.itemsize,
+            state.trainer.dtype,
+        )
+
+    def _relation_layer(self, index: int) -> RelationLayer:
+        layer = self._model.layers[index]
+        assert isinstance(layer, RelationLayer)
+        return layer
 
     def describe(self, plan: TypedPlan) -> list[dict[str, Any]]:
         """See :class:`Pass`."""
@@ -200,20 +218,62 @@ class TypedPass:
         ----------
         h_own: by type, [own, width], this rank's rows of the layer before.
         """
-        log, model = self.state.log, self._model
+        log, model, layer = self.state.log, self._model, self._relation_layer(index)
         with log.stage("compute", operation="project", layer=index):
             ready = {each: model.drop(index, plan.own[each], rows) for each, rows in h_own.items()}
             side_by_side = torch.cat([ready[each] for each in sorted(ready)])
-            sent = side_by_side.index_select(0, plan.chosen).to(self._travels_as)
-        exchange = RowExchange(
-            self.state.cluster, log, sent, plan.lengths, plan.counts, f"exchanging rows, {where}"
-        )
-        received = exchange.finish()
+            sent = side_by_side.index_select(0, plan.chosen)
+        received = self._exchange(sent, plan.lengths, plan.counts, f"exchanging rows, {where}")
+        more = weights = None
+        if plan.sums_out is not None and plan.sums_in is not None:
+            more = self._sums(layer, plan.sums_out, plan.sums_in, plan.blocks, ready, where)
+            weights = plan.sums_in.weights
         with log.stage("compute", operation="aggregate", layer=index):
-            dtype = side_by_side.dtype
             sources = {
-                each: torch.cat((rows, received.index_select(0, plan.arrived[each]).to(dtype)))
+                each: torch.cat((rows, received.index_select(0, plan.arrived[each])))
                 for each, rows in ready.items()
             }
-            out: dict[str, Tensor] = model.layers[index](plan.blocks, sources)
-            return out
+            return layer(plan.blocks, sources, weights=weights, more=more)
+
+    def _sums(
+        self,
+        layer: RelationLayer,
+        sums_out: SumsOut,
+        sums_in: SumsIn,
+        blocks: TypedBlocks,
+        ready: Mapping[str, Tensor],
+        where: str,
+    ) -> dict[str, Tensor]:
+        """By type, [destinations, ...]: what others have added up for this rank's destinations."""
+        with self.state.log.stage("compute", operation="add up for others"):
+            some = next(iter(ready.values()))
+            total = some.new_zeros(sum(sums_out.lengths), *layer.nothing)
+            for relation, block in sums_out.blocks.items():
+                projected = layer.aggregation(relation).project(ready[relation.src])
+                total = total + weighted_sum(block, projected, sums_out.weights[relation])
+            if not sums_out.blocks:
+                # Gradients come back to every rank, with something to add up or without.
+                total = total + 0.0 * some[:0].sum()
+        received = self._exchange(
+            total, sums_out.lengths, sums_in.counts, f"exchanging partial sums, {where}"
+        )
+        found = {}
+        for each in layer.types:
+            rows, ends = sums_in.places[each]
+            nothing = received.new_zeros(blocks.destinations[each], *layer.nothing)
+            found[each] = nothing.index_add(0, ends, received.index_select(0, rows))
+        return found
+
+    def _exchange(
+        self, sent: Tensor, lengths: list[int], counts: list[int], operation: str
+    ) -> Tensor:
+        """Rows from all ranks, rounded on their way if that is asked for."""
+        exchange = RowExchange(
+            self.state.cluster,
+            self.state.log,
+            sent.to(self._travels_as),
+            lengths,
+            counts,
+            operation,
+        )
+        return exchange.finish().to(sent.dtype)

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.graph.schema import Relation
@@ -70,6 +72,34 @@ class Block:
             src_out_degree=none,
             dst_in_degree=none,
             iteration_key=iteration_key,
+        )
+
+    @classmethod
+    def of_edges(
+        cls,
+        relation: Relation,
+        indptr: NDArray[np.int64],
+        indices: NDArray[np.int64],
+        num_src: int,
+    ) -> Block:
+        """A pattern of sums, which knows nothing of its nodes.
+
+        Parameters
+        ----------
+        indptr, indices: as of the attributes of these names.
+        """
+        unknown = torch.empty(0, dtype=torch.int64)
+        return cls(
+            relation,
+            num_src=num_src,
+            num_dst=indptr.size - 1,
+            indptr=torch.from_numpy(indptr),
+            indices=torch.from_numpy(indices),
+            positions=unknown,
+            src_original=unknown,
+            dst_original=unknown,
+            src_out_degree=unknown,
+            dst_in_degree=unknown,
         )
 
     @property

@@ -17,6 +17,7 @@ from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
 from hopper.models.hgt import HGT
+from hopper.models.own_aggregation import OwnAggregation
 from hopper.models.relational import HGNN
 from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
@@ -30,7 +31,19 @@ MODELS: Final[dict[str, type[nn.Module]]] = {
     "deepgcn": DeepGCN,
     "film": FiLM,
 }
-TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {"rgcn": RGCN, "rgat": RGAT, "hgt": HGT}
+TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {
+    "rgcn": RGCN,
+    "rgat": RGAT,
+    "hgt": HGT,
+    "hgnn": OwnAggregation,
+}
+TYPED_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head"),
+    "rgat": ("head",),
+    "hgt": (),
+    "hgnn": ("aggregate", "combine", "root_weight"),
+}
+"""what typed models take besides what all do"""
 
 
 def build_model(
@@ -90,18 +103,19 @@ def build_typed_model(
     dropout: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
-    **more: int,
+    **more: Any,
 ) -> HGNN:
     """Build a model of a typed graph, initialised as by :func:`build_model`.
 
     Parameters
     ----------
-    name: "rgcn", "rgat", "hgt".
+    name: "rgcn", "rgat", "hgt", "hgnn".
     target: type of the roots.
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head; "rgat": head.
+    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head; "rgat": head;
+        "hgnn": aggregate (as "package.module:Class"), combine, root_weight.
 
     Raises
     ------
@@ -110,14 +124,15 @@ def build_typed_model(
     """
     if name not in TYPED_MODELS:
         raise ConfigError(f"model.name: expected {', '.join(TYPED_MODELS)}; given {name!r}")
-    taken = {"rgcn": ("bases", "diagonal_blocks", "root_weight", "head"), "rgat": ("head",)}
-    refused = [key for key in more if key not in taken.get(name, ())]
+    refused = [key for key in more if key not in TYPED_OPTIONS[name]]
     if refused:
         raise ConfigError(f"model.{refused[0]}: {name} does not take it")
     widths = {f"features of {each}": width for each, width in inputs.items()}
     sizes = {"layers": len(reads), "hidden": hidden, "heads": heads, "out_dim": out_dim}
     _check_sizes(sizes | widths)
     drop_threshold(dropout)
+    if "aggregate" in more:
+        more["aggregate"] = import_module_class("model.aggregate", more["aggregate"])
     with _initialisation(seed):
         model = TYPED_MODELS[name](
             target=target,
@@ -159,25 +174,33 @@ def _find(name: str) -> type[nn.Module]:
     known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
         raise ConfigError(f"model.name: expected {known}; given {name!r}")
-    return _import(name)
+    return import_module_class("model.name", name)
 
 
-def _import(name: str) -> type[nn.Module]:
+def import_module_class(key: str, name: str) -> type[nn.Module]:
+    """The class that "package.module:Class" names.
+
+    Parameters
+    ----------
+    key: of the configuration, for errors.
+
+    Raises
+    ------
+    ConfigError: it cannot be imported, or is no subclass of ``nn.Module``.
+    """
     module_name, _, class_name = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
     # Whatever the user's module raises while it is imported, the key to look at is this one.
     except Exception as error:
         raise ConfigError(
-            f"model.name: {name}: module {module_name!r} cannot be imported "
+            f"{key}: {name}: module {module_name!r} cannot be imported "
             f"({type(error).__name__}: {error})"
         ) from error
     for part in class_name.split("."):
         found = getattr(found, part, None)
     if found is None:
-        raise ConfigError(f"model.name: {name}: module {module_name!r} has no {class_name!r}")
+        raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(
-            f"model.name: {name}: expected a subclass of torch.nn.Module; given {found!r}"
-        )
+        raise ConfigError(f"{key}: {name}: expected a subclass of torch.nn.Module; given {found!r}")
     return found

@@ -16,18 +16,29 @@ from torch import Tensor, nn
 from hopper.errors import RequestError
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, SumLayer
 from hopper.ops import drop_rows
+
+CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
 
 class Combination(nn.Module):
     """AGG_all: the partial results of all relations into a type become one row a destination.
 
-    ``algebra`` says how: "sum" adds up, "softmax" combines by log-sum-exp, "other" needs every
-    relation's apart.
+    ``algebra`` says how: "sum" adds up, "mean" adds up and divides, "softmax" combines by
+    log-sum-exp, "other" needs every relation's apart.
     """
 
-    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "other"
+    algebra: ClassVar[CombinationAlgebra] = "other"
+
+    def partial(self, block: Block, aggregated: Tensor) -> Tensor:
+        """[num_dst, ...]: what of one relation takes part; by default what AGG_r yields.
+
+        Parameters
+        ----------
+        aggregated: [num_dst, ...], from AGG_r.
+        """
+        return aggregated
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, ...]: combined rows.
@@ -47,7 +58,7 @@ class Combination(nn.Module):
 class SumOfRelations(Combination):
     """The sum over relations."""
 
-    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "sum"
+    algebra: ClassVar[CombinationAlgebra] = "sum"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """See :class:`Combination`."""
@@ -58,6 +69,40 @@ class SumOfRelations(Combination):
         return _added(partials)
 
 
+class MeanOfRelations(Combination):
+    """The mean over all relations into a type, or over those that a destination has edges of.
+
+    A partial is [num_dst, width + 1]: what AGG_r yields, and how many relations that is.
+    """
+
+    algebra: ClassVar[CombinationAlgebra] = "mean"
+    of_present: ClassVar[bool] = False
+    """whether relations without an edge are left out"""
+
+    def partial(self, block: Block, aggregated: Tensor) -> Tensor:
+        """See :class:`Combination`."""
+        count = aggregated.new_ones(block.num_dst, 1)
+        if self.of_present:
+            count = (block.sampled_degree() > 0).to(aggregated.dtype).unsqueeze(-1)
+            aggregated = aggregated * count
+        return torch.cat((aggregated, count), -1)
+
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
+        """[num_dst, width]: zero where there is no relation to count."""
+        total = self.merge(partials)
+        return total[:, :-1] / total[:, -1:].clamp(min=1)
+
+    def merge(self, partials: Sequence[Tensor]) -> Tensor:
+        """See :class:`Combination`."""
+        return _added(partials)
+
+
+class MeanOfPresentRelations(MeanOfRelations):
+    """The mean over the relations that a destination has edges of."""
+
+    of_present: ClassVar[bool] = True
+
+
 class JointSoftmax(Combination):
     """One softmax over the edges of all relations (HGT, eq. 3).
 
@@ -66,7 +111,7 @@ class JointSoftmax(Combination):
     largest logits, which only keep the exponentials finite; -inf stands for no edge.
     """
 
-    algebra: ClassVar[Literal["sum", "softmax", "other"]] = "softmax"
+    algebra: ClassVar[CombinationAlgebra] = "softmax"
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, heads, width]: zero where a destination has no edge of any relation."""
@@ -149,7 +194,12 @@ class RelationLayer(nn.Module):
         )
 
     def forward(
-        self, blocks: TypedBlocks, h: Mapping[str, Tensor], types: Sequence[str] | None = None
+        self,
+        blocks: TypedBlocks,
+        h: Mapping[str, Tensor],
+        types: Sequence[str] | None = None,
+        weights: Mapping[Relation, Tensor] | None = None,
+        more: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """By type, [num_dst, out]: the new rows of the destinations.
 
@@ -158,16 +208,20 @@ class RelationLayer(nn.Module):
         blocks: of every relation into a type that has destinations.
         h: by type, [num_src, in], the sources' rows, destinations first.
         types: of the destinations; None = all that the layer knows.
+        weights: by relation, [edges], where blocks lack some edges, of a layer that adds up.
+        more: by type, [num_dst, ...], what those edges add up to.
         """
         out = {}
         for node_type in self.types if types is None else types:
             count = blocks.destinations[node_type]
             h_dst = h[node_type][:count]
             partials = [
-                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
+                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst, weights)
                 for relation in self.relations
                 if relation.dst == node_type and (count or relation in blocks.blocks)
             ]
+            if more is not None:
+                partials.append(more[node_type])
             if partials:
                 combined = self.combination(partials)
             else:
@@ -175,15 +229,27 @@ class RelationLayer(nn.Module):
             out[node_type] = self.update(node_type)(h_dst, combined)
         return out
 
-    def partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
+    def partial(
+        self,
+        relation: Relation,
+        block: Block,
+        h_src: Tensor,
+        h_dst: Tensor,
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
         """[num_dst, ...]: what one relation contributes to its destinations.
 
         Parameters
         ----------
         h_src, h_dst: [num_src, in] and [num_dst, in].
+        weights: as of :meth:`forward`.
         """
         aggregation = self.aggregation(relation)
-        return aggregation.aggregate(block, aggregation.project(h_src), h_dst)
+        z_src = aggregation.project(h_src)
+        if weights is None:
+            return self.combination.partial(block, aggregation.aggregate(block, z_src, h_dst))
+        assert isinstance(aggregation, SumLayer)
+        return aggregation.combine(block, z_src, weights[relation], h_dst)
 
 
 class HGNN(nn.Module):

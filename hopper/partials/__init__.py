@@ -3,7 +3,8 @@
 from hopper.partials.exchange import RowExchange
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
-from hopper.partials.typed_planner import TypedLayerPlan, TypedPlan, TypedPlanner
+from hopper.partials.typed_plan import SumsIn, SumsOut, TypedLayerPlan, TypedPlan
+from hopper.partials.typed_planner import TypedPlanner
 from hopper.partials.wire import Wire, choose_wires
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "LayerPlan",
     "Planner",
     "RowExchange",
+    "SumsIn",
+    "SumsOut",
     "TypedLayerPlan",
     "TypedPlan",
     "TypedPlanner",

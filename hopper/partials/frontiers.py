@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +64,23 @@ class Sources:
         """[n] int64 global ids: those of all owners but one."""
         return np.delete(self.nodes, np.s_[self.bounds[rank] : self.bounds[rank + 1]])
 
+    def without(self, ranks: Sequence[int]) -> Sources:
+        """The same edges, with none of some ranks' nodes; where these were, ``places`` mean
+        nothing."""
+        if not ranks:
+            return self
+        sizes = np.diff(self.bounds)
+        owners = np.repeat(np.arange(sizes.size), sizes)
+        kept = ~np.isin(owners, ranks)
+        place = np.cumsum(kept) - 1
+        sizes[list(ranks)] = 0
+        bounds = np.concatenate(([0], np.cumsum(sizes)))
+        return Sources(place[self.places], self.nodes[kept], bounds, self.owners)
+
     def rows(self, rank: int, own: OwnFrontier) -> Ids:
         """[edges]: each edge's source among a rank's own nodes and, behind them, the others'."""
+        if not self.nodes.size:
+            return np.zeros(self.places.size, np.int64)
         place = np.empty(self.nodes.size, np.int64)
         first, stop = self.bounds[rank], self.bounds[rank + 1]
         place[first:stop] = own.rows(self.of(rank))

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.graph.block import Block
-from hopper.graph.schema import Relation
 from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
@@ -237,7 +236,7 @@ class Planner:
         return Sending(
             lengths,
             None,
-            _bare_block(self._relation, indptr, np.concatenate(rows), own.size),
+            Block.of_edges(self._relation, indptr, np.concatenate(rows), own.size),
             torch.from_numpy(np.concatenate(weights)),
         )
 
@@ -274,7 +273,7 @@ class Planner:
         indices = np.empty_like(columns)
         indices[~is_sum] = place[columns[~is_sum]]
         indices[is_sum] = of_sums[-1 - columns[is_sum]]
-        folded = _bare_block(self._relation, folding.indptr, indices, own.size + sum(counts))
+        folded = Block.of_edges(self._relation, folding.indptr, indices, own.size + sum(counts))
         folded.dst_original, folded.dst_in_degree = block.dst_original, block.dst_in_degree
         folded.iteration_key = block.iteration_key
         return folded, own_block, torch.from_numpy(folding.weights)
@@ -332,20 +331,3 @@ class _Folding:
     sum_sizes: NDArray[np.int32]
     sum_sources: NDArray[np.int32]
     sum_weights: NDArray[Any]
-
-
-def _bare_block(relation: Relation, indptr: Ids, indices: Ids, num_src: int) -> Block:
-    """A block that is a pattern of sums and knows nothing of its nodes."""
-    unknown = torch.empty(0, dtype=torch.int64)
-    return Block(
-        relation,
-        num_src=num_src,
-        num_dst=indptr.size - 1,
-        indptr=torch.from_numpy(indptr),
-        indices=torch.from_numpy(indices),
-        positions=unknown,
-        src_original=unknown,
-        dst_original=unknown,
-        src_out_degree=unknown,
-        dst_in_degree=unknown,
-    )

@@ -22,6 +22,11 @@ TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 MORE_MODELS: dict[str, dict[str, Any]] = {
     "rgcn without root weight": {"name": "rgcn", "layers": 2, "hidden": 8, "root_weight": False},
     "rgat with a head": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "head": True},
+    "own, mean, without root weight": {
+        **MODELS["own, mean of present"],
+        "combine": "mean",
+        "root_weight": False,
+    },
     "hgt, three layers": {"name": "hgt", "layers": 3, "hidden": 8, "heads": 2, "dropout": 0.2},
 }
 ALL_MODELS = MODELS | MORE_MODELS

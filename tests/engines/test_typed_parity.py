@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,13 @@ def compare(
         assert parity.gradient_difference < 1e-10, parity
         assert parity.loss_difference < 1e-10, parity
         engine, model, kind = case
+        if engine == "cooperative" and model == "rgcn" and world > 1:
+            # Both ways of sending have to be among those compared.
+            spans = "".join(
+                file.read_text() for file in Path(config.train.run_dir).glob("spans/*.jsonl")
+            )
+            assert re.search(r'"sums_from": \[\d', spans)
+            assert result["bytes"]["partial"] > 0
         if engine != "locality":
             losses, scores = curves.setdefault((model, kind), (result["losses"], result["val"]))
             assert result["losses"] == pytest.approx(losses, rel=1e-9), case

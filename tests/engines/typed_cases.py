@@ -35,6 +35,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "rgat": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
     "hgt, one layer": {"name": "hgt", "layers": 1, "hidden": 8, "heads": 2},
+    "own, mean of present": {
+        "name": "hgnn",
+        "layers": 2,
+        "hidden": 8,
+        "aggregate": "gated_aggregation:GatedAggregation",
+        "combine": "mean_of_present",
+    },
 }
 
 

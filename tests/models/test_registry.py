@@ -98,8 +98,8 @@ def test_a_class_of_one_s_own(own_package):
         (":Own", "module '' cannot be imported"),
         (
             "gin",
-            r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt or package\.module:Class; "
-            "given 'gin'",
+            r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt, hgnn or "
+            r"package\.module:Class; given 'gin'",
         ),
         ("rgcn", "rgcn reads typed graphs; see build_typed_model"),
     ],

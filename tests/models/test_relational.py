@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
-from hopper.graph.block import TypedBlocks
+from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
@@ -21,6 +21,8 @@ from hopper.models.hgt import HGTLayer, RelationPartial
 from hopper.models.relational import (
     HGNN,
     JointSoftmax,
+    MeanOfPresentRelations,
+    MeanOfRelations,
     RelationLayer,
 )
 from hopper.models.rgat import RelationAttention
@@ -246,6 +248,23 @@ def test_a_joint_softmax_of_large_and_missing_logits() -> None:
     assert all(part.grad is not None and part.grad.isfinite().all() for part in parts)
 
 
+@pytest.mark.parametrize("of_present", [False, True])
+def test_a_mean_of_relations_counts_them_wherever_they_meet(of_present: bool) -> None:
+    # Three relations into three destinations; a destination has no edge of some of them.
+    degrees = torch.tensor([[2, 0, 1], [1, 0, 0], [3, 0, 4]])
+    rows = torch.randn(3, 3, 5, dtype=torch.float64)
+    combination = MeanOfPresentRelations() if of_present else MeanOfRelations()
+    parts = []
+    for own, aggregated in zip(degrees, rows, strict=True):
+        indptr = np.concatenate(([0], np.cumsum(own.numpy())))
+        block = Block.of_edges(CITES, indptr, np.zeros(indptr[-1], np.int64), num_src=1)
+        parts.append(combination.partial(block, aggregated))
+    counted = (degrees > 0).double() if of_present else torch.ones(3, 3, dtype=torch.float64)
+    expected = (rows * counted[..., None]).sum(0) / counted.sum(0).clamp(min=1)[:, None]
+    assert torch.allclose(combination(parts), expected)
+    assert torch.allclose(combination([combination.merge(parts[:2]), parts[2]]), expected)
+
+
 def test_dropout_is_keyed_by_type_and_node() -> None:
     model = build_typed_model(
         "rgcn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, dropout=0.5
@@ -275,7 +294,7 @@ def test_what_does_not_fit_is_named() -> None:
         make("rgcn", diagonal_blocks=3)
     with pytest.raises(ConfigError, match=r"model\.bases: rgat does not take it"):
         make("rgat", bases=2)
-    with pytest.raises(ConfigError, match=r"model\.name: expected rgcn, rgat, hgt; given 'gin'"):
+    with pytest.raises(ConfigError, match=r"model\.name: expected rgcn, .*, hgnn; given 'gin'"):
         make("gin")
     with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
         make("hgt", heads=0)

@@ -24,6 +24,7 @@ def test_the_public_names_exist() -> None:
     assert sorted(hopper.__all__) == [
         "GraphDirectory",
         "PartitionedGraph",
+        "divide_graph",
         "load_config",
         "make_config",
         "train",

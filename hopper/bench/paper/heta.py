@@ -131,11 +131,13 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def _partial_width(layer: RelationLayer) -> int:
-    """Numbers of a partial: of the joint softmax also a largest logit and a normaliser per head."""
+    """Numbers of a partial: of the joint softmax also a largest logit and a normaliser per head, of
+    a mean also how many relations it is of."""
     width = 1
     for size in layer.nothing:
         width *= size
-    return width + 2 * layer.nothing[0] if layer.combination.algebra == "softmax" else width
+    extra = {"softmax": 2 * layer.nothing[0], "mean": 1}
+    return width + extra.get(layer.combination.algebra, 0)
 
 
 def _reads(layers: list[Any], target: str) -> bool:

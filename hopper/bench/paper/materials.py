@@ -13,9 +13,9 @@ from hopper.graph import GraphDirectory
 from hopper.graph.presets import preset_named
 from hopper.graph.synthesise import make
 from hopper.graph.typed_presets import TYPED_PRESETS
-from hopper.hetero.write_partition import partition_by_relation
+from hopper.hetero.divide import divide_graph
 from hopper.micrograph.locality import measure_locality
-from hopper.partition import PartitionedGraph, partition_graph, record_locality
+from hopper.partition import PartitionedGraph, record_locality
 from hopper.partition.assign import BY_RELATION
 
 GRAPHS_FOLDER: Final = "graphs"
@@ -85,8 +85,8 @@ class Materials:
             graph = self.graph(cell)
             self.say(f"dividing {path.name}")
             if method == BY_RELATION:
-                return partition_by_relation(graph, path, cell.servers, cell.layers)
-            made = partition_graph(graph, path, cell.servers, method, SEED)
+                return divide_graph(graph, path, cell.servers, method, layers=cell.layers)
+            made = divide_graph(graph, path, cell.servers, method, seed=SEED)
             measured = measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED)
             record_locality(path, measured.as_json())
         return PartitionedGraph.open(path)
