@@ -25,9 +25,10 @@ LOSS_LIMITS: Final = {"float32": 1e-5, "float64": 1e-9}
 COMPARED_LOSSES: Final[dict[str, int | None]] = {"float32": 50, "float64": None}
 """iterations of a run whose losses are compared; None = all"""
 ROUNDING_CEILING: Final = 1e-3
-"""of a float32 gradient or loss that rounding alone may explain: a ReLU whose input is near zero
-opens in one order of summation and not in another, and an optimiser makes steps of what rounding
-left of tiny gradients; above this it is an error"""
+"""of a float32 gradient that rounding alone may explain: a ReLU whose input is near zero opens in
+one order of summation and not in another, and a deep network has many; above this it is an error"""
+LOSS_CEILING: Final = 2e-4
+"""the same of a loss: an optimiser makes steps of what rounding left of tiny gradients"""
 ROUNDINGS: Final = 10.0
 """how many times one process's own rounding two float32 gradients may lie apart"""
 ROUNDED_LIMIT: Final = 0.1
@@ -123,7 +124,7 @@ class EngineParity:
         return (
             self.judged
             and self.dtype == "float32"
-            and limit < self.loss_difference <= ROUNDING_CEILING
+            and limit < self.loss_difference <= LOSS_CEILING
         )
 
     @property
@@ -171,7 +172,7 @@ def judge_losses(difference: float, dtype: str, again: float | None, judged: boo
     if difference <= limit:
         return ""
     told = f"losses differ by {difference:.2g}, limit {limit:g} in {dtype}"
-    if not judged or again is None or not difference <= ROUNDING_CEILING:
+    if not judged or again is None or not difference <= LOSS_CEILING:
         return told
     if again <= LOSS_LIMITS["float64"]:
         return ""

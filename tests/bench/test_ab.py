@@ -91,7 +91,7 @@ def test_results_have_the_schema(results: dict[str, Any]) -> None:
 
 def _check_run(run: Mapping[str, Any]) -> None:
     assert set(run) == {
-        *("label", "engine", "exact", "options", "model", "round"),
+        *("label", "engine", "exact", "options", "partition", "model", "round"),
         *("epochs", "nic_bytes", "peak_rss_mib", "accuracy"),
     }
     assert run["nic_bytes"] is None
