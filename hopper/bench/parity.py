@@ -122,9 +122,7 @@ class EngineParity:
         """Whether the losses of float32 cannot tell an error from rounding."""
         limit = LOSS_LIMITS[self.dtype]
         return (
-            self.judged
-            and self.dtype == "float32"
-            and limit < self.loss_difference <= LOSS_CEILING
+            self.judged and self.dtype == "float32" and limit < self.loss_difference <= LOSS_CEILING
         )
 
     @property

@@ -71,12 +71,12 @@ def check_request(config: Config, schema: GraphSchema) -> None:
 
 
 def _check_learnable(config: Config, types: list[str]) -> None:
-    """Refuse what is not built yet for learnable rows."""
-    train, told = config.train, f"node type {', '.join(types)} has learnable rows"
-    if train.clip_norm:
-        raise RequestError(f"train.clip_norm: {told}, for which it is not built yet; expected 0")
+    """Refuse what learnable rows do not go with."""
     if config.hop.replicas == "independent":
-        raise RequestError(f'hop.replicas: {told}, which all models share; expected "synchronous"')
+        raise RequestError(
+            f"hop.replicas: node type {', '.join(types)} has learnable rows, which all models "
+            'share; expected "synchronous"'
+        )
 
 
 def check_ranks(config: Config, ranks: int) -> None:

@@ -141,8 +141,12 @@ class Engine(ABC):
                 state.learnable.push(state.trainer.learned, where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
+        clip, squares = state.config.train.clip_norm, 0.0
+        if clip and state.learnable is not None:
+            with state.log.stage("sync", operation="gradient norm"):
+                squares = state.learnable.squares(f"the norm of gradients, {where}")
         with state.log.stage("compute", operation="update"):
-            state.optimizer.step(state.config.train.clip_norm)
+            scale = state.optimizer.step(clip, squares)
             if state.learnable is not None:
-                state.learnable.step()
+                state.learnable.step(scale)
         return StepReport(loss=loss)

@@ -7,10 +7,11 @@ to start.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -34,17 +35,27 @@ class Optimizer(ABC):
         self._weight_decay = weight_decay
 
     @torch.no_grad()
-    def step(self, clip_norm: float = 0.0) -> None:
+    def step(self, clip_norm: float = 0.0, other_squares: float = 0.0) -> float:
         """Update the parameters in place.
 
         Parameters
         ----------
         clip_norm: bound of the gradient's norm over all parameters, above which the gradient is
             scaled down in place; 0 = none.
+        other_squares: sum of squares of what belongs to the gradient and is updated elsewhere.
+
+        Returns
+        -------
+        What the gradient was scaled by, and the rest of it has to be.
         """
+        scale = 1.0
         if clip_norm > 0:
-            nn.utils.clip_grad_norm_(self._packed.module.parameters(), clip_norm)
+            norm = math.sqrt(float(self._packed.gradients.square().sum()) + other_squares)
+            # As torch's clip_grad_norm_ does it.
+            scale = min(1.0, clip_norm / (norm + 1e-6))
+            self._packed.gradients.mul_(scale)
         self._update(self._packed.parameters, self._packed.gradients)
+        return scale
 
     @abstractmethod
     def state(self) -> dict[str, Tensor]:

@@ -251,10 +251,27 @@ class LearnableRows:
             total = self._tables[name].new_zeros(rows.numel(), self._dim)
             self._sums[name] = rows, total.index_add_(0, places, torch.cat(received))
 
-    def step(self) -> None:
-        """Update every row that any rank has read."""
+    def squares(self, operation: str) -> float:
+        """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
+
+        Parameters
+        ----------
+        operation: names it in errors.
+        """
+        own = sum(float(gradient.double().square().sum()) for _, gradient in self._sums.values())
+        total = torch.tensor([own], dtype=torch.float64)
+        self._cluster.all_reduce(total, "control", operation)
+        return float(total)
+
+    def step(self, scale: float = 1.0) -> None:
+        """Update every row that any rank has read.
+
+        Parameters
+        ----------
+        scale: what gradients are multiplied by, as those of all parameters are.
+        """
         for name, (rows, gradient) in self._sums.items():
-            self._optimizers[name].step(rows, gradient)
+            self._optimizers[name].step(rows, gradient if scale == 1.0 else gradient * scale)
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The rows that any rank has read and their pushed gradients, on rank 0; every rank has

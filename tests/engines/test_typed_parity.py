@@ -168,6 +168,36 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         assert len(kept) == 2
 
 
+def test_one_norm_bounds_parameters_and_learnable_rows(
+    bare_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    losses = {}
+    for servers in (1, 2):
+        parts = tmp_path / f"{servers}"
+        partition_graph(bare_graph, parts, servers, "random")
+        addresses = serve_partitions(parts, servers)
+        cases = []
+        for clip in (0.0, 0.2):
+            run_dir = tmp_path / f"{servers}-{clip}"
+            values = case_config("zero_hop in passes", "rgcn", "node", parts, run_dir)
+            values["train"] |= {"batch_size": 8 // servers, "epochs": 2, "clip_norm": clip}
+            # An update that depends on the gradient's size.
+            values["train"] |= {"optimizer": "sgd", "learning_rate": 0.1, "record_gradients": []}
+            values["learnable"] = LEARNABLE | {"optimizer": "sgd", "learning_rate": 0.5}
+            values["cluster"] = {"servers": addresses, "ranks_per_server": 1}
+            cases.append(values)
+        found = train_cases(cases, servers, tmp_path / f"ranks-{servers}")
+        losses[servers] = [case["losses"] for case in found]
+    free, bounded = losses[1]
+    assert losses[2][1] == pytest.approx(bounded, rel=1e-9)
+    assert losses[2][0] == pytest.approx(free, rel=1e-9)
+    assert free[0] == bounded[0]
+    assert free[1] != pytest.approx(bounded[1], rel=1e-3)
+
+
 def compare(
     chosen: list[tuple[str, str, str]],
     place: tuple[GraphDirectory, int, int],
@@ -266,6 +296,7 @@ def test_what_typed_models_do_not_take_is_named(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"sampler\.kind: 'layer' .* expected node or labor"):
         check_request(typed_config(tmp_path, kind="layer", layer_sizes=[4]), schema)
     values = typed_config(tmp_path, fanouts=[3]).model_dump()
-    clipped = make_config(values | {"train": values["train"] | {"clip_norm": 1.0}})
-    with pytest.raises(RequestError, match="clip_norm: node type 'author' has learnable rows"):
-        check_request(clipped, schema)
+    values["train"]["engine"] = "hop"
+    several = make_config(values | {"hop": values["hop"] | {"replicas": "independent"}})
+    with pytest.raises(RequestError, match="replicas: node type 'author' has learnable rows"):
+        check_request(several, schema)
