@@ -1,9 +1,12 @@
-"""METIS, streaming and random partitions side by side: locality, cut, balance, time and memory.
+"""Partitions by several methods side by side: locality, cut, balance, time and memory.
 
 usage: python benchmarks/partitioners.py --out DIR [--servers 2,4,8] [--methods metis,stream,random]
-                                         [--memory-limit SIZE] [PRESET:SCALE | GRAPH ...]
+                                         [--memory-limit SIZE] [--costs-only] [--rounds R]
+                                         [PRESET:SCALE | GRAPH ...]
 
 Presets are made in a temporary folder of --out and removed afterwards, and so is every partition.
+With --costs-only locality is not measured, the methods take turns for R rounds, and seconds run
+until everything is on the disk: what dividing whole relations (method meta) is compared by.
 Memory is polled every 20 ms, METIS's own process included, and split into what is the process's
 own and what are pages of mapped files, which the kernel drops when memory is short. Writes
 ``partitioners.json``.
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -94,7 +98,9 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
             time.sleep(_POLL)
         listener.join()
         printed = process.stdout.read()
+    os.sync()
     seconds = time.perf_counter() - start
+    stored = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     shutil.rmtree(out, ignore_errors=True)
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {words[-1:]}")
@@ -106,7 +112,8 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
         "seconds": round(seconds, 2),
         "own_mib": max(each["own_mib"] for each in peaks.phases.values()),
         "phases": peaks.phases,
-        **{name: description[name] for name in kept},
+        "stored_bytes": stored,
+        **{name: description.get(name) for name in kept},
     }
 
 
@@ -124,12 +131,22 @@ def prepare(name: str, folder: Path) -> Path:
 def show(results: dict[str, list[dict[str, Any]]]) -> None:
     """Print one row a partition."""
     table = Table(title="partitions")
-    headings = ("R_micro %", "R_sub %", "cut %", "nodes", "train", "edges", "assign s", "own MiB")
+    headings = (
+        "R_micro %",
+        "R_sub %",
+        "cut %",
+        "nodes",
+        "train",
+        "edges",
+        "assign s",
+        "all s",
+        "own MiB",
+    )
     for heading in ("graph", "servers", "method", *headings):
         table.add_column(heading, justify="left" if heading in ("graph", "method") else "right")
     for graph, runs in results.items():
         for run in runs:
-            locality, balance = run["locality"], run["balance"]
+            locality, balance = run["locality"] or {}, run["balance"]
             written = ("number", "write", "measure")
             assign = sum(
                 phase["seconds"]
@@ -140,10 +157,14 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
                 graph,
                 str(run["servers"]),
                 run["method"],
-                *(f"{100 * locality[key]:.1f}" for key in ("micrograph", "subgraph")),
+                *(
+                    f"{100 * locality[key]:.1f}" if key in locality else "-"
+                    for key in ("micrograph", "subgraph")
+                ),
                 f"{100 * run['edge_cut']:.1f}",
                 *(f"{balance[key]:.3f}" for key in ("nodes", "train", "edges")),
                 f"{assign:.1f}",
+                f"{run['seconds']:.1f}",
                 f"{run['own_mib']:.0f}",
             )
     # Piped, too, no column may be cut short.
@@ -158,15 +179,20 @@ def main() -> None:
     parser.add_argument("--servers", default="4")
     parser.add_argument("--methods", default="metis,stream,random")
     parser.add_argument("--memory-limit", metavar="SIZE", help="as of hopper partition")
+    parser.add_argument("--costs-only", action="store_true", help="seconds and memory alone")
+    parser.add_argument("--rounds", type=int, default=1, metavar="R", help="of every method")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     more = ("--memory-limit", arguments.memory_limit) if arguments.memory_limit else ()
+    if arguments.costs_only:
+        more = (*more, "--locality-roots", "0")
     results: dict[str, list[dict[str, Any]]] = {}
     for name in arguments.graphs:
         with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
             graph = prepare(name, Path(temporary))
             results[name] = [
                 partition(graph, method, int(servers), Path(temporary) / "parts", *more)
+                for _ in range(arguments.rounds)
                 for servers in arguments.servers.split(",")
                 for method in arguments.methods.split(",")
             ]
