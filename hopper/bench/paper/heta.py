@@ -7,6 +7,7 @@ learnable rows, each of which has one home; Heta has a table of its own in every
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import fmean
 from typing import Any, Final
 
 from hopper.bench.paper.cells import Grid
@@ -25,7 +26,7 @@ from hopper.bench.paper.tables import (
     summary_table,
 )
 from hopper.config import Config
-from hopper.engines.assemble import make_model
+from hopper.engines.assemble import make_model, make_schedule
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
@@ -119,9 +120,11 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     groups = len({share.roots for share in shares})
     model = make_model(config, schema)
     assert isinstance(model, HGNN)
-    rows = train.batch_size * graph.book.servers * config.cluster.ranks_per_server * (groups - 1)
+    schedule = make_schedule(config, graph, graph.book.servers * config.cluster.ranks_per_server)
+    roots = fmean(schedule.batch(0, each).size for each in range(schedule.iterations))
+    rows = roots * (groups - 1)
     item = 8 if train.dtype == "float64" else 4
-    total, layers = 0, list(model.layers)[-model.root_layers() :]
+    total, layers = 0.0, list(model.layers)[-model.root_layers() :]
     for number_, layer in enumerate(layers, 1):
         assert isinstance(layer, RelationLayer)
         total += 2 * rows * item * _partial_width(layer)
