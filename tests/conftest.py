@@ -22,11 +22,12 @@ from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+OWN = Path(__file__).resolve().parent / "engines"
 
 # A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
 # test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.append(str(EXAMPLES))
+sys.path += [str(EXAMPLES), str(OWN)]
 
 
 @pytest.fixture(scope="session")
@@ -139,8 +140,10 @@ def run_ranks() -> Callable[..., list[Any]]:
             "LOCAL_WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
-            # Where a model of one's own lies.
-            "PYTHONPATH": os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")]),
+            # Where parts of models of one's own lie.
+            "PYTHONPATH": os.pathsep.join(
+                [str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")]
+            ),
         }
         processes = []
         for rank in range(world):

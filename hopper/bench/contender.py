@@ -113,6 +113,11 @@ def parse_contenders(texts: Sequence[str]) -> tuple[Contender, ...]:
     if len(set(texts)) != len(texts) or not texts:
         raise RequestError(f"--engines: expected distinct names, given {','.join(texts)!r}")
     contenders = tuple(Contender.parse(text) for text in texts)
+    labels = [contender.label for contender in contenders]
+    if len(set(labels)) != len(labels):
+        raise RequestError(
+            f"--engines: expected folders with different last names too, found {labels}"
+        )
     for contender in contenders:
         if contender.engine == "auto":
             raise RequestError('--engines: name the engines; "auto" is none')

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -29,6 +29,15 @@ from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
 from hopper.partition.phases import Phases, Progress
 
+_OF_NODES: Final[dict[str, Any]] = {
+    "seed": 0,
+    "backend": "auto",
+    "memory_limit": None,
+    "locality_fanouts": "10,10",
+    "locality_roots": 2000,
+}
+"""defaults of what only methods that divide nodes read"""
+
 
 def add_parser(subparsers: Any) -> None:
     """Add the ``partition`` command to an argparse subparsers object."""
@@ -45,22 +54,26 @@ def add_parser(subparsers: Any) -> None:
         "--layers", type=int, metavar="K", help="meta: hops that models read at most (default 2)"
     )
     parser.add_argument("--target", metavar="T", help="meta: type of the roots (the graph's own)")
-    parser.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
+    parser.add_argument(
+        "--seed", type=int, default=_OF_NODES["seed"], metavar="K", help="default 0"
+    )
     parser.add_argument("--json", action="store_true", help="print partition.json only")
     parser.add_argument(
-        "--backend", default="auto", help="METIS of: auto (dgl if installed), dgl or pymetis"
+        "--backend",
+        default=_OF_NODES["backend"],
+        help="METIS of: auto (dgl if installed), dgl or pymetis",
     )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
     parser.add_argument(
         "--locality-fanouts",
-        default="10,10",
+        default=_OF_NODES["locality_fanouts"],
         metavar="F,F,...",
         help="fanouts that R_micro and R_sub are measured with (default 10,10)",
     )
     parser.add_argument(
         "--locality-roots",
         type=int,
-        default=2000,
+        default=_OF_NODES["locality_roots"],
         metavar="N",
         help="training roots that they are measured on (default 2000; 0 = not measured)",
     )
@@ -111,13 +124,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_by_relation(arguments: argparse.Namespace) -> int:
     """Carry out ``hopper partition --method meta``; returns the exit code."""
+    for name, default in _OF_NODES.items():
+        if getattr(arguments, name) != default:
+            raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
     _, progress = _shown()
     result = divide_graph(
         GraphDirectory.open(arguments.graph),
         arguments.out,
         arguments.servers,
         BY_RELATION,
-        layers=2 if arguments.layers is None else arguments.layers,
+        layers=arguments.layers,
         target=arguments.target,
         progress=progress,
     )

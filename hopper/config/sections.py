@@ -68,9 +68,10 @@ class Model(_Section):
     aggregate: str = ""
     """hgnn: "package.module:Class", a :class:`hopper.models.Layer` made from the widths of its
     input and output, which aggregates a relation"""
-    combine: Literal["sum", "mean", "mean_of_present"] = "sum"
-    """hgnn: how relations are combined; a mean is that of all into a type, or of those that a node
-    has edges of"""
+    combine: str = "sum"
+    """hgnn: how relations are combined: sum | mean (of all into a type) | mean_of_present (of those
+    that a node has edges of), or "package.module:Class", a
+    :class:`hopper.models.relational.Combination` made from the width of rows"""
     root_weight: bool = True
     """rgcn, hgnn: whether a node's own row of the layer before enters its new one"""
     head: bool = False
@@ -97,6 +98,11 @@ class Model(_Section):
             raise ValueError(
                 f"aggregate: hgnn needs one, other models have their own; got {self.aggregate!r} "
                 f"for {self.name!r}"
+            )
+        if self.combine not in ("sum", "mean", "mean_of_present") and ":" not in self.combine:
+            raise ValueError(
+                "combine: expected sum, mean, mean_of_present or package.module:Class; got "
+                f"{self.combine!r}"
             )
         if self.combine != "sum" and self.name != "hgnn":
             raise ValueError(f"combine: only hgnn has a choice, not {self.name!r}")

@@ -115,6 +115,11 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
             f"train.engine: {where} is divided by relation, so no server has a whole "
             f"neighbourhood; expected raf (or auto), given {engine}"
         )
+    if not config.model.typed:
+        raise RequestError(
+            f"model.name: {where} is divided by relation, for typed models; expected one of "
+            f"{', '.join(TYPED_MODELS)}, given {config.model.name!r}"
+        )
     most = graph.description["meta"]["layers"]
     if config.model.layers > most:
         raise RequestError(

@@ -16,6 +16,7 @@ import numba
 from hopper.config import Config
 from hopper.engines.cooperative_passes import HomogeneousPass, Pass, TypedPass, wire_dtype
 from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 
 _Planned = tuple[Any, dict[str, float]]
@@ -37,7 +38,11 @@ class Cooperative(Engine):
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
         kind = TypedPass if state.trainer.typed else HomogeneousPass
-        self._pass: Pass = kind(state, self._channel)
+        try:
+            self._pass: Pass = kind(state, self._channel)
+        except RequestError:
+            self._channel.close()
+            raise
         self._planning = ThreadPoolExecutor(
             1,
             thread_name_prefix="planning",

@@ -37,8 +37,10 @@ class RelationAggregationFirst(Engine):
         self._target = graph.schema.target_type()
         self._originals = graph.original_ids(self._target)
         sampler = state.trainer.sampler
-        # Roots whose rows a layer does not need are not drawn for.
-        sampler.drawn_first = dict.fromkeys(sampler.drawn_as, self.forward.root_layers)
+        if state.learnable is None:
+            # Roots whose rows a layer does not need are not drawn for. (Learnable rows that such
+            # draws find are read, and so updated, under every engine.)
+            sampler.drawn_first = dict.fromkeys(sampler.drawn_as, self.forward.root_layers)
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
@@ -50,7 +52,8 @@ class RelationAggregationFirst(Engine):
             subgraph = trainer.sampler.sample(batch.roots[plan.mine], batch.epoch, batch.iteration)
         roots = batch.roots[plan.rows]
         self._fetch_learnable(subgraph, roots, batch)
-        with state.log.stage("gather", operation="own rows"):
+        count = sum(int(nodes.size) for nodes in nodes_below(subgraph).values()) + roots.size
+        with state.log.stage("gather", rows=int(count), operation="own rows"):
             x = {
                 name: trainer.input_rows_of(state.rows, name, nodes)
                 for name, nodes in nodes_below(subgraph).items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION
@@ -17,7 +18,7 @@ def divide_graph(
     servers: int,
     method: str = "metis",
     *,
-    layers: int = 2,
+    layers: int | None = None,
     target: str | None = None,
     progress: Progress | None = None,
     **options: Any,
@@ -27,7 +28,7 @@ def divide_graph(
     Parameters
     ----------
     method: "metis", "stream" or "random" divide nodes; "meta" divides whole relations.
-    layers, target: of "meta": hops that models read at most, and the type of the roots.
+    layers, target: of "meta": hops that models read at most (2), and the type of the roots.
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -35,9 +36,14 @@ def divide_graph(
     RequestError: an impossible request, too little memory or disk space, an occupied destination.
     GraphError: the graph directory is damaged.
     """
+    if method == BY_RELATION and options:
+        raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
+    if method != BY_RELATION and (layers is not None or target is not None):
+        raise RequestError(f"layers, target: only --method {BY_RELATION} reads them, not {method}")
     if method != BY_RELATION:
         return partition_graph(graph, out, servers, method, progress=progress, **options)
     # networkx takes a fifth of a second to load, which other methods do without.
     from hopper.hetero.write_partition import partition_by_relation
 
-    return partition_by_relation(graph, out, servers, layers, target, progress=progress)
+    hops = 2 if layers is None else layers
+    return partition_by_relation(graph, out, servers, hops, target, progress=progress)

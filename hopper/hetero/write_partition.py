@@ -158,10 +158,9 @@ def _describe(
     nodes = np.array([share.nodes for share in shares])
     edges = np.array([share.edges for share in shares])
     roots = int(training_roots(graph).sum())
-    # Every server aggregates its relations for all roots, and finishes its part of them.
-    train = [
-        roots * (server + 1) // servers - roots * server // servers for server in range(servers)
-    ]
+    # Servers with the same root relations finish an equal part of the roots together.
+    groups = len({share.roots for share in shares})
+    train = [roots // (groups * share.replica.copies) for share in shares]
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": schema.name,

@@ -122,6 +122,7 @@ class NeighborSampler:
             original_ids=self.original_ids,
             iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
             inclusions=self.inclusions,
+            drawn_as=self.drawn_as,
         )
 
     def draw(

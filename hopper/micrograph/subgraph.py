@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -63,6 +63,8 @@ class Subgraph:
     iteration_key: int
     inclusions: Sequence[Inclusion | None]
     """[hops] probabilities of the edges; None where a fixed number was drawn, or all"""
+    drawn_as: Mapping[Relation, Relation] = field(default_factory=dict)
+    """relations that are another under a name of their own: which, as their blocks tell it"""
 
     @property
     def num_roots(self) -> int:
@@ -179,7 +181,8 @@ class SampledBlock(Block):
         device: torch.device | None,
     ) -> None:
         edges = subgraph.hops[hop][relation]
-        self.relation = relation
+        self.relation = subgraph.drawn_as.get(relation, relation)
+        self._stored_as = relation
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
         self.indptr, self.indices, self.positions = (
@@ -211,6 +214,6 @@ class SampledBlock(Block):
         if name not in NodeFacts.NAMES:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         rows = self.num_src if name.startswith("src") else self.num_dst
-        value = self._facts.find(name, self.relation)[:rows].to(self.indptr.device)
+        value = self._facts.find(name, self._stored_as)[:rows].to(self.indptr.device)
         setattr(self, name, value)
         return value

@@ -10,7 +10,7 @@ from torch import nn
 
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
-from hopper.models.layer import Layer
+from hopper.models.layer import Layer, SumLayer
 from hopper.models.relational import (
     HGNN,
     Combination,
@@ -36,12 +36,12 @@ class OwnAggregation(HGNN):
     Parameters
     ----------
     aggregate: makes the AGG_r of a relation from the widths of its input and output.
-    combine: AGG_all, one of :data:`COMBINATIONS`.
+    combine: AGG_all, one of :data:`COMBINATIONS`, or what makes one from the width of rows.
     root_weight: whether a node's own row of the layer before enters its new one.
 
     Raises
     ------
-    ConfigError: what ``aggregate`` makes is no :class:`hopper.models.layer.Layer`.
+    ConfigError: ``aggregate`` or ``combine`` makes nothing that can be used so; says why.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OwnAggregation(HGNN):
         heads: int,
         dropout: float,
         aggregate: Callable[[int, int], nn.Module],
-        combine: str,
+        combine: type[Combination] | str,
         root_weight: bool,
     ) -> None:
         layers = []
@@ -69,7 +69,7 @@ class OwnAggregation(HGNN):
             layers.append(
                 RelationLayer(
                     {relation: _made(aggregate, hidden) for relation in sorted(relations)},
-                    COMBINATIONS[combine](),
+                    _combination(combine, hidden),
                     updates,
                     (hidden,),
                 )
@@ -78,9 +78,41 @@ class OwnAggregation(HGNN):
 
 
 def _made(aggregate: Callable[[int, int], nn.Module], width: int) -> Layer:
-    found = aggregate(width, width)
-    if not isinstance(found, Layer):
+    key = "model.aggregate"
+    try:
+        found = aggregate(width, width)
+    except TypeError as error:
         raise ConfigError(
-            f"model.aggregate: expected a subclass of hopper.models.Layer, made {type(found)!r}"
+            f"{key}: {aggregate!r} cannot be made from the widths of input and output: {error}"
+        ) from error
+    if not isinstance(found, Layer):
+        raise ConfigError(f"{key}: expected a subclass of hopper.models.Layer, given {aggregate!r}")
+    if type(found).update is not Layer.update:
+        raise ConfigError(
+            f"{key}: {aggregate!r} has an update() of its own, which nothing calls: new rows are "
+            "made of all relations"
+        )
+    if (
+        isinstance(found, SumLayer)
+        and type(found).own_term is not SumLayer.own_term
+        and not found.reads_destination
+    ):
+        raise ConfigError(f"{key}: {aggregate!r} has an own_term(); expected reads_destination")
+    return found
+
+
+def _combination(combine: type[Combination] | str, width: int) -> Combination:
+    if isinstance(combine, str):
+        return COMBINATIONS[combine]()
+    try:
+        found = combine(width)
+    except TypeError as error:
+        raise ConfigError(
+            f"model.combine: {combine!r} cannot be made from the width of rows: {error}"
+        ) from error
+    if not isinstance(found, Combination):
+        raise ConfigError(
+            "model.combine: expected a subclass of hopper.models.relational.Combination, given "
+            f"{combine!r}"
         )
     return found

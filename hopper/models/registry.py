@@ -17,7 +17,7 @@ from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
 from hopper.models.hgt import HGT
-from hopper.models.own_aggregation import OwnAggregation
+from hopper.models.own_aggregation import COMBINATIONS, OwnAggregation
 from hopper.models.relational import HGNN
 from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
@@ -133,6 +133,8 @@ def build_typed_model(
     drop_threshold(dropout)
     if "aggregate" in more:
         more["aggregate"] = import_module_class("model.aggregate", more["aggregate"])
+        if more["combine"] not in COMBINATIONS:
+            more["combine"] = import_module_class("model.combine", more["combine"])
     with _initialisation(seed):
         model = TYPED_MODELS[name](
             target=target,

@@ -28,6 +28,7 @@ from hopper.engines.assemble import (
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
 from hopper.partition import PartitionedGraph
+from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_processes import (
@@ -37,7 +38,7 @@ from hopper.train.rank_processes import (
     run_ranks,
     signals_as_exceptions,
 )
-from hopper.train.replay import read_decisions
+from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
 
 
@@ -91,6 +92,8 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     ranks = graph.book.servers * config.cluster.ranks_per_server
     check_request(config, graph.schema)
     check_division(config, graph)
+    if config.train.engine == "auto" and config.train.replay:
+        check_division(with_engine(config, replayed_engine(config)), graph)
     check_ranks(config, ranks)
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):

@@ -138,6 +138,7 @@ def _settled(
         ("raf", "the graph is divided by relation") if graph.holdings else None,
     )
     rows.take_rows()
+    check_division(settled, graph)
     return settled
 
 

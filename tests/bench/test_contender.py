@@ -24,6 +24,13 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: 
     assert tiny_config.hop.merge == "off"
 
 
+def test_another_division_of_the_graph_is_told_by_its_last_name(tiny_config: Config) -> None:
+    contender = Contender.parse("zero_hop:partitioned=some/where/parts-b")
+    assert contender.label == "zero_hop:partitioned=parts-b"
+    assert contender.configure(tiny_config).data.partitioned.endswith("/some/where/parts-b")
+    assert contender.configure(tiny_config).data.partitioned.startswith("/")
+
+
 @pytest.mark.parametrize(
     ("texts", "error", "text"),
     [
@@ -33,6 +40,7 @@ def test_options_are_keys_of_the_engine_s_section_or_named_in_full(tiny_config: 
         (["hop:merge=-1"], ConfigError, r"hop\.merge"),
         (["hop:replicas=independent"], RequestError, "trains different models"),
         (["hop", "hop"], RequestError, "expected distinct names"),
+        (["hop:partitioned=a/p", "hop:partitioned=b/p"], RequestError, "different last names"),
         (["auto"], RequestError, '"auto" is none'),
     ],
 )

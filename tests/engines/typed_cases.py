@@ -42,6 +42,14 @@ MODELS: dict[str, dict[str, Any]] = {
         "aggregate": "gated_aggregation:GatedAggregation",
         "combine": "mean_of_present",
     },
+    "own, relations apart": {
+        "name": "hgnn",
+        "layers": 2,
+        "hidden": 8,
+        "dropout": 0.2,
+        "aggregate": "own_aggregations:Dropping",
+        "combine": "own_aggregations:AttentionOverRelations",
+    },
 }
 
 

@@ -17,6 +17,7 @@ from hopper.features import LocalRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.layout import TOPOLOGY_ARRAYS
 from hopper.graph.schema import Relation
+from hopper.hetero.divide import divide_graph
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -112,6 +113,8 @@ def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path)
     ]  # fmt: skip
     told = json.loads((tmp_path / "parts" / "partition.json").read_text())
     assert told["meta"]["unreachable"] == [str(UNREAD)]
+    # Both replicas of one group together finish as many roots as the other group.
+    assert [share["train"] for share in told["per_server"]] == [7, 7, 15]
     for server, share in enumerate(told["per_server"]):
         folder = tmp_path / "parts" / f"server-{server}"
         files = [file for file in folder.rglob("*.npy") if file.is_file()]
@@ -182,10 +185,38 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
         check(by_node, "raf")
     with pytest.raises(RequestError, match=r"expected raf \(or auto\), given zero_hop"):
         check(by_relation, "zero_hop")
+    with pytest.raises(RequestError, match=r"is divided by relation, for typed models; .* 'sage'"):
+        check_division(
+            make_config(
+                {
+                    "data": {"partitioned": str(by_relation.path)},
+                    "model": {"name": "sage", "layers": 2},
+                    "train": {"engine": "auto"},
+                }
+            ),
+            by_relation,
+        )
     with pytest.raises(RequestError, match="was divided for 2 hops; expected at most that many"):
         check(by_relation, "raf", layers=3)
     with pytest.raises(RequestError, match=r"train\.engine: raf aggregates by relation"):
         check(by_relation, "raf", model="sage")
+
+
+@pytest.mark.parametrize(
+    "more", [["--seed", "3"], ["--memory-limit", "1G"], ["--locality-roots", "0"]]
+)
+def test_options_of_other_methods_are_refused(
+    more: list[str], graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "parts"
+    words = ["partition", str(graph.path), "--method", "meta", "--servers", "2", "--out", str(out)]
+    assert main([*words, *more]) == 1
+    assert f"{more[0]}: --method meta does not read it" in capfd.readouterr().err
+    assert not out.exists()
+    with pytest.raises(RequestError, match="seed: --method meta does not read that"):
+        divide_graph(graph, out, 2, "meta", seed=3)
+    with pytest.raises(RequestError, match="only --method meta reads them, not random"):
+        divide_graph(graph, out, 2, "random", layers=2)
 
 
 def test_the_command_tells_who_holds_what(

@@ -103,9 +103,9 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
         "bounds": _bounds(own, ranks, size, record["parameter_bytes"]),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
-        "fetched_mib": rows["remote_unique"] / _steps(own[0], ranks) * size / MIB,
+        "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
         "work": record.get("work", {}).get(role, []),
-        "pass_mib": _scaled(held["largest_pass_rows"], size / MIB),
+        "pass_mib": _scaled(held["largest_pass_rows"], None if size is None else size / MIB),
         "epochs": [
             {
                 "seconds": [run["epochs"][index]["seconds"] for run in own],
@@ -116,21 +116,23 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
     }
 
 
-def row_bytes(dataset: Mapping[str, Any]) -> int:
-    """Bytes of one row of features, of the type that has any."""
-    for kind in dataset["node_types"].values():
-        if kind["feature_dim"]:
-            return int(kind["feature_dim"]) * np.dtype(kind["feature_dtype"]).itemsize
-    return 0
+def row_bytes(dataset: Mapping[str, Any]) -> int | None:
+    """Bytes of one row of features; None where there are none, or types differ."""
+    found = {
+        int(kind["feature_dim"]) * np.dtype(kind["feature_dtype"]).itemsize
+        for kind in dataset["node_types"].values()
+        if kind["feature_dim"]
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def _bounds(
-    runs: Sequence[Mapping[str, Any]], ranks: int, size: int, parameter_bytes: int
+    runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int
 ) -> dict[str, Any]:
     """Bytes sent and their lower bounds, summed over ranks and all epochs of all timed runs."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
     counted = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
-    feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * size
+    feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)
     iterations = sum(epoch["iterations"] for epoch in epochs)
     gradient = 2 * (ranks - 1) * parameter_bytes * iterations
     nic = None
@@ -173,5 +175,5 @@ def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
+def _scaled(value: float | None, factor: float | None) -> float | None:
+    return None if value is None or factor is None else value * factor

@@ -47,7 +47,7 @@ def assemble_result(
             "iterations": options.iterations,
             "seeds": options.seeds,
             "emulated": options.emulated,
-            "shared_batch": experiment.grid.shared_batch,
+            "shared_batch": None if options.batch_size else experiment.grid.shared_batch,
             "overrides": list(options.words),
         },
         "timed": experiment.timed,

@@ -1,0 +1,48 @@
+"""Parts of relational models as a user may write them, for the ranks of tests to import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hopper.graph.block import Block
+from hopper.models import Layer
+from hopper.models.dropout import EdgeDropout
+from hopper.models.relational import Combination
+from hopper.ops import weighted_sum
+
+
+class Dropping(Layer):
+    """A mean whose edges are dropped by keys of relation, destination and position."""
+
+    reads_destination = True
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim, bias=False)
+        self.scale = nn.Linear(in_dim, out_dim)
+        self.edges = EdgeDropout(0.4, 0)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        return self.linear(h_src)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]."""
+        weights = self.edges(block, block.mean_weights(z_src.dtype))
+        return torch.sigmoid(self.scale(h_dst)) * weighted_sum(block, z_src, weights)
+
+
+class AttentionOverRelations(Combination):
+    """Every relation by itself: a softmax over relations of what each of them says."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(width, 1)
+
+    def forward(self, partials: Sequence[Tensor]) -> Tensor:
+        """[num_dst, width]."""
+        rows = torch.stack(list(partials), 1)
+        return (torch.softmax(self.query(torch.tanh(rows)), 1) * rows).sum(1)
