@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -207,25 +208,6 @@ def test_rounding_beyond_the_limit_is_settled_in_float64(
     assert len(outcome.results["runs"]) == 1
 
 
-def test_losses_beyond_the_limit_are_settled_in_float64(
-    tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(LOSS_LIMITS, "float32", 1e-14)
-    told: list[str] = []
-    plan = make_plan(tiny_config, ["model_centric", "zero_hop"], tmp_path / "out", rounds=1)
-    outcome = run_ab(plan, told.append, lambda _: None)
-    assert outcome.problems == []
-    parity = outcome.results["parity"]
-    assert parity["max_relative_loss_difference"]["zero_hop"] > 1e-14
-    assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
-    assert any("zero_hop, all epochs in float64" in line for line in told)
-    assert len(outcome.results["runs"]) == 2
-    # What float64 does not explain stands.
-    monkeypatch.setitem(LOSS_LIMITS, "float64", -1.0)
-    (problem, *_) = [text for each in outcome.parity for text in each.problems]
-    assert "limit -1 in float64" in problem
-
-
 def test_an_engine_that_rounds_is_compared_and_named(tiny_config: Config, tmp_path: Path) -> None:
     label = "cooperative:wire=bfloat16"
     plan = make_plan(tiny_config, ["zero_hop", label], tmp_path / "out", rounds=1)
@@ -235,6 +217,25 @@ def test_an_engine_that_rounds_is_compared_and_named(tiny_config: Config, tmp_pa
     assert parity["not_judged"] == [label]
     assert 1e-4 < parity["max_relative_gradient_difference"][label] < 0.1
     assert [run["exact"] for run in outcome.results["runs"]] == [True, False]
+
+
+def test_a_loss_that_drifts_is_settled_in_float64(
+    again: tuple[Plan, list[dict[str, Any]], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, entries, summaries = again
+    drifted = deepcopy(summaries)
+    drifted[2]["epochs"][1]["iteration_losses"][0] *= 1.00005
+    told: list[str] = []
+    outcome = conclude(plan, check_parity(plan), entries, drifted, told.append)
+    assert outcome.problems == []
+    parity = outcome.results["parity"]
+    assert parity["max_relative_loss_difference"]["zero_hop"] == pytest.approx(5e-5, rel=0.1)
+    assert list(parity["losses_in_float64"]) == ["zero_hop"]
+    assert 0 <= parity["losses_in_float64"]["zero_hop"] < 1e-9
+    assert any("zero_hop, all epochs in float64" in line for line in told)
+    # What float64 does not explain stands.
+    monkeypatch.setitem(LOSS_LIMITS, "float64", -1.0)
+    assert ["limit -1 in float64" in problem for problem in outcome.problems] == [True]
 
 
 def test_a_loss_that_leaves_the_others_is_found(

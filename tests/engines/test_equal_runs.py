@@ -52,7 +52,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         configs = []
         for engine, kind in cases:
             run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
-            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=9)
+            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=6)
             config["cluster"] = {"servers": addresses, "ranks_per_server": 1}
             configs.append(config)
         trained = train_cases(configs, world, tmp_path / str(world))

@@ -82,7 +82,12 @@ def test_engines_compute_the_gradient_of_one_process(
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    chosen = [(engine, model, "node") for engine, model in itertools.product(ENGINES, MODELS)]
+    chosen = [
+        (engine, model, "node")
+        for engine, model in itertools.product(ENGINES, MODELS)
+        # Ways of moving rows that no model notices.
+        if model == "rgcn" or engine not in ("locality", "hop, no pregather")
+    ]
     chosen += [("zero_hop in passes", model, "labor") for model in ("rgcn", "rgat", "hgt")]
     place = typed_graph, servers, ranks_per_server
     compare(chosen, place, serve_partitions, train_cases, tmp_path)
