@@ -125,10 +125,10 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     rows = roots * (groups - 1)
     item = 8 if train.dtype == "float64" else 4
     total, layers = 0.0, list(model.layers)[-model.root_layers() :]
-    for number_, layer in enumerate(layers, 1):
+    for place, layer in enumerate(layers, 1):
         assert isinstance(layer, RelationLayer)
         total += 2 * rows * item * _partial_width(layer)
-        if number_ < len(layers) and _reads(layers, model.target):
+        if place < len(layers) and _reads(layers, model.target):
             total += 2 * rows * item * config.model.hidden
     return {"groups": groups, "partial_bound": total}
 
