@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import sys
-import threading
 from concurrent import futures
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import grpc
@@ -24,6 +22,8 @@ from cache_server.wire import ID_BYTES, IDS_PER_REQUEST, SERVICE
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
+_ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+"""the signals that end a server"""
 
 
 class FeatureServer:
@@ -102,13 +102,9 @@ def serve(
     ------
     ManifestError, ListenError: nothing is served.
     """
-    ended = threading.Event()
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        ended.set()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, end)
+    # Waited for and not handled: a handler that runs inside a lock of what it calls would hang.
+    # Blocked before any thread starts, so that none of them gets the signal instead.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     if die_with_parent:
         end_with_parent()
     keep_freed_memory()
@@ -118,7 +114,7 @@ def serve(
     if port_file is not None:
         _write_port_file(Path(port_file), server, running.address)
     print(f"feature server {server} of {shard.servers} on {running.address}", flush=True)
-    ended.wait()
+    signal.sigwait(_ENDING)
     if not running.stop(drain_seconds):
         print(f"feature server {server}: calls outlasted the drain limit", file=sys.stderr)
 

@@ -23,7 +23,7 @@ say "install into an empty environment"
   "$work"/dist/*.whl pytest pytest-timeout hypothesis
 
 # Away from the checkout, so that only what was installed can be imported.
-cp -r tests docs pyproject.toml "$work/"
+cp -r tests docs examples pyproject.toml "$work/"
 cd "$work"
 PATH=$work/venv/bin:$PATH
 

@@ -403,7 +403,11 @@ def test_a_signal_to_the_command_leaves_nothing(
     if name == "SIGKILL":
         # What it started ends without it, at the latest when a wait's deadline of 60 s has passed;
         # its namespaces go when the next one starts.
-        await_(lambda: not processes_naming(str(tmp_path)), 100)
+        try:
+            await_(lambda: not processes_naming(str(tmp_path)), 100)
+        except AssertionError:
+            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_naming(str(tmp_path))]
+            pytest.fail(f"left: {left}")
         assert len(of_process(running.pid)) == 3
         subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=REPOSITORY, timeout=60, check=True)
     assert processes_naming(str(tmp_path)) == []

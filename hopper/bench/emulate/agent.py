@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -56,4 +57,8 @@ def read_failures(path: Path) -> list[Failure]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # A signal may have ended torchrun's agent anywhere: its threads are not waited for.
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
