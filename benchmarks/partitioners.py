@@ -5,8 +5,8 @@ usage: python benchmarks/partitioners.py --out DIR [--servers 2,4,8] [--methods 
                                          [PRESET:SCALE | GRAPH ...]
 
 Presets are made in a temporary folder of --out and removed afterwards, and so is every partition.
-With --costs-only locality is not measured, the methods take turns for R rounds, and seconds run
-until everything is on the disk: what dividing whole relations (method meta) is compared by.
+Seconds run until everything is on the disk. With --costs-only locality is not measured, and the
+methods take turns for R rounds: what dividing whole relations (method meta) is compared by.
 Memory is polled every 20 ms, METIS's own process included, and split into what is the process's
 own and what are pages of mapped files, which the kernel drops when memory is short. Writes
 ``partitioners.json``.

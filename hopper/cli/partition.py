@@ -32,6 +32,7 @@ from hopper.partition.phases import Phases, Progress
 _OF_NODES: Final[dict[str, Any]] = {
     "seed": 0,
     "backend": "auto",
+    "topology": "replicated",
     "memory_limit": None,
     "locality_fanouts": "10,10",
     "locality_roots": 2000,
@@ -62,6 +63,11 @@ def add_parser(subparsers: Any) -> None:
         "--backend",
         default=_OF_NODES["backend"],
         help="METIS of: auto (dgl if installed), dgl or pymetis",
+    )
+    parser.add_argument(
+        "--topology",
+        default=_OF_NODES["topology"],
+        help="replicated (default), or partitioned: a server stores the in-edges of its own nodes",
     )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
     parser.add_argument(
@@ -108,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.method,
         arguments.seed,
         backend=arguments.backend,
+        topology=arguments.topology,
         memory_limit=limit,
         progress=progress,
         on_estimate=lambda needed, available: _show_estimate(console, needed, available),

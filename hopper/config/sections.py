@@ -286,6 +286,11 @@ class Learnable(_Section):
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """its sparse form: an update touches the rows that an iteration read; no weight decay"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
+    storage: Literal["memory", "mmap"] = "memory"
+    """where rows and the optimiser's state are: with the model, or in mapped files, which may be
+    larger than memory"""
+    folder: str = ""
+    """of these files, on a disk of the rank's machine; empty = train.run_dir"""
 
 
 class Cluster(_Section):

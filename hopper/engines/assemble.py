@@ -103,6 +103,17 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
     """
     where, engine = config.data.partitioned, config.train.engine
     method = graph.description["method"]
+    if graph.topology_partitioned:
+        if engine not in ("cooperative", "auto"):
+            raise RequestError(
+                f"train.engine: the topology of {where} is partitioned: a server has the in-edges "
+                f"of its own nodes alone; expected cooperative (or auto), given {engine}"
+            )
+        if config.sampler.kind == "layer":
+            raise RequestError(
+                f"sampler.kind: 'layer' weighs nodes by all edges, and the topology of {where} is "
+                "partitioned; expected node or labor"
+            )
     if not graph.holdings:
         if engine == "raf":
             raise RequestError(
@@ -135,14 +146,15 @@ def make_sampler(
 
     Parameters
     ----------
-    server: whose relations are drawn, where these are divided; None = all that any server stores.
+    server: whose relations are drawn, where these are divided, and for whose nodes, where topology
+        is; None = all that any server stores.
     """
     schema, kind = graph.schema, SAMPLERS[config.sampler.kind]
     if graph.holdings and server is not None:
         sampler = make_rooted_sampler(kind, graph, server, config.sampler.sizes, config.train.seed)
     else:
         sampler = kind(
-            {relation: graph.topology(relation) for relation in graph.relations},
+            {relation: graph.topology(relation, server) for relation in graph.relations},
             {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
             schema.target_type(),
             config.sampler.sizes,

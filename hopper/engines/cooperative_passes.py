@@ -3,7 +3,6 @@ several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import torch
@@ -12,22 +11,19 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.engine import TrainState
-from hopper.graph.block import TypedBlocks
 from hopper.models import GNN
 from hopper.models.layer import SumLayer
-from hopper.models.relational import HGNN, RelationLayer
-from hopper.ops import weighted_sum
+from hopper.models.relational import HGNN
 from hopper.partials import (
     IterationPlan,
     LayerPlan,
     Planner,
     RowExchange,
-    SumsIn,
-    SumsOut,
-    TypedLayerPlan,
+    TypedForward,
     TypedPlan,
     TypedPlanner,
     choose_wires,
+    make_typed_planner,
 )
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -158,23 +154,17 @@ class TypedPass:
 
     def __init__(self, state: TrainState, channel: Cluster) -> None:
         self.state = state
-        assert isinstance(state.packed.module, HGNN)
-        self._model = state.packed.module
+        model = state.packed.module
+        assert isinstance(model, HGNN)
         self._travels_as = wire_dtype(state.config) or state.trainer.dtype
-        self.planner = TypedPlanner(
+        self._forward = TypedForward(state.cluster, state.log, model, self._travels_as)
+        self.planner = make_typed_planner(
+            model,
             state.trainer.sampler,
             state.rows.graph.book,
             channel,
-            [self._relation_layer(index) for index in range(len(self._model.layers))],
-            state.config.model.hidden,
-            self._travels_as.itemsize,
-            state.trainer.dtype,
+            self._travels_as,
         )
-
-    def _relation_layer(self, index: int) -> RelationLayer:
-        layer = self._model.layers[index]
-        assert isinstance(layer, RelationLayer)
-        return layer
 
     def describe(self, plan: TypedPlan) -> list[dict[str, Any]]:
         """See :class:`Pass`."""
@@ -199,81 +189,9 @@ class TypedPass:
 
     def logits(self, plan: TypedPlan, rows: dict[str, Tensor], where: str) -> Tensor:
         """See :class:`Pass`."""
-        model = self._model
-        own = plan.layers[0].own
-        h = {
-            each: model.first_rows(each, rows.get(each), own[each].num_src) for each in model.types
+        model = self._forward.model
+        first = {
+            each: model.first_rows(each, rows.get(each), plan.nodes[each].size)
+            for each in model.types
         }
-        for index, layer in enumerate(plan.layers):
-            h = self._layer(index, layer, h, f"{where}, layer {index}")
-        out: Tensor = model.head(h[model.target])
-        return out
-
-    def _layer(
-        self, index: int, plan: TypedLayerPlan, h_own: dict[str, Tensor], where: str
-    ) -> dict[str, Tensor]:
-        """By type, [destinations, width]: the new rows of this rank's destinations.
-
-        Parameters
-        ----------
-        h_own: by type, [own, width], this rank's rows of the layer before.
-        """
-        log, model, layer = self.state.log, self._model, self._relation_layer(index)
-        with log.stage("compute", operation="project", layer=index):
-            ready = {each: model.drop(index, plan.own[each], rows) for each, rows in h_own.items()}
-            side_by_side = torch.cat([ready[each] for each in sorted(ready)])
-            sent = side_by_side.index_select(0, plan.chosen)
-        received = self._exchange(sent, plan.lengths, plan.counts, f"exchanging rows, {where}")
-        more = weights = None
-        if plan.sums_out is not None and plan.sums_in is not None:
-            more = self._sums(layer, plan.sums_out, plan.sums_in, plan.blocks, ready, where)
-            weights = plan.sums_in.weights
-        with log.stage("compute", operation="aggregate", layer=index):
-            sources = {
-                each: torch.cat((rows, received.index_select(0, plan.arrived[each])))
-                for each, rows in ready.items()
-            }
-            return layer(plan.blocks, sources, weights=weights, more=more)
-
-    def _sums(
-        self,
-        layer: RelationLayer,
-        sums_out: SumsOut,
-        sums_in: SumsIn,
-        blocks: TypedBlocks,
-        ready: Mapping[str, Tensor],
-        where: str,
-    ) -> dict[str, Tensor]:
-        """By type, [destinations, ...]: what others have added up for this rank's destinations."""
-        with self.state.log.stage("compute", operation="add up for others"):
-            some = next(iter(ready.values()))
-            total = some.new_zeros(sum(sums_out.lengths), *layer.nothing)
-            for relation, block in sums_out.blocks.items():
-                projected = layer.aggregation(relation).project(ready[relation.src])
-                total = total + weighted_sum(block, projected, sums_out.weights[relation])
-            if not sums_out.blocks:
-                # Gradients come back to every rank, with something to add up or without.
-                total = total + 0.0 * some[:0].sum()
-        received = self._exchange(
-            total, sums_out.lengths, sums_in.counts, f"exchanging partial sums, {where}"
-        )
-        found = {}
-        for each in layer.types:
-            rows, ends = sums_in.places[each]
-            nothing = received.new_zeros(blocks.destinations[each], *layer.nothing)
-            found[each] = nothing.index_add(0, ends, received.index_select(0, rows))
-        return found
-
-    def _exchange(
-        self, sent: Tensor, lengths: list[int], counts: list[int], operation: str
-    ) -> Tensor:
-        """Rows from all ranks, rounded on their way if that is asked for."""
-        exchange = RowExchange(
-            self.state.cluster,
-            self.state.log,
-            sent.to(self._travels_as),
-            lengths,
-            counts,
-            operation,
-        )
-        return exchange.finish().to(sent.dtype)
+        return self._forward.logits(plan, first, where)

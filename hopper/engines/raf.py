@@ -81,8 +81,5 @@ class RelationAggregationFirst(Engine):
         self, subgraph: Subgraph, roots: NDArray[np.int64], batch: GlobalBatch
     ) -> None:
         """Read the learnable rows of an iteration, if there are any; collective."""
-        learnable = self.state.learnable
-        if learnable is not None:
-            wanted = nodes_read(subgraph, self._target, roots)
-            mine = {name: wanted[name] for name in learnable.types if name in wanted}
-            self.fetch_learnable_rows(mine, batch)
+        if self.state.learnable is not None:
+            self.fetch_learnable_rows(nodes_read(subgraph, self._target, roots), batch)

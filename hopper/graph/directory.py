@@ -130,23 +130,35 @@ class GraphDirectory:
 
 
 def open_topology(
-    root: Path, relation: Relation, edges: int, sources: int, destinations: int
+    root: Path,
+    relation: Relation,
+    edges: int | None,
+    sources: int,
+    destinations: int,
+    degrees: Path | None = None,
 ) -> Topology:
     """Map the arrays of a relation's CSC in a graph or partitioned directory.
+
+    Parameters
+    ----------
+    edges: how many there must be; None = as many as ``indptr`` tells.
+    degrees: the directory of the nodes' degrees; None = ``root``.
 
     Raises
     ------
     GraphError: an array is missing or has the wrong dtype or shape.
     """
 
-    def array(name: layout.TopologyArray, length: int) -> NDArray[np.int64]:
-        file = layout.topology_file(root, relation, name)
+    def array(name: layout.TopologyArray, length: int, folder: Path = root) -> NDArray[np.int64]:
+        file = layout.topology_file(folder, relation, name)
         return open_array(file, f"{name} of {relation}", np.int64, (length,))
 
+    indptr = array("indptr", destinations + 1)
+    count = int(indptr[-1]) if edges is None else edges
     return Topology(
-        indptr=array("indptr", destinations + 1),
-        indices=array("indices", edges),
-        edge_ids=array("edge_ids", edges),
-        in_degrees=array("in_degrees", destinations),
-        out_degrees=array("out_degrees", sources),
+        indptr=indptr,
+        indices=array("indices", count),
+        edge_ids=array("edge_ids", count),
+        in_degrees=array("in_degrees", destinations, degrees or root),
+        out_degrees=array("out_degrees", sources, degrees or root),
     )

@@ -38,6 +38,7 @@ from hopper.graph.synthetic_nodes import (
     node_classes,
     shuffle,
     split_counts,
+    write_splits,
 )
 from hopper.graph.topology import Topology
 from hopper.graph.typed_presets import TYPED_PRESETS
@@ -105,6 +106,8 @@ def make(
     RequestError: no such preset; a scale outside (0, 1] or too small for the preset; a width below
         1; too little memory for the topology; too little disk space; ``out`` is occupied.
     """
+    if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
+        raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
     if preset in TYPED_PRESETS:
         if feature_dim is not None:
             raise RequestError(
@@ -125,7 +128,7 @@ def make(
         nodes = _nodes(key, given, count)
         labels = _labels(key, given, nodes)
         writer.labels(NODE, labels)
-        _write_splits(key, writer, count)
+        write_splits(key_of(key, _SPLITS), writer, count)
         bar.remove_task(task)
         writer.topology_csc(EDGE, _topology(key, given, edges, nodes, bar))
         _write_features(key, given, labels, writer.features(NODE), bar)
@@ -143,8 +146,6 @@ def _widened(preset: Preset, feature_dim: int | None) -> Preset:
 
 def _size(name: str, preset: Preset, scale: float) -> tuple[int, int]:
     """Nodes and drawn edges at that scale."""
-    if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
-        raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
     count = round(preset.nodes * scale)
     smallest = preset.smallest_count()
     if count < smallest:
@@ -201,14 +202,6 @@ def _labels(key: int, preset: Preset, nodes: _Nodes) -> NDArray[np.int64]:
     return node_classes(
         noise_key, nodes.position_of, level, of_community, preset.classes, preset.label_noise
     )
-
-
-def _write_splits(key: int, writer: GraphWriter, count: int) -> None:
-    order, _ = shuffle(key_of(key, _SPLITS), count)
-    first = 0
-    for name, size in writer.schema.splits.items():
-        writer.split(name, order[first : first + size])
-        first += size
 
 
 def _topology(key: int, preset: Preset, edges: int, nodes: _Nodes, bar: Progress) -> Topology:

@@ -38,6 +38,7 @@ from hopper.graph.synthetic_nodes import (
     noisy_classes,
     shuffle,
     split_counts,
+    write_splits,
 )
 from hopper.graph.typed_edges import draw_between
 from hopper.graph.typed_presets import TypedEdges, TypedPreset
@@ -88,10 +89,8 @@ def make_typed(
 
     Raises
     ------
-    RequestError: a scale outside (0, 1]; too little memory or disk space; ``out`` is occupied.
+    RequestError: too little memory or disk space; ``out`` is occupied.
     """
-    if not (math.isfinite(scale) and 0.0 < scale <= 1.0):
-        raise RequestError(f"scale: expected more than 0 and at most 1, given {scale!r}")
     key = key_of(SYNTHESIS, *name.encode(), seed)
     schema = _schema(name, preset, scale, f"synthetic, {scale=:g}, {seed=}; {preset.source}")
     _require_memory(schema)
@@ -105,7 +104,7 @@ def make_typed(
         }
         labels = _labels(key, preset, types[preset.target], parts)
         writer.labels(preset.target, labels)
-        _write_splits(key, writer, labels.size)
+        write_splits(key_of(key, _SPLITS), writer, labels.size)
         bar.remove_task(task)
         task = bar.add_task("edges", total=sum(kind.count for kind in schema.relations.values()))
         for edges in preset.relations:
@@ -244,14 +243,6 @@ def _communities(positions: NDArray[np.int64], level: int) -> NDArray[np.int64]:
 def _labels(key: int, preset: TypedPreset, target: _Type, parts: int) -> NDArray[np.int64]:
     clean = _class_of(*target.classes, parts, preset.classes)
     return noisy_classes(np.uint64(key_of(key, _NOISE)), clean, preset.classes, preset.label_noise)
-
-
-def _write_splits(key: int, writer: GraphWriter, count: int) -> None:
-    order, _ = shuffle(key_of(key, _SPLITS), count)
-    first = 0
-    for name, size in writer.schema.splits.items():
-        writer.split(name, order[first : first + size])
-        first += size
 
 
 def _weights(key: int, count: int, mean: float, most: int) -> NDArray[np.uint64]:

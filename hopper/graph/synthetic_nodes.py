@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cache_server.draw import below, kernel, key_of, mix, variate
 from hopper.graph.degree_corrected import community
+from hopper.graph.write import GraphWriter
 
 _UNIT = 1.0 / 9007199254740992.0
 # Standard deviation of the sum of four integers uniform on [0, 65536).
@@ -31,6 +32,15 @@ def shuffle(key: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     inverse = np.empty(count, np.int64)
     inverse[order] = np.arange(count)
     return order, inverse
+
+
+def write_splits(key: int, writer: GraphWriter, count: int) -> None:
+    """Deal ``count`` nodes to the schema's splits, at random."""
+    order, _ = shuffle(key, count)
+    first = 0
+    for name, size in writer.schema.splits.items():
+        writer.split(name, order[first : first + size])
+        first += size
 
 
 def community_classes(key: int, communities: int, classes: int) -> NDArray[np.int64]:

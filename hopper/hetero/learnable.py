@@ -8,7 +8,7 @@ iteration. So all exact engines train the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numba
@@ -20,6 +20,7 @@ from torch import Tensor
 from cache_server.draw import LEARNABLE, key_of, mix, variate
 from hopper.cluster import Cluster, owned_range
 from hopper.errors import ConfigError
+from hopper.hetero.row_storage import RowStorage
 from hopper.partition import PartitionedGraph
 
 PREFIX: Final = "learnable."
@@ -27,6 +28,7 @@ PREFIX: Final = "learnable."
 IDS: Final = ".ids"
 """behind it, of their ids"""
 _UNIT: Final = 1.0 / 9007199254740992.0
+_ROWS_AT_ONCE: Final = 1 << 16
 
 Ids = NDArray[np.int64]
 
@@ -66,11 +68,21 @@ class FetchedRows:
 
 
 class SparseOptimizer(ABC):
-    """Updates the rows of one table that were read, and leaves all else as it is."""
+    """Updates the rows of one table that were read, and leaves all else as it is.
 
-    def __init__(self, table: Tensor, learning_rate: float) -> None:
+    Parameters
+    ----------
+    table: [n, dim].
+    storage: of its state, which is as large as the table.
+    """
+
+    def __init__(self, table: Tensor, learning_rate: float, storage: RowStorage) -> None:
         self._table = table
         self._rate = learning_rate
+        self._make_state(lambda: storage.zeros(table.shape[0], table.shape[1], table.dtype))
+
+    def _make_state(self, zeros: Callable[[], Tensor]) -> None:  # noqa: B027  # some have none
+        """Make what is kept between updates; ``zeros`` makes a table like the rows'."""
 
     @abstractmethod
     def step(self, rows: Tensor, gradient: Tensor) -> None:
@@ -85,11 +97,9 @@ class SparseAdam(SparseOptimizer):
     """``torch.optim.SparseAdam``: moments of rows that were not read stand still, the number of
     steps is that of all."""
 
-    def __init__(self, table: Tensor, learning_rate: float) -> None:
-        super().__init__(table, learning_rate)
+    def _make_state(self, zeros: Callable[[], Tensor]) -> None:
         self._steps = torch.zeros(1, dtype=torch.int64)
-        self._mean = torch.zeros_like(table)
-        self._square = torch.zeros_like(table)
+        self._mean, self._square = zeros(), zeros()
 
     def state(self) -> dict[str, Tensor]:
         """See :class:`SparseOptimizer`."""
@@ -111,9 +121,8 @@ class SparseAdam(SparseOptimizer):
 class SparseAdagrad(SparseOptimizer):
     """``torch.optim.Adagrad`` on sparse gradients."""
 
-    def __init__(self, table: Tensor, learning_rate: float) -> None:
-        super().__init__(table, learning_rate)
-        self._sum = torch.zeros_like(table)
+    def _make_state(self, zeros: Callable[[], Tensor]) -> None:
+        self._sum = zeros()
 
     def state(self) -> dict[str, Tensor]:
         """See :class:`SparseOptimizer`."""
@@ -150,6 +159,7 @@ class LearnableRows:
     dim: width of a row.
     seed: rows begin as a function of it, of the type and of the original id.
     optimizer: a name in :data:`OPTIMIZERS`.
+    storage: of rows and of the optimiser's state.
     """
 
     def __init__(
@@ -162,6 +172,7 @@ class LearnableRows:
         seed: int,
         optimizer: str,
         learning_rate: float,
+        storage: RowStorage,
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(
@@ -183,12 +194,15 @@ class LearnableRows:
             first, stop = ranges[cluster.rank]
             originals = np.ascontiguousarray(graph.original_ids(name)[first:stop])
             self._originals[name] = torch.from_numpy(originals.copy())
-            rows = first_rows(seed, name, originals, dim)
-            self._tables[name] = torch.from_numpy(rows).to(dtype).to(cluster.device)
+            table = self._tables[name] = storage.zeros(originals.size, dim, dtype)
+            for start in range(0, originals.size, _ROWS_AT_ONCE):
+                part = slice(start, start + _ROWS_AT_ONCE)
+                table[part] = torch.from_numpy(first_rows(seed, name, originals[part], dim))
         self._optimizers = {
-            name: OPTIMIZERS[optimizer](table, learning_rate)
+            name: OPTIMIZERS[optimizer](table, learning_rate, storage)
             for name, table in self._tables.items()
         }
+        self._storage = storage
         self._asked: dict[str, list[Tensor]] = {}
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
         self._kept: dict[str, Tensor] = {}
@@ -200,7 +214,8 @@ class LearnableRows:
 
         Parameters
         ----------
-        wanted: by type, ids in any number of groups; a type may be missing.
+        wanted: by type, ids in any number of groups; a type may be missing, and types whose rows
+            are not learned are passed over.
         where: names the moment in errors.
         gradients: whether :meth:`push` follows.
         """
@@ -224,7 +239,7 @@ class LearnableRows:
             table = self._tables[name]
             mine = [(ids - first).to(table.device) for ids in asked]
             rows = cluster.exchange(
-                [table.index_select(0, places) for places in mine],
+                [table.index_select(0, places).to(cluster.device) for places in mine],
                 [part.size for part in parts[name]],
                 "feature",
                 f"fetching rows of {name}, {where}",
@@ -249,7 +264,8 @@ class LearnableRows:
             )
             rows, places = torch.cat(asked).unique(return_inverse=True)
             total = self._tables[name].new_zeros(rows.numel(), self._dim)
-            self._sums[name] = rows, total.index_add_(0, places, torch.cat(received))
+            gradient = torch.cat(received).to(total.device)
+            self._sums[name] = rows, total.index_add_(0, places, gradient)
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
@@ -296,7 +312,10 @@ class LearnableRows:
 
     def keep(self) -> None:
         """Remember the rows as they are."""
-        self._kept = {name: table.clone() for name, table in self._tables.items()}
+        for name, table in self._tables.items():
+            if name not in self._kept:
+                self._kept[name] = self._storage.zeros(len(table), self._dim, table.dtype)
+            self._kept[name].copy_(table)
 
     def go_back(self) -> None:
         """Make the rows what :meth:`keep` remembered."""
@@ -331,6 +350,7 @@ class LearnableRows:
         return told[:, 0].tolist() if self._cluster.rank == 0 else [0] * self._cluster.world
 
     def _gather(self, own: Tensor, counts: list[int], name: str) -> Tensor:
+        own = own.to(self._cluster.device)
         parts = [own if rank == 0 else own[:0] for rank in range(self._cluster.world)]
         received = self._cluster.exchange(parts, counts, "control", f"collecting rows of {name}")
         return torch.cat(received)

@@ -88,16 +88,20 @@ class RelationFirst:
         self._model = model
         self._shares = shares
         self._group = shares.group_of(cluster.rank)
-        self.root_layers = model.root_layers()
+        layers = model.root_layers()
+        self.root_layers = len(layers)
         """how many layers, the last ones, make rows of the roots"""
-        chain = list(model.layers)[-self.root_layers :]
-        self._reads = any(_aggregations_read(layer, model.target) for layer in chain)
+        self._reads = any(layer.aggregations_read(model.target) for layer in layers)
+        self._plan: tuple[int, RootPlan] | None = None
 
     def plan(self, count: int) -> RootPlan:
-        """This rank's part of a batch of ``count`` roots."""
-        return self._shares.plan(
-            self._cluster.rank, count, reads=self._reads, device=self._cluster.device
-        )
+        """This rank's part of a batch of ``count`` roots, the same for all of that size."""
+        if self._plan is None or self._plan[0] != count:
+            made = self._shares.plan(
+                self._cluster.rank, count, reads=self._reads, device=self._cluster.device
+            )
+            self._plan = count, made
+        return self._plan[1]
 
     def logits(
         self,
@@ -134,8 +138,8 @@ class RelationFirst:
         own = model.first_rows(target, x_roots, len(original))
         tie = own.new_zeros(())
         skipped = len(hops) - self.root_layers
-        for index, (layer, hop) in enumerate(zip(model.layers, hops, strict=True)):
-            assert isinstance(layer, RelationLayer)
+        for index, hop in enumerate(hops):
+            layer = model.relation_layer(index)
             h = model.drop_all(index, hop, h)
             is_last = index + 1 == len(hops)
             if index >= skipped:
@@ -219,10 +223,3 @@ class RelationFirst:
         self, sent: Tensor, lengths: Sequence[int], counts: Sequence[int], operation: str
     ) -> Tensor:
         return RowExchange(self._cluster, self._log, sent, lengths, counts, operation).finish()
-
-
-def _aggregations_read(layer: object, target: str) -> bool:
-    assert isinstance(layer, RelationLayer)
-    return any(
-        layer.aggregation(each).reads_destination for each in layer.relations if each.dst == target
-    )

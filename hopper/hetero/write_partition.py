@@ -58,10 +58,10 @@ def partition_by_relation(
     metagraph = make_metagraph(schema)
     partition = divide(metagraph, make_metatree(metagraph, target, layers), servers)
     sizes = [_sizes(graph, share) for share in partition.shares]
+    total = sum(rows + topology for rows, topology in sizes)
     phases = Phases(progress)
-    with unpublished(out, sum(features + edges for features, edges in sizes)) as work:
+    with unpublished(out, total) as work:
         copy_shared(graph, work)
-        total = sum(features + edges for features, edges in sizes)
         with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
             for server, share in enumerate(partition.shares):
                 _write_server(graph, work, server, servers, share, counter)

@@ -188,10 +188,12 @@ class RelationLayer(nn.Module):
 
     def reads_destination(self, node_type: str) -> bool:
         """Whether new rows of a type depend on its nodes' own rows of the layer before."""
-        into = [self.aggregation(each) for each in self.relations if each.dst == node_type]
-        return self.update(node_type).reads_destination or any(
-            each.reads_destination for each in into
-        )
+        return self.update(node_type).reads_destination or self.aggregations_read(node_type)
+
+    def aggregations_read(self, node_type: str) -> bool:
+        """Whether an AGG_r into a type reads its nodes' own rows."""
+        into = (self.aggregation(each) for each in self.relations if each.dst == node_type)
+        return any(each.reads_destination for each in into)
 
     def forward(
         self,
@@ -277,6 +279,7 @@ class HGNN(nn.Module):
     ) -> None:
         super().__init__()
         self.target = target
+        self.hidden = hidden
         self.types = tuple(sorted(inputs))
         self.widths = dict(inputs)
         self.inputs = nn.ModuleList(nn.Linear(inputs[each], hidden) for each in self.types)
@@ -354,18 +357,22 @@ class HGNN(nn.Module):
         # The key holds the type too: nodes of two types may have the same id.
         return drop_rows(nodes, rows, self.dropout, index)
 
-    def root_layers(self) -> int:
-        """How many layers, the last ones, make rows of the roots: one where none of them reads its
-        destination, else as many as it takes for the rows that are read."""
-        layers = list(self.layers)
-        needed = 1
-        while needed < len(layers):
-            layer = layers[-needed]
-            assert isinstance(layer, RelationLayer)
+    def relation_layer(self, index: int) -> RelationLayer:
+        """One of the layers."""
+        layer = self.layers[index]
+        assert isinstance(layer, RelationLayer)
+        return layer
+
+    def root_layers(self) -> list[RelationLayer]:
+        """The layers that make rows of the roots: the last one, and those before it for as long as
+        the next one reads its destinations."""
+        found: list[RelationLayer] = []
+        for index in reversed(range(len(self.layers))):
+            layer = self.relation_layer(index)
+            found.insert(0, layer)
             if not layer.reads_destination(self.target):
                 break
-            needed += 1
-        return needed
+        return found
 
 
 def make_head(hidden: int, out_dim: int) -> nn.Linear:

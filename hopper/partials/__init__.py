@@ -3,7 +3,8 @@
 from hopper.partials.exchange import RowExchange
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
-from hopper.partials.typed_plan import SumsIn, SumsOut, TypedLayerPlan, TypedPlan
+from hopper.partials.typed_forward import TypedForward, make_typed_planner
+from hopper.partials.typed_plan import TypedPlan
 from hopper.partials.typed_planner import TypedPlanner
 from hopper.partials.wire import Wire, choose_wires
 
@@ -12,11 +13,10 @@ __all__ = [
     "LayerPlan",
     "Planner",
     "RowExchange",
-    "SumsIn",
-    "SumsOut",
-    "TypedLayerPlan",
+    "TypedForward",
     "TypedPlan",
     "TypedPlanner",
     "Wire",
     "choose_wires",
+    "make_typed_planner",
 ]

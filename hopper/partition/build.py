@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
 from hopper.partition.assign import assign, check_request
@@ -23,6 +25,7 @@ from hopper.partition.training import training_roots
 from hopper.partition.write import (
     copy_shared,
     partitioned_bytes,
+    split_topology,
     table_bytes,
     unpublished,
     write_maps,
@@ -39,6 +42,7 @@ def partition_graph(
     seed: int = 0,
     *,
     backend: str = "auto",
+    topology: Literal["replicated", "partitioned"] = "replicated",
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
@@ -52,6 +56,8 @@ def partition_graph(
         in passes over the graph on disk; edges are balanced roughly) or "random".
     seed: of "stream", "random" and pymetis; DGL's METIS has none.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
+    topology: whether every server needs all edges, or the in-edges of its own nodes alone (which
+        only engine ``cooperative`` trains on).
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
 
@@ -62,6 +68,9 @@ def partition_graph(
     """
     out, schema = Path(out), graph.schema
     check_request(schema, servers, method)
+    if topology not in ("replicated", "partitioned"):
+        raise RequestError(f"topology: expected replicated or partitioned, given {topology!r}")
+    split = topology == "partitioned"
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
     estimate, available = estimate_memory(graph, servers, method, chosen), available_memory()
@@ -71,7 +80,7 @@ def partition_graph(
 
     phases = Phases(progress)
     edges = sum(kind.count for kind in schema.relations.values())
-    with unpublished(out, partitioned_bytes(schema)) as work:
+    with unpublished(out, partitioned_bytes(schema, servers, split=split)) as work:
         roots = training_roots(graph)
         assignment = assign(graph, servers, method, seed, roots, phases, work, chosen or "auto")
         with phases.phase("number the nodes"):
@@ -85,7 +94,11 @@ def partition_graph(
             }
         with phases.phase("write the servers' rows (bytes)", table_bytes(graph)) as counter:
             sizes = [write_server(graph, work, each, maps, counter) for each in range(servers)]
-        description = describe(schema, assignment, maps, shares, roots, sizes)
+        if split:
+            with phases.phase("divide the topology (edges)", edges) as counter:
+                for relation in schema.relations:
+                    split_topology(work, relation, maps[relation.dst].offsets, counter)
+        description = describe(schema, assignment, maps, shares, roots, sizes, topology)
         description["seconds"] = dict(phases.seconds)
         description["memory_estimate_bytes"] = estimate.peak
         write_description(work, description)

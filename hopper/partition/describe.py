@@ -29,6 +29,7 @@ def describe(
     shares: Mapping[Relation, EdgeShares],
     roots: NDArray[np.int64],
     feature_bytes: Sequence[int],
+    topology: str,
 ) -> dict[str, Any]:
     """The content of partition.json, without times and locality.
 
@@ -36,6 +37,7 @@ def describe(
     ----------
     roots: [nodes of the target type] int64, training roots per node by original id.
     feature_bytes: bytes of feature rows on each server.
+    topology: "replicated" or "partitioned".
     """
     servers = len(feature_bytes)
     offsets = {node_type: each.offsets for node_type, each in maps.items()}
@@ -70,7 +72,7 @@ def describe(
                 nodes.tolist(), edges.tolist(), train.tolist(), feature_bytes, strict=True
             )
         ],
-        "topology": "replicated",
+        "topology": topology,
     }
 
 

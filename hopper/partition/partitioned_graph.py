@@ -2,8 +2,9 @@
 
 Arrays are read-only memory maps, so every rank of a machine shares one copy of them.
 
-Nodes are divided, and topology is replicated; or whole relations are (``--method meta``): then a
-server stores all nodes of the types that its relations touch, and those relations alone.
+Nodes are divided, and topology is replicated or lies with its destinations (``--topology
+partitioned``); or whole relations are divided (``--method meta``): then a server stores all nodes
+of the types that its relations touch, and those relations alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PARTITION_SCHEMA_VERSION: Final = 1
 
 DESCRIPTION_FILE: Final = "partition.json"
 
+TOPOLOGIES: Final = ("replicated", "partitioned", "by_relation")
 _REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "topology": str}
 
 
@@ -64,6 +66,8 @@ class PartitionedGraph:
         self.book = book
         self.description = description
         """partition.json as it stands: method, edge cut, balance, locality, ..."""
+        self.topology_partitioned: bool = description["topology"] == "partitioned"
+        """whether a server has the in-edges of its own nodes alone"""
         self.holdings = _read_holdings(schema, description, str(path / DESCRIPTION_FILE))
         """by server, where whole relations were divided; empty where nodes were"""
         self.relations = [
@@ -94,7 +98,9 @@ class PartitionedGraph:
 
         Parameters
         ----------
-        server: whose copy, where relations are divided; None = any server's that has one.
+        server: whose copy, where relations are divided, and whose nodes' in-edges, where topology
+            is: other nodes then have none. None = any server's that has a copy, and all in-edges
+            (put together in memory where topology is divided).
 
         Raises
         ------
@@ -104,10 +110,27 @@ class PartitionedGraph:
         edges = self._edge_type(relation).count
         sources = self.schema.node_types[relation.src].count
         destinations = self.schema.node_types[relation.dst].count
+        if self.topology_partitioned and server is None:
+            return self._all_in_edges(relation)
+        if self.topology_partitioned and server is not None:
+            own = server_folder(self.path, server)
+            return open_topology(own, relation, None, sources, destinations, self.path)
         folder = self.path
         if self.holdings:
             folder = server_folder(self.path, self._holder(relation, server))
         return open_topology(folder, relation, edges, sources, destinations)
+
+    def _all_in_edges(self, relation: Relation) -> Topology:
+        """What all servers have, put together in memory."""
+        parts = [self.topology(relation, server) for server in range(self.book.servers)]
+        return Topology(
+            # A server's nodes are empty rows elsewhere, and servers' nodes follow each other.
+            indptr=np.sum([part.indptr for part in parts], axis=0),
+            indices=np.concatenate([part.indices for part in parts]),
+            edge_ids=np.concatenate([part.edge_ids for part in parts]),
+            in_degrees=parts[0].in_degrees,
+            out_degrees=parts[0].out_degrees,
+        )
 
     def stored_range(self, node_type: str, server: int) -> tuple[int, int]:
         """The global ids whose rows a server stores, first and past the last.
@@ -153,7 +176,8 @@ class PartitionedGraph:
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
         """[in-edges of the server's nodes, dim]; None without edge features.
 
-        Row r belongs to position ``indptr[offsets[dst][server]] + r`` of :meth:`topology`.
+        Row r belongs to position ``indptr[offsets[dst][server]] + r`` of the server's
+        :meth:`topology`.
         """
         described = self._edge_type(relation)
         if described.feature_dim is None or described.feature_dtype is None:
@@ -277,6 +301,11 @@ def read_description(path: Path) -> dict[str, Any]:
         found = description.get(field)
         if not isinstance(found, kind) or isinstance(found, bool):
             raise GraphError(f"{file}: field {field!r}: expected {kind.__name__}, found {found!r}")
+    if description["topology"] not in TOPOLOGIES:
+        raise GraphError(
+            f"{file}: field 'topology': expected one of {', '.join(TOPOLOGIES)}, found "
+            f"{description['topology']!r}"
+        )
     if description["schema"] != PARTITION_SCHEMA_VERSION:
         raise GraphError(
             f"{file}: field 'schema': expected version {PARTITION_SCHEMA_VERSION}, "

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
-from hopper.graph.array_file import create_array, save_array
+from hopper.graph.array_file import array_bytes, create_array, open_array, save_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
@@ -29,6 +30,8 @@ from hopper.partition.partitioned_graph import map_file, server_folder
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 
+SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
+"""of a relation's topology: what every server has of its own nodes, where topology is divided"""
 _EDGES_AT_ONCE: Final = 1 << 19
 _BYTES_AT_ONCE: Final = 16 << 20
 
@@ -67,9 +70,22 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def partitioned_bytes(schema: GraphSchema) -> int:
-    """Bytes on disk of a partitioned directory: the graph's own, and two maps a node type."""
-    return required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
+def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
+    """Bytes on disk that writing a partitioned directory takes: the graph's own, and two maps a
+    node type.
+
+    Parameters
+    ----------
+    split: whether :func:`split_topology` follows, for which a relation lies there twice.
+    """
+    found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
+    if not split:
+        return found
+    twice, rows = 0, 0
+    for relation, kind in schema.relations.items():
+        twice = max(twice, 2 * array_bytes(np.int64, (kind.count,)))
+        rows += array_bytes(np.int64, (schema.node_types[relation.dst].count + 1,))
+    return found + twice + servers * rows
 
 
 def write_maps(work: Path, maps: Mapping[str, Relabelling]) -> None:
@@ -167,6 +183,43 @@ def write_server(
             feature_bytes += write_rows(graph.edge_features(relation), edges, file, progress)
     write_manifest(folder, server, next(iter(maps.values())).offsets.size - 1, tables)
     return feature_bytes
+
+
+def split_topology(
+    work: Path, relation: Relation, offsets: NDArray[np.int64], progress: Progress
+) -> None:
+    """Give every server the in-edges of its own nodes; degrees stay where all find them.
+
+    A server's ``indptr`` has a row for every node, empty for those of others, so ids mean the same
+    as in one topology for all. Servers' rows must have been written. Progress advances by edges.
+
+    Parameters
+    ----------
+    offsets: [servers + 1] int64, of the destinations' type.
+    """
+    files = {name: layout.topology_file(work, relation, name) for name in SPLIT_ARRAYS}
+    indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
+    edges = int(indptr[-1])
+    for server, (first, stop) in enumerate(pairwise(offsets.tolist())):
+        folder = server_folder(work, server)
+        start, end = int(indptr[first]), int(indptr[stop])
+        file = layout.topology_file(folder, relation, "indptr")
+        own = create_array(file, np.int64, indptr.shape)
+        for place in range(0, indptr.size, _EDGES_AT_ONCE):
+            part = slice(place, place + _EDGES_AT_ONCE)
+            own[part] = np.clip(indptr[part], start, end) - start
+        release_pages(own, indptr)
+        for name in ("indices", "edge_ids"):
+            whole = open_array(files[name], name, np.int64, (edges,))
+            file = layout.topology_file(folder, relation, name)
+            out = create_array(file, np.int64, (end - start,))
+            for place in range(start, end, _EDGES_AT_ONCE):
+                last = min(end, place + _EDGES_AT_ONCE)
+                out[place - start : last - start] = whole[place:last]
+                release_pages(out, whole)
+        progress.advance(end - start)
+    for path in files.values():
+        path.unlink()
 
 
 def table_bytes(graph: GraphDirectory) -> int:

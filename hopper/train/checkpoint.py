@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hopper.cluster import Cluster
@@ -30,6 +31,19 @@ from hopper.train.results import publish
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 BEST_MODEL_FILE = "best.safetensors"
+_VALUES_AT_ONCE: Final = 1 << 22
+_FORMAT_NAMES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 @dataclass
@@ -61,8 +75,8 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
     ------
     RequestError: the file is missing, broken or of another model.
     """
-    tensors, facts = _read(path)
-    _fill(_state(module), tensors, path)
+    facts = _facts(path)
+    _fill(_state(module), path)
     return facts
 
 
@@ -110,28 +124,29 @@ def load_training(path: Path, identity: dict[str, Any], state: Mapping[str, Tens
     ------
     RequestError: as :func:`load_checkpoint`.
     """
-    tensors, facts = _read(path)
+    facts = _facts(path)
     found = facts["identity"]
     for key, value in identity.items():
         if found.get(key) != value:
             raise RequestError(
                 f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
             )
-    _fill(state, tensors, path)
+    _fill(state, path)
     return facts["progress"]
 
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
     """What must be equal for a run to continue another: all that decides its bits."""
-    free = {"epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"}
-    # What a machine makes of these is compared instead.
-    free |= {"device", "threads"}
+    of_run = ("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay")
+    # What a machine makes of the last two is compared instead.
+    free = {("train", key) for key in (*of_run, "device", "threads")}
+    free |= {("learnable", key) for key in ("storage", "folder")}
     values = config.model_dump()
     identity = {
         f"{section}.{key}": value
         for section in ("model", "sampler", "train", "hop", "cooperative", "raf", "learnable")
         for key, value in values[section].items()
-        if not (section == "train" and key in free)
+        if (section, key) not in free
     }
     return identity | {
         "the graph's checksum": _checksum(graph.path / "graph.json"),
@@ -153,38 +168,73 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.state_dict())
 
 
-def _fill(state: Mapping[str, Tensor], tensors: dict[str, Tensor], path: Path) -> None:
-    if state.keys() != tensors.keys():
-        raise RequestError(
-            f"{path}: of another model: has {sorted(tensors)}, expected {sorted(state)}"
-        )
-    with torch.no_grad():
-        for name, target in state.items():
-            if target.shape != tensors[name].shape:
-                raise RequestError(
-                    f"{path}: {name}: expected shape {tuple(target.shape)}, "
-                    f"found {tuple(tensors[name].shape)}"
-                )
-            target.copy_(tensors[name])
-
-
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] = MappingProxyType({})
 ) -> None:
-    """Write tensors, with facts about them as JSON; an older file stays whole until this one is."""
+    """Write tensors, with facts about them as JSON; an older file stays whole until this one is.
+
+    The format is safetensors'. Its own writer makes copies of all tensors before it writes any;
+    this one copies a piece at a time, for tables that are larger than memory.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
-    on_cpu = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    save_file(on_cpu, str(unfinished), metadata={"facts": json.dumps(dict(facts))})
+    header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(dict(facts))}}
+    end = 0
+    for name, value in tensors.items():
+        start, end = end, end + value.numel() * value.element_size()
+        header[name] = {
+            "dtype": _FORMAT_NAMES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)
+    with unfinished.open("wb") as file:
+        file.write(struct.pack("<Q", len(words)) + words)
+        for value in tensors.values():
+            for part in value.detach().reshape(-1).split(_VALUES_AT_ONCE):
+                # A tensor of one number may have any stride, which a view would trip over.
+                piece = torch.empty(part.numel(), dtype=part.dtype).copy_(part)
+                file.write(piece.view(torch.uint8).numpy().data)
     publish(unfinished, path)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _fill(state: Mapping[str, Tensor], path: Path) -> None:
+    """Fill tensors in place, a piece at a time."""
+    with _opened(path) as file, torch.no_grad():
+        found = set(file.keys())
+        if state.keys() != found:
+            raise RequestError(
+                f"{path}: of another model: has {sorted(found)}, expected {sorted(state)}"
+            )
+        for name, target in state.items():
+            stored = file.get_slice(name)
+            if list(target.shape) != stored.get_shape():
+                raise RequestError(
+                    f"{path}: {name}: expected shape {tuple(target.shape)}, "
+                    f"found {tuple(stored.get_shape())}"
+                )
+            if target.dim() == 0:
+                target.copy_(file.get_tensor(name))
+                continue
+            rows = max(1, _VALUES_AT_ONCE * len(target) // max(1, target.numel()))
+            for start in range(0, len(target), rows):
+                target[start : start + rows] = stored[start : start + rows]
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    with _opened(path) as file:
+        facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
+        return facts
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors; what is wrong with it is told as such."""
     if not path.is_file():
         raise RequestError(f"{path}: no such file")
     try:
         with safe_open(str(path), framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
+            yield file
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error

@@ -24,7 +24,7 @@ from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.learnable import FetchedRows, LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective
@@ -100,39 +100,20 @@ class Evaluator(ABC):
         stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
         return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
 
-    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+    def _rows_per_chunk(self, width: int) -> int:
+        return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+
+    def _inputs(
+        self, node_type: str, ids: NDArray[np.int64], learned: FetchedRows | None = None
+    ) -> Tensor:
+        """[n, dim]: features of distinct nodes, or their learnable rows, if there are any."""
+        if learned is not None and node_type in learned:
+            return learned.of(node_type, ids)
         rows = torch.from_numpy(self._rows.gather("features", node_type, ids))
         return rows.to(self._cluster.device).to(self._dtype)
 
 
-class NeighbourhoodEvaluator(Evaluator):
-    """Can score a node from its whole neighbourhood; parameters as those of its base."""
-
-    def _by_neighbourhoods(
-        self, mine: NDArray[np.int64], sampler: NeighborSampler, model: torch.nn.Module
-    ) -> Tensor:
-        """[mine, classes]: from every node's full k-hop neighbourhood, some nodes a pass; fewer
-        where these would be too many rows."""
-        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
-        todo = [
-            mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
-        ]
-        while todo:
-            chunk = todo.pop(0)
-            subgraph = sampler.sample(chunk, 0, 0)
-            rows = sum(nodes.size for nodes in subgraph.nodes.values())
-            if rows > ROWS_PER_PASS and chunk.size > 1:
-                todo = [*np.array_split(chunk, 2), *todo]
-            else:
-                outputs.append(self._of_subgraph(model, subgraph).cpu())
-        return torch.cat(outputs)
-
-    @abstractmethod
-    def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
-        """[roots, classes]: a model's logits of a subgraph's roots."""
-
-
-class LayerWiseEvaluator(NeighbourhoodEvaluator):
+class LayerWiseEvaluator(Evaluator):
     """Scores on graphs of one node type and one relation; parameters as those of its base."""
 
     @cached_property
@@ -142,7 +123,7 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
 
     @cached_property
     def _topology(self) -> Topology:
-        return self._graph.topology(self._relation)
+        return self._graph.topology(self._relation, self._cluster.server)
 
     @property
     def _feature_dim(self) -> int:
@@ -237,13 +218,8 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
         """Add the rows of other ranks' nodes that ``mine`` read."""
         if self._cluster.world == 1:
             return _Rows(known, rows)
-        needed = _in_neighbours(self._topology.indptr, self._topology.indices, mine)
-        wanted = [
-            needed[np.searchsorted(needed, first) : np.searchsorted(needed, stop)]
-            if rank != self._cluster.rank
-            else np.empty(0, np.int64)
-            for rank, (first, stop) in enumerate(self._ranges)
-        ]
+        wanted = self._by_owner(self._read_by(mine))
+        wanted[self._cluster.rank] = np.empty(0, np.int64)
         requests = self._exchange_ids(wanted)
         held = _Rows(known, rows)
         received = self._cluster.exchange(
@@ -256,6 +232,14 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
         parts[self._cluster.rank] = (known, rows.cpu())
         ids = np.concatenate([part for part, _ in parts])
         return _Rows(ids, torch.cat([part for _, part in parts]).to(self._cluster.device))
+
+    def _read_by(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64, ascending: the distinct in-neighbours of some of this rank's nodes."""
+        return _in_neighbours(self._topology.indptr, self._topology.indices, nodes)
+
+    def _by_owner(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Ascending ids by the rank that owns them."""
+        return np.split(ids, np.searchsorted(ids, [stop for _, stop in self._ranges[:-1]]))
 
     def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
@@ -271,9 +255,21 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
     def _whole_neighbourhoods(
         self, model: torch.nn.Module, split: str
     ) -> tuple[NDArray[np.int64], Tensor]:
-        """For a module with only a ``forward``."""
+        """For a module with only a ``forward``: every node's full k-hop neighbourhood, some nodes a
+        pass; fewer where these would be too many rows."""
         mine = self._plan(split)[-1]
-        return mine, self._by_neighbourhoods(mine, self._sampler(self._layers), model)
+        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        todo = [
+            mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
+        ]
+        while todo:
+            chunk = todo.pop(0)
+            subgraph = self._sampler(self._layers).sample(chunk, 0, 0)
+            if subgraph.nodes[self._target].size > ROWS_PER_PASS and chunk.size > 1:
+                todo = [*np.array_split(chunk, 2), *todo]
+            else:
+                outputs.append(self._of_subgraph(model, subgraph).cpu())
+        return mine, torch.cat(outputs)
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
         inputs = self._inputs(self._target, subgraph.nodes[self._target])
@@ -284,17 +280,15 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
         """The ids whose input rows are read, and those that each layer computes, ascending: this
         rank's share of what the split depends on."""
         if split not in self._plans:
-            needed = np.zeros(self._graph.schema.node_types[self._target].count, np.bool_)
+            needed = np.zeros(self._stop - self._first, np.bool_)
             scored = self._graph.global_ids(self._target)[self._graph.split(split)]
-            needed[scored] = True
+            needed[scored[(scored >= self._first) & (scored < self._stop)] - self._first] = True
             plan: list[NDArray[np.int64]] = []
             for _ in range(self._layers):
-                plan.insert(0, self._first + np.flatnonzero(needed[self._first : self._stop]))
-                reached = _in_neighbours(
-                    self._topology.indptr, self._topology.indices, np.flatnonzero(needed)
-                )
-                needed[reached] = True
-            plan.insert(0, self._first + np.flatnonzero(needed[self._first : self._stop]))
+                plan.insert(0, self._first + np.flatnonzero(needed))
+                for ids in self._exchange_ids(self._by_owner(self._read_by(plan[0]))):
+                    needed[ids - self._first] = True
+            plan.insert(0, self._first + np.flatnonzero(needed))
             self._plans[split] = plan
         return self._plans[split]
 
@@ -308,9 +302,6 @@ class LayerWiseEvaluator(NeighbourhoodEvaluator):
                 seed=0,
             )
         return self._samplers[hops]
-
-    def _rows_per_chunk(self, width: int) -> int:
-        return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
 
     def _chunks(self, ids: NDArray[np.int64], width: int) -> Iterator[NDArray[np.int64]]:
         """Split ids so that the source rows of a chunk stay within ``_CHUNK_BYTES``; one chunk at

@@ -9,8 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from hopper.engines import Engine, TrainState
 from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -245,15 +243,12 @@ class Trainer:
         if not self._is_first:
             return
         folder = self._run_dir / GRADIENTS_FOLDER
-        folder.mkdir(exist_ok=True)
         tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
         tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
         tensors |= {f"model.{n}": table for n, table in tables.items()}
         tensors |= {f"gradient.{n}": total for n, total in sums.items()}
-        tensors = {name: value.cpu().contiguous().clone() for name, value in tensors.items()}
         facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
-        path = folder / f"step-{self._progress.step}.safetensors"
-        save_file(tensors, str(path), metadata={"facts": json.dumps(facts)})
+        save_tensors(folder / f"step-{self._progress.step}.safetensors", tensors, facts)
 
     def _introduce(self, console: RunConsole) -> None:
         state = self.state

@@ -30,6 +30,7 @@ from hopper.engines.trials import Trial, TrialsState
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
@@ -135,11 +136,20 @@ def _settled(
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
         lambda own: _make_engine(own, graph, cluster, rows, RunLog(None)),
         RunConsole(cluster.rank == 0, "").say,
-        ("raf", "the graph is divided by relation") if graph.holdings else None,
+        _only_engine(graph),
     )
     rows.take_rows()
     check_division(settled, graph)
     return settled
+
+
+def _only_engine(graph: PartitionedGraph) -> tuple[str, str] | None:
+    """The one engine that fits how a graph was divided, and why; None where several do."""
+    if graph.holdings:
+        return "raf", "the graph is divided by relation"
+    if graph.topology_partitioned:
+        return "cooperative", "the topology is partitioned"
+    return None
 
 
 def _make_engine(
@@ -174,7 +184,14 @@ def _learnable(config: Config, graph: PartitionedGraph, cluster: Cluster) -> Lea
         config.train.own_seed,
         own.optimizer,
         own.learning_rate,
+        _row_storage(config, cluster),
     )
+
+
+def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
+    if config.learnable.storage == "mmap":
+        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
+    return MemoryStorage(cluster.device)
 
 
 def _trials_state(

@@ -80,13 +80,7 @@ class RelationEvaluator(Evaluator):
         learned = None
         if self.learnable is not None:
             wanted = nodes_read(subgraph, self._target, roots)
-            mine = {name: wanted[name] for name in self.learnable.types if name in wanted}
-            learned = self.learnable.fetch(mine, "evaluation", gradients=False)
-
-        def rows_of(node_type: str, nodes: NDArray[np.int64]) -> Tensor:
-            if learned is not None and node_type in learned:
-                return learned.of(node_type, nodes)
-            return self._inputs(node_type, nodes)
-
-        x = {each: rows_of(each, nodes) for each, nodes in nodes_below(subgraph).items()}
-        return x, rows_of(self._target, roots)
+            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
+        below = nodes_below(subgraph).items()
+        x = {each: self._inputs(each, nodes, learned) for each, nodes in below}
+        return x, self._inputs(self._target, roots, learned)

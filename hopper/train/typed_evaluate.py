@@ -1,11 +1,13 @@
-"""Scores of models of typed graphs: every scored node's whole neighbourhood, as the model reads it.
+"""Scores of models of typed graphs by layer-wise inference over full neighbourhoods.
 
-No sampling, no dropout. Each rank scores the nodes of its own server, a few at a time.
+Each layer is computed once for every node that the scored nodes depend on, by the rank that owns
+it, as engine ``cooperative`` trains. No feature row crosses a link. No sampling, no dropout.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 import torch
@@ -14,21 +16,27 @@ from torch import Tensor
 
 from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.subgraph import Subgraph
-from hopper.train.evaluate import ROOTS_PER_PASS, NeighbourhoodEvaluator
+from hopper.models.relational import HGNN
+from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
+from hopper.run_log import RunLog
+from hopper.train.evaluate import Evaluator
+
+# Of one pass on one rank: bounds its memory.
+MOST_EDGES: Final = 20_000_000
+FEW_ROOTS: Final = 4096
 
 
-class TypedEvaluator(NeighbourhoodEvaluator):
+class TypedEvaluator(Evaluator):
     """Scores on graphs of several node types; parameters as those of its base."""
 
-    _learned: FetchedRows | None = None
+    _planner: TypedPlanner | None = None
 
     @cached_property
     def _sampler(self) -> NeighborSampler:
-        schema = self._graph.schema
+        graph, server = self._graph, self._cluster.server
         return NeighborSampler(
-            {relation: self._graph.topology(relation) for relation in schema.relations},
-            {each: self._graph.original_ids(each) for each in schema.node_types},
+            {relation: graph.topology(relation, server) for relation in graph.schema.relations},
+            {each: graph.original_ids(each) for each in graph.schema.node_types},
             self._target,
             [-1] * self._layers,
             seed=0,
@@ -36,38 +44,68 @@ class TypedEvaluator(NeighbourhoodEvaluator):
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
+        assert isinstance(model, HGNN)
+        if self._planner is None:
+            self._planner = make_typed_planner(
+                model, self._sampler, self._graph.book, self._cluster, self._dtype
+            )
+        forward = TypedForward(self._cluster, RunLog(None), model, self._dtype)
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
-        mine = scored[(scored >= self._first) & (scored < self._stop)]
-        self._learned = self._fetch_learnable(mine)
-        try:
-            return mine, self._by_neighbourhoods(mine, self._sampler, model)
-        finally:
-            self._learned = None
+        ids = [np.empty(0, np.int64)]
+        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        size = self._roots_at_once(scored.size)
+        todo = [scored[start : start + size] for start in range(0, scored.size, size)]
+        while todo:
+            chunk = todo.pop(0)
+            mine = chunk[(chunk >= self._first) & (chunk < self._stop)]
+            plan = self._planner.plan(mine, 0, 0)
+            if chunk.size > 1 and self._most(_edges(plan)) > MOST_EDGES:
+                todo = [*np.array_split(chunk, 2), *todo]
+                continue
+            first = self._first_rows(model, plan)
+            plan = plan.to(self._cluster.device)
+            ids.append(mine)
+            outputs.append(forward.logits(plan, first, "evaluation").cpu())
+        return np.concatenate(ids), torch.cat(outputs)
 
-    def _fetch_learnable(self, mine: NDArray[np.int64]) -> FetchedRows | None:
-        """All learnable rows that some nodes' neighbourhoods hold, at once: every rank asks once,
-        however many passes it makes."""
-        if self.learnable is None:
-            return None
-        counts = {name: self._graph.schema.node_types[name].count for name in self.learnable.types}
-        reached = {name: np.zeros(count, np.bool_) for name, count in counts.items()}
-        for chunk in np.array_split(mine, -(-mine.size // ROOTS_PER_PASS) or 1):
-            nodes = self._sampler.sample(chunk, 0, 0).nodes
-            for name, mask in reached.items():
-                mask[nodes[name]] = True
-        wanted = {name: [np.flatnonzero(mask)] for name, mask in reached.items()}
-        return self.learnable.fetch(wanted, "evaluation", gradients=False)
+    def _roots_at_once(self, scored: int) -> int:
+        """Of all ranks together: all of them where even the whole graph would do, else a few, of
+        which fewer may turn out to be too many."""
+        edges = 0
+        for relation, topology in self._sampler.topologies.items():
+            first, stop = self._graph.book.range(relation.dst, self._cluster.server)
+            edges += int(topology.indptr[stop] - topology.indptr[first])
+        whole = self._most(edges * self._layers) <= MOST_EDGES
+        return max(1, scored if whole else min(scored, FEW_ROOTS * self._cluster.world))
 
-    def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
-        inputs = {
-            node_type: self._rows_of(node_type, nodes)
-            for node_type, nodes in subgraph.nodes.items()
-            if nodes.size
-        }
-        found: Tensor = model(subgraph.typed_blocks(self._cluster.device), inputs)
-        return found
+    def _most(self, count: int) -> int:
+        """The largest count of any rank."""
+        everyones = self._cluster.all_gather(
+            torch.tensor([count]), "control", "sizing a pass of evaluation"
+        )
+        return int(everyones.max())
 
-    def _rows_of(self, node_type: str, nodes: NDArray[np.int64]) -> Tensor:
-        if self._learned is not None and node_type in self._learned:
-            return self._learned.of(node_type, nodes)
-        return self._inputs(node_type, nodes)
+    def _first_rows(self, model: HGNN, plan: TypedPlan) -> dict[str, Tensor]:
+        """By type, [n, hidden]: this rank's projected input rows; collective."""
+        learned = None
+        if self.learnable is not None:
+            wanted = {name: [plan.nodes[name]] for name in self.learnable.types}
+            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
+        return {each: self._projected(model, each, plan, learned) for each in model.types}
+
+    def _projected(
+        self, model: HGNN, node_type: str, plan: TypedPlan, learned: FetchedRows | None
+    ) -> Tensor:
+        """[n, hidden]: of one type, in chunks of bounded memory."""
+        nodes, limit = plan.nodes[node_type], self._rows_per_chunk(model.widths[node_type])
+        parts = []
+        for start in range(0, max(1, nodes.size), limit):
+            chunk = nodes[start : start + limit]
+            rows = self._inputs(node_type, chunk, learned)
+            parts.append(model.first_rows(node_type, rows, chunk.size))
+        return torch.cat(parts)
+
+
+def _edges(plan: TypedPlan) -> int:
+    """Edges that a rank aggregates over, in all layers."""
+    return sum(block.num_edges for layer in plan.layers for block in layer.blocks.blocks.values())

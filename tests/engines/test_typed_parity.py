@@ -21,6 +21,7 @@ from hopper.errors import RequestError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import OPTIMIZERS, first_rows
+from hopper.hetero.row_storage import MemoryStorage
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -133,7 +134,8 @@ def check_updates(recorded: Path, graph: PartitionedGraph) -> None:
         assert np.array_equal(rows, first_rows(5, name, originals, 6))
         table = torch.zeros(COUNTS[name], 6, dtype=torch.float64)
         table[ids] = first.parameters[key]
-        optimizer = OPTIMIZERS["adam"](table, LEARNABLE["learning_rate"])
+        storage = MemoryStorage(table.device)
+        optimizer = OPTIMIZERS["adam"](table, LEARNABLE["learning_rate"], storage)
         optimizer.step(torch.from_numpy(ids), first.gradients[key])
         both = np.intersect1d(ids, later)
         assert both.size
@@ -150,7 +152,9 @@ def test_a_resumed_run_goes_on_bit_for_bit(
     partition_graph(bare_graph, tmp_path / "parts", 2, "random")
     addresses = serve_partitions(tmp_path / "parts", 2)
 
-    def case(folder: str, epochs: int, resume: bool = False) -> dict[str, Any]:
+    def case(
+        folder: str, epochs: int, resume: bool = False, storage: str = "memory"
+    ) -> dict[str, Any]:
         values = case_config("zero_hop in passes", "rgcn", "node", tmp_path / "parts", Path())
         values["train"] |= {
             "epochs": epochs,
@@ -160,15 +164,24 @@ def test_a_resumed_run_goes_on_bit_for_bit(
             "record_gradients": [],
             "run_dir": str(tmp_path / folder),
         }
+        values["learnable"] = LEARNABLE | {"storage": storage}
         return values | {"cluster": {"servers": addresses, "ranks_per_server": 1}}
 
-    cases = [case("whole", 3), case("halted", 1), case("halted", 3, resume=True)]
-    whole, _, resumed = train_cases(cases, 2, tmp_path)
-    assert resumed["losses"] == whole["losses"]
-    assert resumed["val"] == whole["val"]
+    cases = [
+        case("whole", 3),
+        case("halted", 1),
+        case("halted", 3, resume=True),
+        case("mapped", 1, storage="mmap"),
+        case("mapped", 3, resume=True, storage="mmap"),
+    ]
+    whole, _, resumed, _, mapped = train_cases(cases, 2, tmp_path)
+    assert resumed["losses"] == mapped["losses"] == whole["losses"]
+    assert resumed["val"] == mapped["val"] == whole["val"]
+    assert not list((tmp_path / "mapped").glob(".learnable*"))
     for rank in range(2):
         name = f"learnable-rank-{rank}.safetensors"
-        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "halted" / name).read_bytes()
+        rows = [(tmp_path / each / name).read_bytes() for each in ("whole", "halted", "mapped")]
+        assert rows[0] == rows[1] == rows[2]
         kept = list((tmp_path / "whole").glob(f"checkpoint-learnable-rank-{rank}-step-*"))
         assert len(kept) == 2
 

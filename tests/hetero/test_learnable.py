@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from hopper.errors import RequestError
 from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, distinct, first_rows
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 
 TORCH = {
     "adam": lambda table: torch.optim.SparseAdam([table], lr=0.1),
@@ -17,12 +21,17 @@ TORCH = {
 
 # torch's own optimisers make sparse tensors without saying whether to check them.
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("kind", ["memory", "mmap"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_sparse_updates_are_torchs(name: str) -> None:
+def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     start = torch.randn(7, 3, generator=generator, dtype=torch.float64)
-    own, theirs = start.clone(), start.clone().requires_grad_()
-    optimizer, expected = OPTIMIZERS[name](own, 0.1), TORCH[name](theirs)
+    storage: RowStorage = MappedStorage(tmp_path)
+    if kind == "memory":
+        storage = MemoryStorage(torch.device("cpu"))
+    own, theirs = storage.zeros(7, 3, torch.float64), start.clone().requires_grad_()
+    own.copy_(start)
+    optimizer, expected = OPTIMIZERS[name](own, 0.1, storage), TORCH[name](theirs)
     for rows in ([0, 3], [3], [], [6, 1, 3], [0]):
         places = torch.tensor(rows, dtype=torch.int64)
         gradient = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
@@ -34,6 +43,36 @@ def test_sparse_updates_are_torchs(name: str) -> None:
         assert torch.allclose(own, theirs.detach(), rtol=0, atol=1e-12)
     # Rows that nobody read stand still.
     assert torch.equal(own[[2, 4, 5]], start[[2, 4, 5]])
+
+
+def test_mapped_tables_are_on_disk_and_leave_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    table = MappedStorage(folder).zeros(1000, 16, torch.float32)
+    assert not table.any()
+    table[[3, 999]] += 1.0
+    assert table.sum() == 32
+    start = table.data_ptr()
+    held = [
+        line
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if int(line.split("-")[0], 16) <= start < int(line.split()[0].split("-")[1], 16)
+    ]
+    assert len(held) == 1
+    # Shared with a file, which has lost its name.
+    assert " rw-s " in held[0]
+    assert held[0].endswith("(deleted)")
+    assert list(folder.iterdir()) == []
+    assert MappedStorage(folder).zeros(0, 16, torch.float32).shape == (0, 16)
+
+
+def test_a_disk_that_is_too_small_is_told_before_training(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"learnable\.folder: .*: a table of \d+ bytes: "):
+        MappedStorage(tmp_path).zeros(1 << 44, 4, torch.float32)
+    assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(RequestError, match=r"learnable\.folder: .*file/rows: Not a directory"):
+        MappedStorage(file / "rows").zeros(4, 4, torch.float32)
 
 
 def test_first_rows_are_a_function_of_seed_type_and_id() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from hopper.errors import GraphError, RequestError
+from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
@@ -155,6 +159,54 @@ def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
         2 if server == home else 0 for server in range(2)
     ]
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
+
+
+def test_partitioned_topology_is_the_replicated_one_in_parts(
+    shared_library: GraphDirectory, tmp_path: Path
+) -> None:
+    whole = partition_graph(shared_library, tmp_path / "whole", 3, "random", 5)
+    parts = partition_graph(
+        shared_library, tmp_path / "parts", 3, "random", 5, topology="partitioned"
+    )
+    assert parts.topology_partitioned
+    assert not whole.topology_partitioned
+    assert not list((parts.path / "topology").rglob("indices.npy"))
+    for relation in shared_library.schema.relations:
+        expected = whole.topology(relation)
+        together = parts.topology(relation)
+        for name in layout.TOPOLOGY_ARRAYS:
+            np.testing.assert_array_equal(getattr(together, name), getattr(expected, name))
+        offsets = parts.book.offsets[relation.dst]
+        for server in range(3):
+            own = parts.topology(relation, server)
+            for name in ("in_degrees", "out_degrees"):
+                np.testing.assert_array_equal(getattr(own, name), getattr(expected, name))
+            mine = slice(offsets[server], offsets[server + 1])
+            lengths = np.zeros(expected.in_degrees.size, np.int64)
+            lengths[mine] = np.diff(expected.indptr)[mine]
+            np.testing.assert_array_equal(np.diff(own.indptr), lengths)
+            edges = slice(expected.indptr[mine.start], expected.indptr[mine.stop])
+            np.testing.assert_array_equal(own.indices, expected.indices[edges])
+            np.testing.assert_array_equal(own.edge_ids, expected.edge_ids[edges])
+            rows = parts.edge_features(relation, server)
+            if rows is not None:
+                np.testing.assert_array_equal(rows, whole.edge_features(relation, server))
+
+
+def test_an_unknown_topology_is_refused(shared_library: GraphDirectory, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="topology: expected replicated or partitioned"):
+        partition_graph(
+            shared_library,
+            tmp_path / "parts",
+            2,
+            "random",
+            topology="halved",  # type: ignore[arg-type]
+        )
+    parts = partition_graph(shared_library, tmp_path / "parts", 2, "random")
+    description = parts.path / "partition.json"
+    description.write_text(description.read_text().replace('"replicated"', '"halved"'))
+    with pytest.raises(GraphError, match=r"'topology': expected one of .* found 'halved'"):
+        PartitionedGraph.open(parts.path)
 
 
 def test_one_server_cuts_nothing(library: GraphDirectory) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
@@ -15,7 +16,16 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.train.checkpoint import Progress, load_checkpoint, run_identity, save_checkpoint
+from hopper.train import checkpoint
+from hopper.train.checkpoint import (
+    Progress,
+    load_checkpoint,
+    load_training,
+    run_identity,
+    save_checkpoint,
+    save_tensors,
+    save_training,
+)
 from hopper.train.results import EPOCHS_FILE, keep_epochs_before
 
 
@@ -89,3 +99,32 @@ def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
     (tmp_path / EPOCHS_FILE).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2, "lo')
     assert keep_epochs_before(tmp_path, 2) == [{"epoch": 0}, {"epoch": 1}]
     assert (tmp_path / EPOCHS_FILE).read_text() == '{"epoch": 0}\n{"epoch": 1}\n'
+
+
+def test_tensors_are_what_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "_VALUES_AT_ONCE", 7)
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        "rows": torch.randn(11, 3, generator=generator, dtype=torch.float64),
+        "turned": torch.randn(4, 5, generator=generator).t(),
+        "half": torch.randn(9, generator=generator).to(torch.bfloat16),
+        "mask": torch.tensor([True, False, True]),
+        "steps": torch.tensor(5),
+        "one": torch.tensor([3]).expand(1),
+        "none": torch.empty(0, 3),
+    }
+    save_tensors(tmp_path / "tensors.safetensors", tensors, {"epoch": 3})
+    found = load_file(tmp_path / "tensors.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, value in tensors.items():
+        assert found[name].dtype == value.dtype
+        assert torch.equal(found[name], value)
+    into = {name: torch.zeros_like(value) for name, value in tensors.items()}
+    save_training(tmp_path / "state.safetensors", {}, tensors, {"step": 3})
+    assert load_training(tmp_path / "state.safetensors", {}, into) == {"step": 3}
+    assert all(torch.equal(into[name], value) for name, value in tensors.items())
+    into["rows"] = torch.zeros(3, 11)
+    with pytest.raises(RequestError, match=r"rows: expected shape \(3, 11\), found \(11, 3\)"):
+        load_training(tmp_path / "state.safetensors", {}, into)

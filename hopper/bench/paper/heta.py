@@ -45,6 +45,7 @@ COMPARISONS: Final = (
     *((side.role, VANILLA.role) for side in (ZERO, COOPERATIVE, RAF)),
     *((RAF.role, side.role) for side in (RANDOM, ZERO, COOPERATIVE)),
 )
+COMPARISONS_ON_METIS: Final = tuple(pair for pair in COMPARISONS if RANDOM.role not in pair)
 SCALES: Final = {
     "mag-like": 0.05,
     "donor-like": 0.02,
@@ -124,12 +125,10 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     roots = fmean(schedule.batch(0, each).size for each in range(schedule.iterations))
     rows = roots * (groups - 1)
     item = 8 if train.dtype == "float64" else 4
-    total, layers = 0.0, list(model.layers)[-model.root_layers() :]
-    for place, layer in enumerate(layers, 1):
-        assert isinstance(layer, RelationLayer)
-        total += 2 * rows * item * _partial_width(layer)
-        if place < len(layers) and _reads(layers, model.target):
-            total += 2 * rows * item * config.model.hidden
+    layers = model.root_layers()
+    total = 2 * rows * item * sum(_partial_width(layer) for layer in layers)
+    if any(layer.aggregations_read(model.target) for layer in layers):
+        total += 2 * rows * item * config.model.hidden * (len(layers) - 1)
     return {"groups": groups, "partial_bound": total}
 
 
@@ -141,15 +140,6 @@ def _partial_width(layer: RelationLayer) -> int:
         width *= size
     extra = {"softmax": 2 * layer.nothing[0], "mean": 1}
     return width + extra.get(layer.combination.algebra, 0)
-
-
-def _reads(layers: list[Any], target: str) -> bool:
-    return any(
-        layer.aggregation(each).reads_destination
-        for layer in layers
-        for each in layer.relations
-        if each.dst == target
-    )
 
 
 def _published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
@@ -166,6 +156,15 @@ _OVERALL: Final = _published(
 )
 
 _HARDWARE: Final = "eight T4 GPUs on each of two servers (section 8.1)"
+_GRID: Final = Grid(
+    graphs=(),
+    models=("rgcn",),
+    scales=SCALES,
+    hidden=(64,),
+    fanouts=(FANOUTS,),
+    servers=(2,),
+    shared_batch=GLOBAL_BATCH,
+)
 _EXPERIMENTS: Final = (
     Experiment(
         name="heta-section4",
@@ -175,20 +174,10 @@ _EXPERIMENTS: Final = (
             ("section 4", "RAF without meta-partitioning (here: cooperative)", "8.0 MB"),
             ("section 5", "RAF with meta-partitioning", "0.5 MB"),
         ),
-        grid=Grid(
-            ("mag240m-like",),
-            ("rgcn", "rgat"),
-            scales=SCALES,
-            hidden=(64,),
-            fanouts=(FANOUTS,),
-            servers=(2,),
-            shared_batch=GLOBAL_BATCH,
-        ),
+        grid=replace(_GRID, graphs=("mag240m-like",), models=("rgcn", "rgat")),
         tables=(traffic_table, bound_table, rows_table, parity_table),
         sides=(VANILLA, LOCAL, COOPERATIVE, RAF),
         comparisons=((RAF.role, VANILLA.role),),
-        differs=_DIFFERS,
-        extra=partial_bound,
         rounds=1,
         epochs=2,
     ),
@@ -196,20 +185,14 @@ _EXPERIMENTS: Final = (
         name="heta-fig9",
         title="Epoch time on two servers",
         published=_OVERALL,
-        grid=Grid(
-            ("mag-like", "donor-like", "igbhet-like", "freebase-like"),
-            MODELS,
-            scales=SCALES,
-            hidden=(64,),
-            fanouts=(FANOUTS,),
-            servers=(2,),
-            shared_batch=GLOBAL_BATCH,
+        grid=replace(
+            _GRID,
+            graphs=("mag-like", "donor-like", "igbhet-like", "freebase-like"),
+            models=MODELS,
         ),
         tables=SPEED_TABLES,
         sides=SIDES,
         comparisons=COMPARISONS,
-        differs=_DIFFERS,
-        extra=partial_bound,
         draw=draw_speed,
     ),
     Experiment(
@@ -219,20 +202,10 @@ _EXPERIMENTS: Final = (
             ("section 8.3, Figure 14", "Heta, R-GAT on Donor, 2, 3, 4 machines", "scales on"),
             ("section 8.3, Figure 14", "DGL-Opt, GraphLearn, 3 to 4 machines", "slower"),
         ),
-        grid=Grid(
-            ("donor-like",),
-            ("rgat",),
-            scales=SCALES,
-            hidden=(64,),
-            fanouts=(FANOUTS,),
-            servers=(2, 3, 4),
-            shared_batch=GLOBAL_BATCH,
-        ),
+        grid=replace(_GRID, graphs=("donor-like",), models=("rgat",), servers=(2, 3, 4)),
         tables=SPEED_TABLES,
         sides=ON_METIS,
-        comparisons=tuple(pair for pair in COMPARISONS if RANDOM.role not in pair),
-        differs=_DIFFERS,
-        extra=partial_bound,
+        comparisons=COMPARISONS_ON_METIS,
         draw=draw_speed,
         shares_cpus=True,
     ),
@@ -243,24 +216,15 @@ _EXPERIMENTS: Final = (
             ("section 8.3, Figure 15", "Heta over DGL-Opt, R-GCN on IGB-HET", "2.3 to 4.9 x"),
             ("section 8.3", "bytes of Heta as the neighbourhood grows", "constant"),
         ),
-        grid=Grid(
-            ("mag-like",),
-            ("rgcn",),
-            scales=SCALES,
-            hidden=(64,),
-            fanouts=((10, 5), (25, 20), (25, 20, 20)),
-            servers=(2,),
-            shared_batch=GLOBAL_BATCH,
-        ),
+        grid=replace(_GRID, graphs=("mag-like",), fanouts=((10, 5), (25, 20), (25, 20, 20))),
         tables=SPEED_TABLES,
         sides=ON_METIS,
-        comparisons=tuple(pair for pair in COMPARISONS if RANDOM.role not in pair),
-        differs=_DIFFERS,
-        extra=partial_bound,
+        comparisons=COMPARISONS_ON_METIS,
         draw=draw_speed,
     ),
 )
 
 EXPERIMENTS: Final = tuple(
-    replace(each, hardware=_HARDWARE, link="100 Gb/s") for each in _EXPERIMENTS
+    replace(each, differs=_DIFFERS, extra=partial_bound, hardware=_HARDWARE, link="100 Gb/s")
+    for each in _EXPERIMENTS
 )

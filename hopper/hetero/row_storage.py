@@ -1,0 +1,77 @@
+"""Where learnable rows and their optimiser's state live while a run trains them.
+
+In memory, or in files that are mapped: then the kernel writes rows out when memory is short, and
+reads them again when they are met. Such a file is no record of anything: it has no name any more
+once it is mapped, and is gone with its process, however that ends. What lasts is checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hopper.errors import RequestError
+
+
+class RowStorage(Protocol):
+    """Makes tables."""
+
+    def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+        """[rows, dim] of zeros, to be read and written in place."""
+
+
+class MemoryStorage:
+    """Tables on a device; a :class:`RowStorage`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+        """See :class:`RowStorage`."""
+        return torch.zeros(rows, dim, dtype=dtype, device=self._device)
+
+
+class MappedStorage:
+    """Tables in nameless files, on the CPU; a :class:`RowStorage`.
+
+    Parameters
+    ----------
+    folder: on whose disk; made where it is missing.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+        """See :class:`RowStorage`.
+
+        Raises
+        ------
+        RequestError: the disk has too little space, or the folder cannot be written to.
+        """
+        size = rows * dim * dtype.itemsize
+        if not size:
+            return torch.zeros(rows, dim, dtype=dtype)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=".learnable-rows.", dir=self._folder)
+        except OSError as error:
+            raise RequestError(f"learnable.folder: {self._folder}: {error.strerror}") from error
+        try:
+            # A hole that the disk cannot fill later would kill the process.
+            os.posix_fallocate(handle, 0, size)
+            table = torch.from_file(name, shared=True, size=math.prod((rows, dim)), dtype=dtype)
+        except OSError as error:
+            raise RequestError(
+                f"learnable.folder: {self._folder}: a table of {size} bytes: {error.strerror}"
+            ) from error
+        finally:
+            os.close(handle)
+            os.unlink(name)
+        return table.view(rows, dim)

@@ -1,0 +1,149 @@
+"""Training where a server has the in-edges of its own nodes alone: the same run, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import Config, make_config
+from hopper.engines.assemble import check_division, check_request, make_model
+from hopper.engines.reference import EveryServersRows, Reference
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.micrograph.sample import NeighborSampler
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
+
+from .typed_cases import COUNTS, LEARNABLE, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+HOMOGENEOUS = {
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 3},
+}
+TYPED = {
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
+}
+
+
+def case_config(
+    model: dict[str, Any], partitioned: Path, run_dir: Path, engine: str = "cooperative"
+) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(partitioned)},
+        "model": model,
+        "sampler": {"kind": "labor" if model["name"] == "gat" else "node", "fanouts": [4, 3]},
+        "train": {
+            "engine": engine,
+            "batch_size": 16,
+            "epochs": 2,
+            "dtype": "float64",
+            "record_gradients": [0, 1],
+            "run_dir": str(run_dir),
+            "seed": 3,
+        },
+        "learnable": LEARNABLE,
+    }
+
+
+@pytest.mark.parametrize("kind", ["homogeneous", "typed"])
+def test_runs_are_those_of_the_replicated_topology(
+    kind: str,
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    if kind == "typed":
+        graph, models = make_graph(tmp_path / "graph", tuple(COUNTS)), TYPED
+    else:
+        graph, models = community_graph, HOMOGENEOUS
+    cases = {}
+    for topology in ("replicated", "partitioned"):
+        parts = tmp_path / topology
+        partition_graph(graph, parts, 2, "random", topology=topology)
+        cluster = {"servers": serve_partitions(parts, 2), "ranks_per_server": 2}
+        for name, model in models.items():
+            run_dir = tmp_path / f"run-{topology}-{name}"
+            cases[topology, name] = case_config(model, parts, run_dir) | {"cluster": cluster}
+    name = next(iter(models))
+    run_dir = tmp_path / "run-auto"
+    cases["auto", name] = case_config(models[name], tmp_path / "partitioned", run_dir, "auto") | {
+        "cluster": cluster
+    }
+    found = dict(zip(cases, train_cases(list(cases.values()), 4, tmp_path), strict=True))
+    for other, model in itertools.product(("partitioned", "auto"), models):
+        if (other, model) in found:
+            result = found[other, model]
+            for key in ("losses", "val", "bytes"):
+                assert result[key] == found["replicated", model][key], (other, model, key)
+            assert result["rows"]["remote_unique"] == 0
+    choice = json.loads((run_dir / "engine.json").read_text())
+    assert (choice["engine"], choice["reason"]) == ("cooperative", "the topology is partitioned")
+    for model in models:
+        config = make_config(cases["partitioned", model])
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), 4)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        parity = check_engine(model, "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert max(found["partitioned", model]["val"]) == score(config)
+
+
+def score(config: Config) -> float:
+    """The validation accuracy of a run's best model, from whole neighbourhoods at once."""
+    graph = PartitionedGraph.open(config.data.partitioned)
+    target = graph.schema.target_type()
+    sampler = NeighborSampler(
+        {relation: graph.topology(relation) for relation in graph.schema.relations},
+        {each: graph.original_ids(each) for each in graph.schema.node_types},
+        target,
+        [-1] * config.model.layers,
+        seed=0,
+    )
+    ids = np.sort(graph.global_ids(target)[graph.split("val")])
+    subgraph, rows = sampler.sample(ids, 0, 0), EveryServersRows(graph)
+    x = {
+        each: torch.from_numpy(rows.gather("features", each, nodes)).double()
+        for each, nodes in subgraph.nodes.items()
+        if nodes.size
+    }
+    model = make_model(config, graph.schema).eval()
+    load_model(Path(config.train.run_dir) / BEST_MODEL_FILE, model)
+    typed = config.model.typed
+    blocks = subgraph.typed_blocks() if typed else subgraph.blocks()
+    with torch.no_grad():
+        logits = model(blocks, x if typed else x[target])
+    labels = rows.gather("labels", target, ids).reshape(-1)
+    return float((logits.argmax(1).numpy() == labels).mean())
+
+
+def test_what_samples_across_servers_is_refused(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_graph(
+        community_graph, tmp_path / "parts", 2, "random", topology="partitioned"
+    )
+
+    def check(engine: str, **sampler: Any) -> None:
+        values = case_config(HOMOGENEOUS["gcn"], parts.path, tmp_path / "run", engine)
+        config = make_config(values | ({"sampler": sampler} if sampler else {}))
+        check_request(config, parts.schema)
+        check_division(config, parts)
+
+    check("cooperative")
+    check("auto")
+    for engine in ("model_centric", "hop", "zero_hop", "locality"):
+        with pytest.raises(RequestError, match=rf"is partitioned: .* \(or auto\), given {engine}"):
+            check(engine)
+    with pytest.raises(RequestError, match="'layer' weighs nodes by all edges"):
+        check("cooperative", kind="layer", layer_sizes=[30, 20])
