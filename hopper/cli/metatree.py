@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.cli.metapaths import add_metapath_option, split_metapaths
+
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
@@ -23,10 +25,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--layers", type=int, default=2, metavar="K", help="hops (default 2)")
     parser.add_argument("--servers", type=int, default=2, metavar="P", help="default 2")
     parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
-    parser.add_argument(
-        "--metapath", action="append", default=[], metavar="R,R,...",
-        help="follow these relations alone, from the target outwards; may be given again",
-    )  # fmt: skip
+    add_metapath_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.set_defaults(run=_run)
 
@@ -41,8 +40,7 @@ def _run(options: argparse.Namespace) -> int:
     schema = GraphDirectory.open(options.graph, check="shapes").schema
     metagraph = make_metagraph(schema)
     target = options.target if options.target is not None else schema.target_type()
-    metapaths = [[word.strip() for word in path.split(",")] for path in options.metapath]
-    tree = make_metatree(metagraph, target, options.layers, metapaths)
+    tree = make_metatree(metagraph, target, options.layers, split_metapaths(options.metapath))
     partition = divide(metagraph, tree, options.servers)
     console = Console()
     weights = Table("root relation", "weight of its sub-metatree")

@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
@@ -55,6 +56,17 @@ def add_parser(subparsers: Any) -> None:
         "--layers", type=int, metavar="K", help="meta: hops that models read at most (default 2)"
     )
     parser.add_argument("--target", metavar="T", help="meta: type of the roots (the graph's own)")
+    add_metapath_option(parser, "meta: ")
+    parser.add_argument(
+        "--weights",
+        metavar="counts|sampled",
+        help="meta: weigh sub-metatrees by what is stored (default), or by what sampling meets",
+    )
+    parser.add_argument(
+        "--weights-fanouts",
+        metavar="F,F,...",
+        help="meta, sampled weights: in-neighbours per relation, one number per hop (default 10)",
+    )
     parser.add_argument(
         "--seed", type=int, default=_OF_NODES["seed"], metavar="K", help="default 0"
     )
@@ -96,11 +108,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.method == BY_RELATION:
         return _run_by_relation(arguments)
     check_method(arguments.servers, arguments.method)
-    for name in ("layers", "target"):
-        if getattr(arguments, name) is not None:
-            raise RequestError(f"--{name}: only --method meta reads it, not {arguments.method}")
+    for name in ("layers", "target", "metapath", "weights", "weights_fanouts"):
+        if getattr(arguments, name) not in (None, []):
+            option = name.replace("_", "-")
+            raise RequestError(f"--{option}: only --method meta reads it, not {arguments.method}")
     refuse_occupied(arguments.out)
-    fanouts = _fanouts(arguments.locality_fanouts)
+    fanouts = _fanouts("locality-fanouts", arguments.locality_fanouts)
     if arguments.locality_roots < 0:
         raise RequestError(
             f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
@@ -142,6 +155,8 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         BY_RELATION,
         layers=arguments.layers,
         target=arguments.target,
+        metapaths=split_metapaths(arguments.metapath),
+        weights_fanouts=_weights_fanouts(arguments),
         progress=progress,
     )
     if arguments.json:
@@ -175,14 +190,28 @@ def _measure_locality(
     return record_locality(graph.path, measured.as_json())
 
 
-def _fanouts(text: str) -> list[int]:
+def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:
+    """Fanouts to weigh by; None = weights are counts."""
+    weights, given = arguments.weights, arguments.weights_fanouts
+    if weights not in (None, "counts", "sampled"):
+        raise RequestError(f"--weights: expected counts or sampled, given {weights!r}")
+    if weights != "sampled":
+        if given is not None:
+            raise RequestError("--weights-fanouts: only --weights sampled reads it")
+        return None
+    if given is None:
+        return [10] * (2 if arguments.layers is None else arguments.layers)
+    return _fanouts("weights-fanouts", given)
+
+
+def _fanouts(option: str, text: str) -> list[int]:
     try:
         fanouts = [int(part) for part in text.split(",")]
     except ValueError:
         fanouts = []
     if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
         raise RequestError(
-            "--locality-fanouts: expected positive numbers (or -1 for all neighbours) between "
+            f"--{option}: expected positive numbers (or -1 for all neighbours) between "
             f"commas, given {text!r}"
         )
     return fanouts

@@ -74,6 +74,9 @@ class Model(_Section):
     :class:`hopper.models.relational.Combination` made from the width of rows"""
     root_weight: bool = True
     """rgcn, hgnn: whether a node's own row of the layer before enters its new one"""
+    metapaths: list[list[str]] = Field(default=[])
+    """typed models: what hops follow, as lists of relations from the target outwards, each a name
+    or src/rel/dst, at most ``layers`` long; empty = every relation"""
     head: bool = False
     """rgcn, rgat: the last layer is as wide as the others, and a linear classifier follows it (hgt
     always has one); with many classes less is computed by relation"""
@@ -88,6 +91,8 @@ class Model(_Section):
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.metapaths and not self.typed:
+            raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
         if self.head and self.name not in ("rgcn", "rgat"):
             raise ValueError(f"head: only rgcn and rgat can do with and without, not {self.name!r}")
         if not self.root_weight and self.name not in ("rgcn", "hgnn"):
@@ -286,6 +291,9 @@ class Learnable(_Section):
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """its sparse form: an update touches the rows that an iteration read; no weight decay"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
+    tables: Literal["tied", "per_server_table"] = "tied"
+    """tied = a node has one row; per_server_table = one in every sub-metatree that meets it, as in
+    Heta, so that its rows never leave a server that has the sub-metatree: another model"""
     storage: Literal["memory", "mmap"] = "memory"
     """where rows and the optimiser's state are: with the model, or in mapped files, which may be
     larger than memory"""

@@ -7,7 +7,7 @@ invariant 2), so groups, passes and ranks can be added in any split without chan
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hopper.features import FeatureSource, PartitionedRows, PregatheredRows, RowKind
 from hopper.graph.block import Block, TypedBlocks
-from hopper.hetero.learnable import FetchedRows
+from hopper.hetero.learnable import FetchedRows, distinct
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -73,7 +73,7 @@ class GroupTrainer:
     Parameters
     ----------
     typed: whether the model reads several node types: blocks by relation, rows by type.
-    learnable: the types whose rows are learned; :attr:`learned` has those of an iteration.
+    tables: by type whose rows are learned, their table; :attr:`learned` has those of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     """
 
@@ -87,10 +87,10 @@ class GroupTrainer:
         device: torch.device,
         *,
         typed: bool = False,
-        learnable: Sequence[str] = (),
+        tables: Mapping[str, str] | None = None,
     ) -> None:
         self.typed = typed
-        self.learnable = tuple(learnable)
+        self.tables = dict(tables or {})
         self.learned: FetchedRows | None = None
         self.sampler = sampler
         self._log = log
@@ -112,11 +112,11 @@ class GroupTrainer:
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> PregatheredRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them."""
         with self._log.stage("gather", operation="pregather"):
-            wanted = {
-                node_type: [subgraph.nodes[node_type] for subgraph in subgraphs]
-                for node_type in (self.sampler.original_ids if self.typed else [self.node_type])
-                if node_type not in self.learnable
-            }
+            wanted: dict[str, list[NDArray[np.int64]]] = {}
+            for each in self.sampler.original_ids if self.typed else [self.node_type]:
+                if each not in self.tables:
+                    groups = wanted.setdefault(self._stored(each), [])
+                    groups += [subgraph.nodes[each] for subgraph in subgraphs]
             return PregatheredRows(rows, wanted)
 
     def accumulate(
@@ -169,18 +169,38 @@ class GroupTrainer:
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, dim]: features or learnable rows of distinct nodes of a type."""
-        if node_type in self.learnable:
+        if node_type in self.tables:
             assert self.learned is not None
             return self.learned.of(node_type, ids)
-        return self.read_rows_of(rows, "features", node_type, ids).to(self.dtype)
+        return self.read_rows_of(rows, "features", self._stored(node_type), ids).to(self.dtype)
+
+    def _stored(self, node_type: str) -> str:
+        return self.sampler.stored_as.get(node_type, node_type)
 
     def _inputs(
         self, subgraph: Subgraph, rows: FeatureSource
     ) -> torch.Tensor | dict[str, torch.Tensor]:
         if not self.typed:
             return self.input_rows_of(rows, self.node_type, subgraph.nodes[self.node_type])
+        by_stored: dict[str, list[str]] = {}
+        for node_type, nodes in subgraph.nodes.items():
+            if nodes.size:
+                by_stored.setdefault(self._stored(node_type), []).append(node_type)
+        found: dict[str, torch.Tensor] = {}
+        for names in by_stored.values():
+            found |= self._rows_under_names(names, subgraph, rows)
+        return found
+
+    def _rows_under_names(
+        self, names: Sequence[str], subgraph: Subgraph, rows: FeatureSource
+    ) -> dict[str, torch.Tensor]:
+        """Input rows of one type's nodes by the names that it has, each row read once."""
+        if len(names) == 1 or names[0] in self.tables:
+            return {each: self.input_rows_of(rows, each, subgraph.nodes[each]) for each in names}
+        ids = distinct([subgraph.nodes[each] for each in names])
+        read = self.input_rows_of(rows, names[0], ids)
+        places = {each: np.searchsorted(ids, subgraph.nodes[each]) for each in names}
         return {
-            node_type: self.input_rows_of(rows, node_type, nodes)
-            for node_type, nodes in subgraph.nodes.items()
-            if nodes.size
+            each: read.index_select(0, torch.from_numpy(own).to(read.device))
+            for each, own in places.items()
         }

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from hopper.config import Config
 from hopper.config.sections import TYPED_MODELS
 from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.typed_reads import (
+    learnable_tables,
+    metatree_of,
+    typed_inputs,
+    typed_relations,
+    unrolling_of,
+)
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
-from hopper.hetero.relation_first import make_rooted_sampler
+from hopper.hetero.relation_first import make_rooted_sampler, renamed
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import Objective, build_model, build_typed_model, check_exactness
 from hopper.models.registry import TYPED_OPTIONS
+from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
-
-if TYPE_CHECKING:
-    from hopper.hetero.metatree import Metatree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
@@ -131,6 +137,13 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
             f"model.name: {where} is divided by relation, for typed models; expected one of "
             f"{', '.join(TYPED_MODELS)}, given {config.model.name!r}"
         )
+    renamed(graph.holdings, unrolling_of(config, graph.schema))
+    lacking = set(typed_relations(config, graph.schema)) - set(graph.relations)
+    if lacking:
+        raise RequestError(
+            f"model.metapaths: {where} was divided along metapaths that do without "
+            f"{', '.join(map(str, sorted(lacking)))}, which the model follows"
+        )
     most = graph.description["meta"]["layers"]
     if config.model.layers > most:
         raise RequestError(
@@ -149,18 +162,41 @@ def make_sampler(
     server: whose relations are drawn, where these are divided, and for whose nodes, where topology
         is; None = all that any server stores.
     """
-    schema, kind = graph.schema, SAMPLERS[config.sampler.kind]
-    if graph.holdings and server is not None:
-        sampler = make_rooted_sampler(kind, graph, server, config.sampler.sizes, config.train.seed)
-    else:
-        sampler = kind(
-            {relation: graph.topology(relation, server) for relation in graph.relations},
-            {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
-            schema.target_type(),
-            config.sampler.sizes,
-            config.train.seed,
-        )
+    sizes, seed = config.sampler.sizes, config.train.seed
+    sampler = _sampler(config, graph, server, SAMPLERS[config.sampler.kind], sizes, seed)
     sampler.dropout_seed = config.train.own_seed
+    return sampler
+
+
+def make_full_sampler(config: Config, graph: PartitionedGraph, server: int) -> NeighborSampler:
+    """One that takes all neighbours that the configuration's model reads, for evaluation."""
+    return _sampler(config, graph, server, NeighborSampler, [-1] * config.model.layers, 0)
+
+
+def _sampler(
+    config: Config,
+    graph: PartitionedGraph,
+    server: int | None,
+    kind: type[NeighborSampler],
+    sizes: Sequence[int],
+    seed: int,
+) -> NeighborSampler:
+    schema, unrolling = graph.schema, unrolling_of(config, graph.schema)
+    if graph.holdings and server is not None:
+        return make_rooted_sampler(kind, graph, server, sizes, seed, unrolling)
+    relations = {each: each for each in graph.relations}
+    types = {each: each for each in schema.node_types}
+    if unrolling is not None:
+        relations, types = dict(unrolling.relations), dict(unrolling.types)
+    sampler = kind(
+        {each: graph.topology(stored, server) for each, stored in relations.items()},
+        {each: graph.original_ids(stored) for each, stored in types.items()},
+        schema.target_type(),
+        sizes,
+        seed,
+    )
+    if unrolling is not None:
+        sampler.drawn_as, sampler.stored_as = relations, types
     return sampler
 
 
@@ -188,7 +224,7 @@ def make_group_trainer(
         DTYPES[config.train.dtype],
         device,
         typed=config.model.typed,
-        learnable=learnable_types(config, schema),
+        tables=learnable_tables(config, schema),
     )
 
 
@@ -212,14 +248,7 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     model: torch.nn.Module
     if own.typed:
         shared |= {name: getattr(own, name) for name in TYPED_OPTIONS[own.name]}
-        tree = _metatree(config, schema)
-        model = build_typed_model(
-            own.name,
-            target=target,
-            inputs=typed_inputs(config, schema),
-            reads=[tree.read_at(hop) for hop in reversed(range(own.layers))],
-            **shared,
-        )
+        model = _typed_model(config, schema, shared)
     else:
         in_dim = schema.node_types[target].feature_dim or 0
         model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
@@ -227,29 +256,24 @@ def make_model(config: Config, schema: GraphSchema) -> torch.nn.Module:
     return model
 
 
-def typed_inputs(config: Config, schema: GraphSchema) -> dict[str, int]:
-    """By node type that the model's hops reach, the width of its features or learnable rows."""
-    tree = _metatree(config, schema)
-    learned = config.learnable.dim or config.model.hidden
-    return {
-        each: schema.node_types[each].feature_dim or learned for each in tree.types_of(tree.roots)
-    }
-
-
-def learnable_types(config: Config, schema: GraphSchema) -> list[str]:
-    """The node types that the model's hops reach and that have no features."""
-    if not config.model.typed:
-        return []
-    reached = typed_inputs(config, schema)
-    return [each for each in reached if not schema.node_types[each].feature_dim]
-
-
-def _metatree(config: Config, schema: GraphSchema) -> Metatree:
-    # networkx adds a fifth of a second to the start of every rank; most models need none.
-    from hopper.hetero.metagraph import make_metagraph
-    from hopper.hetero.metatree import make_metatree
-
-    return make_metatree(make_metagraph(schema), schema.target_type(), config.model.layers)
+def _typed_model(config: Config, schema: GraphSchema, options: Mapping[str, Any]) -> HGNN:
+    tree, unrolling = metatree_of(config, schema), unrolling_of(config, schema)
+    hops = reversed(range(config.model.layers))
+    if unrolling is None:
+        reads = stored = [tree.read_at(hop) for hop in hops]
+    else:
+        reads = [unrolling.read_at(hop) for hop in hops]
+        stored = [unrolling.stored(each) for each in reads]
+    model = build_typed_model(
+        config.model.name,
+        target=schema.target_type(),
+        inputs=typed_inputs(config, schema),
+        reads=stored,
+        **options,
+    )
+    if unrolling is not None:
+        model.rename(unrolling.types, unrolling.relations, reads)
+    return model
 
 
 def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSchedule:

@@ -82,9 +82,8 @@ class Cooperative(Engine):
 
     def _fetch_learnable(self, plan: Any, batch: GlobalBatch) -> None:
         """Make this rank's learnable rows ready, if there are any."""
-        learnable = self.state.learnable
-        if learnable is not None:
-            wanted = {name: [plan.nodes[name]] for name in learnable.types}
+        if self.state.learnable is not None:
+            wanted = {name: [ids] for name, ids in plan.nodes.items()}
             self.fetch_learnable_rows(wanted, batch)
 
     def close(self) -> None:

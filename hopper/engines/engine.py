@@ -111,7 +111,7 @@ class Engine(ABC):
     def fetch_learnable(self, subgraphs: Sequence[Subgraph], batch: GlobalBatch) -> None:
         """Read the learnable rows of an iteration's groups, if there are any; collective."""
         if self.state.learnable is not None:
-            types = self.state.learnable.types
+            types = self.state.trainer.tables
             wanted = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in types}
             self.fetch_learnable_rows(wanted, batch)
 
@@ -138,7 +138,8 @@ class Engine(ABC):
             loss = float(state.packed.loss)
             if state.learnable is not None:
                 assert state.trainer.learned is not None
-                state.learnable.push(state.trainer.learned, where)
+                with state.log.stage("sync", operation="learnable rows"):
+                    state.learnable.push(state.trainer.learned, where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
         clip, squares = state.config.train.clip_norm, 0.0
@@ -148,5 +149,6 @@ class Engine(ABC):
         with state.log.stage("compute", operation="update"):
             scale = state.optimizer.step(clip, squares)
             if state.learnable is not None:
-                state.learnable.step(scale)
+                with state.log.stage("compute", operation="learnable rows"):
+                    state.learnable.step(scale)
         return StepReport(loss=loss)

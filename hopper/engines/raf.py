@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.engines.engine import Engine, StepReport, TrainState
-from hopper.hetero.relation_first import RelationFirst, nodes_below, nodes_read
+from hopper.engines.typed_reads import unrolling_of
+from hopper.hetero.relation_first import (
+    RelationFirst,
+    draw_first,
+    nodes_below,
+    nodes_read,
+    renamed,
+)
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
@@ -29,7 +36,7 @@ class RelationAggregationFirst(Engine):
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
         shares = RootShares(
-            graph.holdings,
+            renamed(graph.holdings, unrolling_of(state.config, graph.schema)),
             state.cluster.ranks_per_server,
             designated=state.config.raf.reduce == "designated",
         )
@@ -40,7 +47,7 @@ class RelationAggregationFirst(Engine):
         if state.learnable is None:
             # Roots whose rows a layer does not need are not drawn for. (Learnable rows that such
             # draws find are read, and so updated, under every engine.)
-            sampler.drawn_first = dict.fromkeys(sampler.drawn_as, self.forward.root_layers)
+            draw_first(sampler, self.forward.root_layers)
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""

@@ -18,7 +18,7 @@ from hopper.config import Config
 from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
 from hopper.errors import RequestError
 from hopper.features import LocalRows, RowKind
-from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct
+from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph
@@ -101,28 +101,28 @@ class Reference:
         self._trainer.learned = learned
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for name in self._trainer.learnable:
-            gradients[f"{PREFIX}{name}"] = learned.gradient(name).cpu()
+        for table in sorted(set(self._trainer.tables.values())):
+            gradients[f"{PREFIX}{table}"] = learned.gradient(table).cpu()
         return float(packed.loss), gradients
 
     def _learned(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
     ) -> FetchedRows:
         """The learnable rows that a run has read in an iteration, which must be those of it."""
-        found = {}
-        for name in self._trainer.learnable:
-            key = f"{PREFIX}{name}"
+        found, tables = {}, self._trainer.tables
+        read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
+        for table, wanted in distinct_by_table(read, tables).items():
+            key = f"{PREFIX}{table}"
             if key not in parameters or f"{key}{IDS}" not in parameters:
                 raise RequestError(f"parameters: expected {key} and {key}{IDS} too")
             ids = parameters[f"{key}{IDS}"].cpu().numpy()
-            wanted = distinct([subgraph.nodes[name] for subgraph in subgraphs])
             if not np.array_equal(ids, wanted):
                 raise RequestError(
                     f"{key}: expected the {wanted.size} rows that the iteration reads, given "
                     f"{ids.size}, others among them"
                 )
-            found[name] = ids, parameters[key].to(self._device)
-        return FetchedRows(found)
+            found[table] = ids, parameters[key].to(self._device)
+        return FetchedRows(found, tables)
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ def divide_graph(
     *,
     layers: int | None = None,
     target: str | None = None,
+    metapaths: Sequence[Sequence[str]] = (),
+    weights_fanouts: Sequence[int] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> PartitionedGraph:
@@ -28,7 +31,9 @@ def divide_graph(
     Parameters
     ----------
     method: "metis", "stream" or "random" divide nodes; "meta" divides whole relations.
-    layers, target: of "meta": hops that models read at most (2), and the type of the roots.
+    layers, target, metapaths, weights_fanouts: of "meta": hops that models read at most (2), the
+        type of the roots, the relations that hops follow, path by path (all), and fanouts to weigh
+        sub-metatrees by sampling with (they are weighed by what is stored).
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -38,12 +43,25 @@ def divide_graph(
     """
     if method == BY_RELATION and options:
         raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
-    if method != BY_RELATION and (layers is not None or target is not None):
-        raise RequestError(f"layers, target: only --method {BY_RELATION} reads them, not {method}")
+    given = layers is not None or target is not None or metapaths or weights_fanouts is not None
+    if method != BY_RELATION and given:
+        raise RequestError(
+            f"layers, target, metapaths, weights_fanouts: only --method {BY_RELATION} reads them, "
+            f"not {method}"
+        )
     if method != BY_RELATION:
         return partition_graph(graph, out, servers, method, progress=progress, **options)
     # networkx takes a fifth of a second to load, which other methods do without.
     from hopper.hetero.write_partition import partition_by_relation
 
     hops = 2 if layers is None else layers
-    return partition_by_relation(graph, out, servers, hops, target, progress=progress)
+    return partition_by_relation(
+        graph,
+        out,
+        servers,
+        hops,
+        target,
+        metapaths=metapaths,
+        weights_fanouts=weights_fanouts,
+        progress=progress,
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numba
@@ -33,37 +34,63 @@ _ROWS_AT_ONCE: Final = 1 << 16
 Ids = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class LearnableTable:
+    """Rows of the nodes of a type.
+
+    Attributes
+    ----------
+    name: of the table; that of the type, where it has no other.
+    node_type: as stored.
+    offsets: [servers + 1] int64: whose rows each server has.
+    read_as: names that the type has in subgraphs where it reads this table.
+    """
+
+    name: str
+    node_type: str
+    offsets: Ids
+    read_as: tuple[str, ...]
+
+
 class FetchedRows:
     """The rows that an iteration reads, as leaves that gradients are accumulated in.
 
     Parameters
     ----------
-    rows: by type, [n] ascending ids and [n, dim] their rows.
+    rows: by table, [n] ascending ids and [n, dim] their rows.
+    tables: by name of a type in subgraphs, its table.
     gradients: whether any are wanted.
     """
 
-    def __init__(self, rows: Mapping[str, tuple[Ids, Tensor]], gradients: bool = True) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, tuple[Ids, Tensor]],
+        tables: Mapping[str, str],
+        gradients: bool = True,
+    ) -> None:
+        self._tables = tables
         self._ids = {name: ids for name, (ids, _) in rows.items()}
         self._rows = {
             name: found.detach().requires_grad_(gradients) for name, (_, found) in rows.items()
         }
 
     def __contains__(self, node_type: str) -> bool:
-        return node_type in self._rows
+        return node_type in self._tables
 
     def of(self, node_type: str, ids: Ids) -> Tensor:
-        """[m, dim]: the rows of distinct nodes that were asked for."""
-        places = np.searchsorted(self._ids[node_type], ids)
-        rows = self._rows[node_type]
+        """[m, dim]: the rows of distinct nodes of a type that were asked for."""
+        table = self._tables[node_type]
+        places = np.searchsorted(self._ids[table], ids)
+        rows = self._rows[table]
         return rows.index_select(0, torch.from_numpy(places).to(rows.device))
 
-    def ids(self, node_type: str) -> Ids:
+    def ids(self, table: str) -> Ids:
         """[n] ascending."""
-        return self._ids[node_type]
+        return self._ids[table]
 
-    def gradient(self, node_type: str) -> Tensor:
+    def gradient(self, table: str) -> Tensor:
         """[n, dim]: what was accumulated, zero where nothing was."""
-        rows = self._rows[node_type]
+        rows = self._rows[table]
         return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
 
@@ -155,7 +182,7 @@ class LearnableRows:
 
     Parameters
     ----------
-    types: whose rows are learned.
+    tables: what is learned.
     dim: width of a row.
     seed: rows begin as a function of it, of the type and of the original id.
     optimizer: a name in :data:`OPTIMIZERS`.
@@ -166,7 +193,7 @@ class LearnableRows:
         self,
         graph: PartitionedGraph,
         cluster: Cluster,
-        types: Sequence[str],
+        tables: Sequence[LearnableTable],
         dim: int,
         dtype: torch.dtype,
         seed: int,
@@ -179,20 +206,22 @@ class LearnableRows:
                 f"learnable.optimizer: expected {', '.join(OPTIMIZERS)}; given {optimizer!r}"
             )
         self._cluster = cluster
-        self.types = tuple(sorted(types))
+        self.types = tuple(sorted(each.name for each in tables))
+        """names of the tables"""
+        self._read_as = {name: each.name for each in tables for name in each.read_as}
         self._dim = dim
         self._bounds: dict[str, Ids] = {}
         self._tables: dict[str, Tensor] = {}
         self._originals: dict[str, Tensor] = {}
-        for name in self.types:
-            offsets = graph.book.offsets[name]
+        for described in tables:
+            name = described.name
             ranges = [
-                owned_range(offsets, cluster.ranks_per_server, rank)
+                owned_range(described.offsets, cluster.ranks_per_server, rank)
                 for rank in range(cluster.world)
             ]
             self._bounds[name] = np.array([0, *(stop for _, stop in ranges)], np.int64)
             first, stop = ranges[cluster.rank]
-            originals = np.ascontiguousarray(graph.original_ids(name)[first:stop])
+            originals = np.ascontiguousarray(graph.original_ids(described.node_type)[first:stop])
             self._originals[name] = torch.from_numpy(originals.copy())
             table = self._tables[name] = storage.zeros(originals.size, dim, dtype)
             for start in range(0, originals.size, _ROWS_AT_ONCE):
@@ -214,17 +243,16 @@ class LearnableRows:
 
         Parameters
         ----------
-        wanted: by type, ids in any number of groups; a type may be missing, and types whose rows
-            are not learned are passed over.
+        wanted: by name of a type in subgraphs, ids in any number of groups; one may be missing, and
+            types whose rows are not learned are passed over.
         where: names the moment in errors.
         gradients: whether :meth:`push` follows.
         """
         cluster, found = self._cluster, {}
         parts = {
-            name: np.split(ids := distinct(wanted.get(name, ())),
-                           np.searchsorted(ids, self._bounds[name][1:-1]))
-            for name in self.types
-        }  # fmt: skip
+            name: np.split(ids, np.searchsorted(ids, self._bounds[name][1:-1]))
+            for name, ids in distinct_by_table(wanted, self._read_as).items()
+        }
         sizes = torch.tensor([[part.size for part in parts[name]] for name in self.types])
         asked_of = cluster.all_gather(sizes, "control", f"asking for learnable rows, {where}")
         for index, name in enumerate(self.types):
@@ -247,7 +275,7 @@ class LearnableRows:
             found[name] = np.concatenate(parts[name]), torch.cat(rows)
             if gradients:
                 self._asked[name] = mine
-        return FetchedRows(found, gradients)
+        return FetchedRows(found, self._read_as, gradients)
 
     def push(self, fetched: FetchedRows, where: str) -> None:
         """Send gradients to the rows' owners, who add them in order of rank; every rank has to
@@ -370,6 +398,22 @@ def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
         for j in range(out.shape[1]):
             unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
             out[i, j] = 2.0 * unit - 1.0
+
+
+def distinct_by_table(
+    wanted: Mapping[str, Sequence[Ids]], tables: Mapping[str, str]
+) -> dict[str, Ids]:
+    """By table, in order of name, [n] ascending: the ids that any type that reads it wants.
+
+    Parameters
+    ----------
+    wanted: by name of a type, ids in groups. tables: by name of a type, its table.
+    """
+    groups: dict[str, list[Ids]] = {each: [] for each in sorted(set(tables.values()))}
+    for name, ids in wanted.items():
+        if name in tables:
+            groups[tables[name]] += ids
+    return {each: distinct(found) for each, found in groups.items()}
 
 
 def distinct(groups: Sequence[Ids]) -> Ids:

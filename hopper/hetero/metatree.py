@@ -38,13 +38,11 @@ class Metatree:
     target: the type of the root. layers: k.
     children: by vertex above the leaves, the relations into its type that are followed, in
         canonical order; a vertex whose type has none is there with none.
-    restricted: whether metapaths left relations out.
     """
 
     target: str
     layers: int
     children: Mapping[Vertex, tuple[Relation, ...]]
-    restricted: bool = False
 
     @property
     def root(self) -> Vertex:
@@ -69,15 +67,9 @@ class Metatree:
 
     def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
         """What is drawn at a hop and by which types: frontiers are cumulative, so every type found
-        by then is drawn for again.
-
-        Raises
-        ------
-        RequestError: metapaths restrict the tree, and a cumulative frontier does not keep apart at
-            which depth a node was found.
+        by then is drawn for again. (Where metapaths follow something else at another depth, types
+        are told apart by depth first: :mod:`hopper.hetero.unroll`.)
         """
-        if self.restricted:
-            raise RequestError("metapaths: training along them is not built yet")
         vertices = [vertex for vertex in self.children if vertex.depth <= hop]
         relations = {relation for vertex in vertices for relation in self.children[vertex]}
         return tuple(sorted(relations)), tuple(sorted({each.node_type for each in vertices}))
@@ -116,7 +108,7 @@ def make_metatree(
     if not relations_into(metagraph, target):
         raise RequestError(f"target: no relation leads to {target!r}, so it has no neighbours")
     if metapaths:
-        return Metatree(target, layers, _along(metagraph, target, layers, metapaths), True)
+        return Metatree(target, layers, _along(metagraph, target, layers, metapaths))
     children: dict[Vertex, tuple[Relation, ...]] = {}
     types = [target]
     for depth in range(layers):

@@ -8,6 +8,7 @@ for layers that read their destination, the roots' finished rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,14 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster import Cluster
+from hopper.errors import RequestError
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.hetero.unroll import Unrolling
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partials import RowExchange
 from hopper.partition import PartitionedGraph
+from hopper.partition.partitioned_graph import Holding
 from hopper.run_log import RunLog
 
 ROOTS: Final = "the roots"
@@ -42,21 +46,59 @@ def make_rooted_sampler(
     server: int,
     fanouts: Sequence[int],
     seed: int,
+    unrolling: Unrolling | None = None,
 ) -> NeighborSampler:
     """A sampler over what one server stores, which draws for :data:`ROOTS` its root relations.
 
     Parameters
     ----------
     kind, fanouts, seed: as of :class:`hopper.micrograph.sample.NeighborSampler`.
+    unrolling: names of places in the metatree; None = a type is one wherever it is met.
     """
-    held = graph.holdings[server]
-    topologies = {each: graph.topology(each, server) for each in held.relations}
-    topologies |= {of_roots(each): topologies[each] for each in held.roots}
-    originals = {each: graph.original_ids(each) for each in sorted(held.node_types)}
-    originals[ROOTS] = graph.original_ids(graph.schema.target_type())
+    held, target = graph.holdings[server], graph.schema.target_type()
+    if unrolling is None:
+        stored = {each: each for each in held.relations}
+        stored |= {of_roots(each): each for each in held.roots}
+        types = {each: each for each in held.node_types}
+    else:
+        roots = [each for each in held.roots if each in unrolling.roots]
+        names = [each for root in roots for each in unrolling.below[root] if each.dst != target]
+        stored = {each: unrolling.relations[each] for each in names}
+        stored |= {of_roots(unrolling.roots[root]): root for root in roots}
+        types = {each.src: unrolling.types[each.src] for each in stored}
+    topologies = {each: graph.topology(own, server) for each, own in stored.items()}
+    originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
+    originals[ROOTS] = graph.original_ids(target)
     sampler = kind(topologies, originals, ROOTS, fanouts, seed)
-    sampler.drawn_as = {of_roots(each): each for each in held.roots}
+    sampler.drawn_as = {each: own for each, own in stored.items() if each != own}
+    sampler.stored_as = {each: own for each, own in types.items() if each != own}
     return sampler
+
+
+def draw_first(sampler: NeighborSampler, hops: int) -> None:
+    """Draw for roots at so many hops alone, the first ones."""
+    sampler.drawn_first = {each: hops for each in sampler.topologies if each.dst == ROOTS}
+
+
+def renamed(holdings: Sequence[Holding], unrolling: Unrolling | None) -> list[Holding]:
+    """What servers hold, with the names of the root relations that are followed.
+
+    Raises
+    ------
+    RequestError: a server has none of them.
+    """
+    if unrolling is None:
+        return list(holdings)
+    found = []
+    for server, held in enumerate(holdings):
+        roots = [unrolling.roots[each] for each in held.roots if each in unrolling.roots]
+        if not roots:
+            raise RequestError(
+                f"model.metapaths: server {server} holds {', '.join(map(str, held.roots))} for the "
+                "roots, which no metapath begins with; divide the graph with these --metapath"
+            )
+        found.append(replace(held, roots=tuple(sorted(roots))))
+    return found
 
 
 def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:

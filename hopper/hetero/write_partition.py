@@ -18,9 +18,11 @@ from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.write import refuse_occupied
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
+from hopper.hetero.sampled_weights import sampled_weights
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION, server_folder
@@ -38,6 +40,8 @@ def partition_by_relation(
     layers: int,
     target: str | None = None,
     *,
+    metapaths: Sequence[Sequence[str]] = (),
+    weights_fanouts: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> PartitionedGraph:
     """Divide whole relations over servers and write the partitioned directory.
@@ -47,6 +51,9 @@ def partition_by_relation(
     out: destination; must not exist, or be an empty directory. It appears when it is complete.
     layers: hops that models trained on it read at most.
     target: the type of the roots; None = the graph's.
+    metapaths: what these hops follow, as of :func:`hopper.hetero.metatree.make_metatree`.
+    weights_fanouts: weigh sub-metatrees by what sampling with these fanouts meets of them, instead
+        of by what is stored.
 
     Raises
     ------
@@ -56,16 +63,24 @@ def partition_by_relation(
     out, schema = Path(out), graph.schema
     target = _checked_target(schema, target)
     metagraph = make_metagraph(schema)
-    partition = divide(metagraph, make_metatree(metagraph, target, layers), servers)
+    tree, phases = make_metatree(metagraph, target, layers, metapaths), Phases(progress)
+    weights = None
+    if weights_fanouts is not None:
+        refuse_occupied(out)
+        with phases.phase("weigh sub-metatrees by sampling"):
+            weights = sampled_weights(graph, tree, weights_fanouts)
+    partition = divide(metagraph, tree, servers, weights)
     sizes = [_sizes(graph, share) for share in partition.shares]
     total = sum(rows + topology for rows, topology in sizes)
-    phases = Phases(progress)
     with unpublished(out, total) as work:
         copy_shared(graph, work)
         with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
             for server, share in enumerate(partition.shares):
                 _write_server(graph, work, server, servers, share, counter)
         description = _describe(graph, partition, sizes)
+        description["meta"]["weights_fanouts"] = (
+            None if weights_fanouts is None else list(weights_fanouts)
+        )
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)

@@ -75,6 +75,8 @@ class NeighborSampler:
         """first word of the key of dropout masks; a model may have its own"""
         self.drawn_as: Mapping[Relation, Relation] = {}
         """relations that are another under a name of their own: whose draws theirs are"""
+        self.stored_as: Mapping[str, str] = {}
+        """node types that are another under a name of their own: whose rows theirs are"""
         self.drawn_first: Mapping[Relation, int] = {}
         """relations that are not drawn at every hop: at how many, the first ones"""
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)

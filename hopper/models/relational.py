@@ -173,16 +173,29 @@ class RelationLayer(nn.Module):
         self.types = tuple(sorted(updates))
         self.updates = nn.ModuleList(updates[each] for each in self.types)
         self.nothing = tuple(nothing)
+        self._place = {each: place for place, each in enumerate(self.relations)}
+        self._type_place = {each: place for place, each in enumerate(self.types)}
+
+    def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
+        """Read relations and types that go by other names.
+
+        Parameters
+        ----------
+        relations, types: by name, whose parameters it has; several names may have the same.
+        """
+        self._place = {each: self._place[own] for each, own in relations.items()}
+        self._type_place = {each: self._type_place[own] for each, own in types.items()}
+        self.relations, self.types = tuple(sorted(relations)), tuple(sorted(types))
 
     def aggregation(self, relation: Relation) -> Layer:
         """AGG_r of a relation."""
-        found = self.aggregations[self.relations.index(relation)]
+        found = self.aggregations[self._place[relation]]
         assert isinstance(found, Layer)
         return found
 
     def update(self, node_type: str) -> Update:
         """What makes the new rows of a type."""
-        found = self.updates[self.types.index(node_type)]
+        found = self.updates[self._type_place[node_type]]
         assert isinstance(found, Update)
         return found
 
@@ -282,6 +295,7 @@ class HGNN(nn.Module):
         self.hidden = hidden
         self.types = tuple(sorted(inputs))
         self.widths = dict(inputs)
+        self._place = {each: place for place, each in enumerate(self.types)}
         self.inputs = nn.ModuleList(nn.Linear(inputs[each], hidden) for each in self.types)
         self.layers = nn.ModuleList(layers)
         self.head = head if head is not None else nn.Identity()
@@ -327,7 +341,7 @@ class HGNN(nn.Module):
         ------
         RequestError: the shape does not fit; names the type.
         """
-        linear = self.inputs[self.types.index(node_type)]
+        linear = self.inputs[self._place[node_type]]
         assert isinstance(linear, nn.Linear)
         rows = linear.weight.new_empty(0, self.widths[node_type]) if x is None else x
         expected = (count, self.widths[node_type])
@@ -356,6 +370,29 @@ class HGNN(nn.Module):
             return rows
         # The key holds the type too: nodes of two types may have the same id.
         return drop_rows(nodes, rows, self.dropout, index)
+
+    def rename(
+        self,
+        types: Mapping[str, str],
+        relations: Mapping[Relation, Relation],
+        reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+    ) -> None:
+        """Read types and relations that go by other names; the target keeps its own.
+
+        Parameters
+        ----------
+        types, relations: by name, whose parameters it has; several names may have the same.
+        reads: by layer, first layer first, the names of the relations that it aggregates and of
+            the types of its destinations.
+        """
+        self.widths = {each: self.widths[own] for each, own in types.items()}
+        self._place = {each: self._place[own] for each, own in types.items()}
+        self.types = tuple(sorted(types))
+        for index, (read, destinations) in enumerate(reads):
+            self.relation_layer(index).rename(
+                {each: relations[each] for each in read},
+                {each: types[each] for each in destinations},
+            )
 
     def relation_layer(self, index: int) -> RelationLayer:
         """One of the layers."""

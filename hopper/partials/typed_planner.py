@@ -140,8 +140,9 @@ class TypedPlanner:
         for each in self._types:
             parts = [drawn[relation][1] for relation in self._relations if relation.src == each]
             sources = np.concatenate(parts) if parts else np.empty(0, np.int64)
+            stored = self._sampler.stored_as.get(each, each)
             found[each] = sort_sources(
-                sources, each, self._hop_rows[each], self._book, self._cluster
+                sources, stored, self._hop_rows[each], self._book, self._cluster
             )
         return found
 
@@ -336,6 +337,7 @@ class _Hop:
             original_ids=sampler.original_ids,
             iteration_key=dropout_key(sampler.dropout_seed, *moment),
             inclusions=[sampler.inclusions[self._hop]],
+            drawn_as=sampler.drawn_as,
         )
         (blocks,) = subgraph.typed_blocks()
         return blocks

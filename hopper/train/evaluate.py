@@ -8,7 +8,7 @@ row of features crosses a link unless it is narrower than a hidden one. No sampl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -44,7 +44,6 @@ class Evaluator(ABC):
     Parameters
     ----------
     dtype: of the model's parameters.
-    layers: how many hops the model reads.
     """
 
     def __init__(
@@ -54,22 +53,17 @@ class Evaluator(ABC):
         rows: PartitionedRows,
         objective: Objective,
         dtype: torch.dtype,
-        layers: int,
     ) -> None:
         self._graph = graph
         self._cluster = cluster
         self._rows = rows
         self.objective = objective
         self._dtype = dtype
-        self._layers = layers
         self.learnable: LearnableRows | None = None
+        self._stored_as: Mapping[str, str] = {}
+        """types that the model knows by another name"""
         self._target = graph.schema.target_type()
         self._classes = graph.schema.labels[self._target].classes
-        offsets = graph.book.offsets[self._target]
-        self._ranges = [
-            owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
-        ]
-        self._first, self._stop = self._ranges[cluster.rank]
 
     def has_split(self, split: str) -> bool:
         """Whether the graph has nodes in that split."""
@@ -109,12 +103,36 @@ class Evaluator(ABC):
         """[n, dim]: features of distinct nodes, or their learnable rows, if there are any."""
         if learned is not None and node_type in learned:
             return learned.of(node_type, ids)
-        rows = torch.from_numpy(self._rows.gather("features", node_type, ids))
+        stored = self._stored_as.get(node_type, node_type)
+        rows = torch.from_numpy(self._rows.gather("features", stored, ids))
         return rows.to(self._cluster.device).to(self._dtype)
 
 
 class LayerWiseEvaluator(Evaluator):
-    """Scores on graphs of one node type and one relation; parameters as those of its base."""
+    """Scores on graphs of one node type and one relation.
+
+    Parameters
+    ----------
+    layers: how many hops the model reads.
+    Others as those of :class:`Evaluator`.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        objective: Objective,
+        dtype: torch.dtype,
+        layers: int,
+    ) -> None:
+        super().__init__(graph, cluster, rows, objective, dtype)
+        self._layers = layers
+        offsets = graph.book.offsets[self._target]
+        self._ranges = [
+            owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
+        ]
+        self._first, self._stop = self._ranges[cluster.rank]
 
     @cached_property
     def _relation(self) -> Relation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -19,7 +18,7 @@ from hopper.engines.assemble import (
     check_division,
     check_ranks,
     check_request,
-    learnable_types,
+    make_full_sampler,
     make_group_trainer,
     make_model,
     make_schedule,
@@ -27,9 +26,12 @@ from hopper.engines.assemble import (
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trial, TrialsState
+from hopper.engines.typed_reads import make_tables, unrolling_of
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.relation_first import renamed
+from hopper.hetero.root_shares import RootShares
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
@@ -105,9 +107,7 @@ def make_trainer(
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
-    evaluator = _evaluator_class(config, graph)(
-        graph, cluster, rows, objective, dtype, config.model.layers
-    )
+    evaluator = _make_evaluator(config, graph, cluster, rows, objective, dtype)
     log = RunLog(spans, append=config.train.resume)
     if is_trials(config):
         state = _trials_state(config, graph, cluster, rows, log)
@@ -119,10 +119,22 @@ def make_trainer(
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
 
-def _evaluator_class(config: Config, graph: PartitionedGraph) -> Callable[..., Evaluator]:
-    if graph.holdings:
-        return RelationEvaluator
-    return TypedEvaluator if config.model.typed else LayerWiseEvaluator
+def _make_evaluator(
+    config: Config,
+    graph: PartitionedGraph,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    objective: Objective,
+    dtype: torch.dtype,
+) -> Evaluator:
+    common = graph, cluster, rows, objective, dtype
+    if not config.model.typed:
+        return LayerWiseEvaluator(*common, config.model.layers)
+    sampler = make_full_sampler(config, graph, cluster.server)
+    if not graph.holdings:
+        return TypedEvaluator(*common, sampler)
+    holdings = renamed(graph.holdings, unrolling_of(config, graph.schema))
+    return RelationEvaluator(*common, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 
 def _settled(
@@ -171,14 +183,14 @@ def _make_engine(
 
 
 def _learnable(config: Config, graph: PartitionedGraph, cluster: Cluster) -> LearnableRows | None:
-    types = learnable_types(config, graph.schema)
-    if not types:
+    tables = make_tables(config, graph)
+    if not tables:
         return None
     own = config.learnable
     return LearnableRows(
         graph,
         cluster,
-        types,
+        tables,
         own.dim or config.model.hidden,
         DTYPES[config.train.dtype],
         config.train.own_seed,

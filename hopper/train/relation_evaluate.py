@@ -6,44 +6,54 @@ No sampling, no dropout. All ranks score some nodes together; no feature crosses
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.relation_first import (
-    RelationFirst,
-    make_rooted_sampler,
-    nodes_below,
-    nodes_read,
-)
+from hopper.cluster import Cluster
+from hopper.features import PartitionedRows
+from hopper.hetero.relation_first import RelationFirst, draw_first, nodes_below, nodes_read
 from hopper.hetero.root_shares import RootShares
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
+from hopper.models import Objective
 from hopper.models.relational import HGNN
+from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator
 
 
 class RelationEvaluator(Evaluator):
-    """Scores together with the other ranks; parameters as those of its base."""
+    """Scores together with the other ranks.
 
-    @cached_property
-    def _sampler(self) -> NeighborSampler:
-        hops = [-1] * self._layers
-        return make_rooted_sampler(NeighborSampler, self._graph, self._cluster.server, hops, seed=0)
+    Parameters
+    ----------
+    sampler: which takes all neighbours that the model reads and this rank's server stores.
+    shares: the division of roots.
+    Others as those of :class:`Evaluator`.
+    """
 
-    @cached_property
-    def _shares(self) -> RootShares:
-        return RootShares(self._graph.holdings, self._cluster.ranks_per_server)
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        objective: Objective,
+        dtype: torch.dtype,
+        sampler: NeighborSampler,
+        shares: RootShares,
+    ) -> None:
+        super().__init__(graph, cluster, rows, objective, dtype)
+        self._sampler = sampler
+        self._stored_as = sampler.stored_as
+        self._shares = shares
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
-        self._sampler.drawn_first = dict.fromkeys(self._sampler.drawn_as, forward.root_layers)
+        draw_first(self._sampler, forward.root_layers)
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]

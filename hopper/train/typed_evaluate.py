@@ -6,7 +6,6 @@ it, as engine ``cooperative`` trains. No feature row crosses a link. No sampling
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -14,10 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.cluster import Cluster
+from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows
+from hopper.micrograph.route import home_ranks
 from hopper.micrograph.sample import NeighborSampler
+from hopper.models import Objective
 from hopper.models.relational import HGNN
 from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
+from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 from hopper.train.evaluate import Evaluator
 
@@ -27,20 +31,27 @@ FEW_ROOTS: Final = 4096
 
 
 class TypedEvaluator(Evaluator):
-    """Scores on graphs of several node types; parameters as those of its base."""
+    """Scores on graphs of several node types.
 
-    _planner: TypedPlanner | None = None
+    Parameters
+    ----------
+    sampler: which takes all neighbours that the model reads.
+    Others as those of :class:`Evaluator`.
+    """
 
-    @cached_property
-    def _sampler(self) -> NeighborSampler:
-        graph, server = self._graph, self._cluster.server
-        return NeighborSampler(
-            {relation: graph.topology(relation, server) for relation in graph.schema.relations},
-            {each: graph.original_ids(each) for each in graph.schema.node_types},
-            self._target,
-            [-1] * self._layers,
-            seed=0,
-        )
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        objective: Objective,
+        dtype: torch.dtype,
+        sampler: NeighborSampler,
+    ) -> None:
+        super().__init__(graph, cluster, rows, objective, dtype)
+        self._sampler = sampler
+        self._stored_as = sampler.stored_as
+        self._planner: TypedPlanner | None = None
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
@@ -57,7 +68,7 @@ class TypedEvaluator(Evaluator):
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]
         while todo:
             chunk = todo.pop(0)
-            mine = chunk[(chunk >= self._first) & (chunk < self._stop)]
+            mine = self._mine(chunk)
             plan = self._planner.plan(mine, 0, 0)
             if chunk.size > 1 and self._most(_edges(plan)) > MOST_EDGES:
                 todo = [*np.array_split(chunk, 2), *todo]
@@ -68,14 +79,20 @@ class TypedEvaluator(Evaluator):
             outputs.append(forward.logits(plan, first, "evaluation").cpu())
         return np.concatenate(ids), torch.cat(outputs)
 
+    def _mine(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some nodes of the target type that this rank computes."""
+        book, per_server = self._graph.book, self._cluster.ranks_per_server
+        return ids[home_ranks(book, self._target, ids, per_server) == self._cluster.rank]
+
     def _roots_at_once(self, scored: int) -> int:
         """Of all ranks together: all of them where even the whole graph would do, else a few, of
         which fewer may turn out to be too many."""
         edges = 0
         for relation, topology in self._sampler.topologies.items():
-            first, stop = self._graph.book.range(relation.dst, self._cluster.server)
+            stored = self._stored_as.get(relation.dst, relation.dst)
+            first, stop = self._graph.book.range(stored, self._cluster.server)
             edges += int(topology.indptr[stop] - topology.indptr[first])
-        whole = self._most(edges * self._layers) <= MOST_EDGES
+        whole = self._most(edges * len(self._sampler.fanouts)) <= MOST_EDGES
         return max(1, scored if whole else min(scored, FEW_ROOTS * self._cluster.world))
 
     def _most(self, count: int) -> int:
@@ -89,7 +106,7 @@ class TypedEvaluator(Evaluator):
         """By type, [n, hidden]: this rank's projected input rows; collective."""
         learned = None
         if self.learnable is not None:
-            wanted = {name: [plan.nodes[name]] for name in self.learnable.types}
+            wanted = {name: [ids] for name, ids in plan.nodes.items()}
             learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
         return {each: self._projected(model, each, plan, learned) for each in model.types}
 

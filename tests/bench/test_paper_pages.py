@@ -47,6 +47,7 @@ AUTO = {
     "reason": "an iteration each",
     "tries": [{"engine": "zero_hop", "seconds": 0.25, "bytes": 1000}],
 }
+LEARNABLE = {"read": 0.01, "send": 0.02, "update": 0.03}
 
 
 def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = ()) -> Any:
@@ -76,7 +77,10 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
         "auto": AUTO if experiment.lets_auto_choose else None,
         "problems": list(problems),
         "parameter_bytes": 1000,
-        "held": {role: {"largest_pass_rows": 512, "gathers": 48} for role in labels},
+        "held": {
+            role: {"largest_pass_rows": 512, "gathers": 48, "learnable": LEARNABLE}
+            for role in labels
+        },
         "work": {role: [WORK] for role in labels},
         "extra": EXTRA | {"utilisation": use},
         "results": results,
@@ -238,7 +242,8 @@ def test_the_summary_is_a_geometric_mean() -> None:
 
 
 def test_held_rows_of_spans(tmp_path: Path) -> None:
-    assert held_rows(tmp_path) == {"largest_pass_rows": None, "gathers": None}
+    nothing = {"largest_pass_rows": None, "gathers": None, "learnable": None}
+    assert held_rows(tmp_path) == nothing
     (tmp_path / "spans").mkdir()
 
     def span(iteration: int, **fields: Any) -> str:
@@ -252,7 +257,25 @@ def test_held_rows_of_spans(tmp_path: Path) -> None:
     lines += json.dumps({"span": "gather", "rows": 99}) + "\n"
     (tmp_path / "spans" / "rank-0.jsonl").write_text(lines)
     (tmp_path / "spans" / "rank-1.jsonl").write_text(span(0, rows=3))
-    assert held_rows(tmp_path) == {"largest_pass_rows": 11, "gathers": 4}
+    learnable = {"read": 0.0, "send": 0.0, "update": 0.0}
+    assert held_rows(tmp_path) == {"largest_pass_rows": 11, "gathers": 4, "learnable": learnable}
+
+
+def test_learnable_rows_of_spans(tmp_path: Path) -> None:
+    spans = tmp_path / "spans"
+    spans.mkdir()
+    for rank in range(2):
+        lines = [
+            {"span": span, "operation": "learnable rows", "epoch": epoch, "iteration": iteration,
+             "seconds": seconds * (1 + rank)}
+            for epoch in range(2) for iteration in range(2)
+            for span, seconds in (("gather", 1.0), ("sync", 2.0), ("compute", 4.0))
+        ]  # fmt: skip
+        lines.append({"span": "compute", "epoch": 1, "iteration": 0, "seconds": 9.0})
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (spans / f"rank-{rank}.jsonl").write_text(text)
+    # Two ranks, two iterations after the first epoch: the mean of 1 and 2, and so on.
+    assert held_rows(tmp_path)["learnable"] == {"read": 1.5, "send": 3.0, "update": 6.0}
 
 
 def test_random_selection_lets_models_meet(

@@ -105,8 +105,6 @@ def test_metapaths_restrict_what_is_followed(mag: Metagraph) -> None:
     assert tree.children[Vertex("paper", 1)] == ()
     assert tree.relations_of([CITES]) == [CITES]
     assert tree.types_of([WRITES]) == ["author", "paper"]
-    with pytest.raises(RequestError, match="training along them is not built yet"):
-        tree.read_at(1)
 
 
 def test_what_a_hop_draws_for_is_all_that_was_found(mag: Metagraph) -> None:

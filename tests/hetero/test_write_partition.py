@@ -232,3 +232,59 @@ def test_the_command_tells_who_holds_what(
     told = json.loads(capfd.readouterr().out)
     assert told["meta"]["layers"] == 1
     assert told["meta"]["unreachable"] == [str(WORKS), str(UNREAD)]
+
+
+def test_weights_may_be_what_sampling_meets(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_by_relation(graph, tmp_path / "parts", 2, layers=2, weights_fanouts=[-1, -1])
+    meta = parts.description["meta"]
+    assert meta["weights_fanouts"] == [-1, -1]
+    roots = {("paper", int(node)) for node in graph.split("train")}
+
+    def sources(relations: list[Relation], nodes: set[tuple[str, int]]) -> list[tuple[str, int]]:
+        found = []
+        for relation in relations:
+            topology = graph.topology(relation)
+            for kind, node in nodes:
+                if kind == relation.dst:
+                    own = topology.indices[topology.indptr[node] : topology.indptr[node + 1]]
+                    found += [(relation.src, int(each)) for each in own]
+        return found
+
+    expected = {}
+    for root in (WRITES, CITES):
+        near = sources([root], roots)
+        far = sources([WRITES, CITES, WORKS], set(near))
+        # At the second hop the roots' in-edges are drawn again.
+        expected[str(root)] = len(set(near)) + len(set(far)) + 2 * len(near) + len(far)
+    assert meta["weights"] == expected
+    counted = partition_by_relation(graph, tmp_path / "counted", 2, layers=2)
+    assert counted.description["meta"]["weights_fanouts"] is None
+    with pytest.raises(RequestError, match="expected 2 fanouts, one per hop, given 1"):
+        partition_by_relation(graph, tmp_path / "other", 2, layers=2, weights_fanouts=[3])
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_command_takes_weights_and_metapaths(
+    graph: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(out: str, *words: str) -> int:
+        return main(["partition", str(graph.path), "--servers", "2", "--out", str(tmp_path / out),
+                     "--json", *words])  # fmt: skip
+
+    words = ["--method", "meta", "--layers", "2", "--weights", "sampled"]
+    words += ["--weights-fanouts", "2,3", "--metapath", "writes", "--metapath", "cites,cites"]
+    assert run("parts", *words) == 0
+    meta = json.loads(capsys.readouterr().out)["meta"]
+    assert meta["weights_fanouts"] == [2, 3]
+    assert sorted(meta["unreachable"]) == sorted(map(str, (WORKS, UNREAD)))
+    for wrong, message in (
+        (("--method", "meta", "--weights", "guessed"), "--weights: expected counts or sampled"),
+        (("--method", "meta", "--weights-fanouts", "2,2"), "only --weights sampled reads it"),
+        (("--method", "random", "--weights", "sampled"), "--weights: only --method meta reads it"),
+        (("--method", "random", "--metapath", "cites"), "--metapath: only --method meta reads it"),
+        (("--method", "meta", "--weights", "sampled", "--weights-fanouts", "0"),
+         "--weights-fanouts: expected positive"),
+    ):  # fmt: skip
+        assert run("wrong", *wrong) == 1
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "wrong").exists()

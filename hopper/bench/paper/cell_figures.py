@@ -101,6 +101,8 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "input_share": (rows["local"] + rows["remote"]) / nodes,
         "miss_rate": _share(rows["remote"], rows["local"] + rows["remote"]),
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
+        # Cells of older commits do not tell.
+        "learnable": held.get("learnable"),
         "bounds": _bounds(own, ranks, size, record["parameter_bytes"]),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),

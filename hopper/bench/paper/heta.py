@@ -20,6 +20,7 @@ from hopper.bench.paper.tables import (
     memory_table,
     number,
     parity_table,
+    percent,
     rows_table,
     sides_of,
     speed_table,
@@ -79,6 +80,25 @@ def stage_table(result: Result) -> Table:
     return Table("Where the time goes", ("cell", "side", "iteration, s", *names), rows, note)
 
 
+def learnable_table(result: Result) -> Table:
+    """What learnable rows take of an iteration (Heta, Figure 4)."""
+    rows = []
+    for cell, role, side in sides_of(result):
+        spent = side["learnable"]
+        if not spent or not any(spent.values()):
+            continue
+        whole = side["seconds"] / side["iterations"]
+        parts = [number(spent[name]) for name in ("read", "send", "update")]
+        share = percent(sum(spent.values()) / whole)
+        rows.append([cell["name"], role, number(whole), *parts, share])
+    headings = ("cell", "side", "iteration, s", "reading, s", "sending gradients, s", "updating, s")
+    note = (
+        "Of the first round: seconds of an iteration, mean over ranks; reading and sending include "
+        "waiting for the others."
+    )
+    return Table("Learnable rows", (*headings, "share"), rows, note)
+
+
 def bound_table(result: Result) -> Table:
     """Bytes of partials under RAF beside what the layers make it send."""
     rows = []
@@ -116,7 +136,8 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     iteration has to send."""
     schema, train = graph.schema, config.train
     metagraph = make_metagraph(schema)
-    tree = make_metatree(metagraph, schema.target_type(), config.model.layers)
+    own = config.model
+    tree = make_metatree(metagraph, schema.target_type(), own.layers, own.metapaths)
     shares = divide(metagraph, tree, graph.book.servers).shares
     groups = len({share.roots for share in shares})
     model = make_model(config, schema)
@@ -147,7 +168,7 @@ def _published(*figures: tuple[str, str, str]) -> tuple[Published, ...]:
 
 
 SPEED_TABLES: Final = (
-    *(summary_table, speed_table, traffic_table, bound_table, stage_table),
+    *(summary_table, speed_table, traffic_table, bound_table, stage_table, learnable_table),
     *(parity_table, rows_table, memory_table),
 )
 _OVERALL: Final = _published(

@@ -1,0 +1,93 @@
+"""What the hops of a configuration's model read of a typed graph, and where learnable rows are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hopper.config import Config
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.learnable import LearnableTable
+from hopper.hetero.unroll import Unrolling, unroll
+from hopper.partition import PartitionedGraph
+
+if TYPE_CHECKING:
+    from hopper.hetero.metatree import Metatree
+
+
+def metatree_of(config: Config, schema: GraphSchema) -> Metatree:
+    """What the model's hops follow from the target."""
+    # networkx adds a fifth of a second to the start of every rank; most models need none.
+    from hopper.hetero.metagraph import make_metagraph
+    from hopper.hetero.metatree import make_metatree
+
+    own = config.model
+    return make_metatree(make_metagraph(schema), schema.target_type(), own.layers, own.metapaths)
+
+
+def typed_relations(config: Config, schema: GraphSchema) -> list[Relation]:
+    """The relations that the model's hops follow."""
+    tree = metatree_of(config, schema)
+    return tree.relations_of(tree.roots)
+
+
+def typed_inputs(config: Config, schema: GraphSchema) -> dict[str, int]:
+    """By node type that the model's hops reach, the width of its features or learnable rows."""
+    tree = metatree_of(config, schema)
+    learned = config.learnable.dim or config.model.hidden
+    return {
+        each: schema.node_types[each].feature_dim or learned for each in tree.types_of(tree.roots)
+    }
+
+
+def unrolling_of(config: Config, schema: GraphSchema) -> Unrolling | None:
+    """The names of places in the metatree, where a type is another one at another place."""
+    if not config.model.typed:
+        return None
+    by_root = config.learnable.tables == "per_server_table" and bool(
+        _without_features(config, schema)
+    )
+    by_depth = bool(config.model.metapaths)
+    if not by_root and not by_depth:
+        return None
+    return unroll(metatree_of(config, schema), by_depth=by_depth, by_root=by_root)
+
+
+def learnable_tables(config: Config, schema: GraphSchema) -> dict[str, str]:
+    """By name of a type in subgraphs, the table of its learnable rows; of those that have any."""
+    if not config.model.typed:
+        return {}
+    bare, unrolling = _without_features(config, schema), unrolling_of(config, schema)
+    if unrolling is None:
+        return {each: each for each in bare}
+    return {each: unrolling.tables[each] for each, own in unrolling.types.items() if own in bare}
+
+
+def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]:
+    """The tables of learnable rows, and where their rows have their homes: those of the nodes, or,
+    where a sub-metatree has tables of its own and relations are divided, the servers that have it.
+    """
+    schema, unrolling = graph.schema, unrolling_of(config, graph.schema)
+    stored = {each: each for each in schema.node_types} if unrolling is None else unrolling.types
+    offsets = {each: graph.book.offsets[own] for each, own in stored.items()}
+    if unrolling is not None and graph.holdings:
+        for root, below in unrolling.below.items():
+            holders = [root in held.roots for held in graph.holdings]
+            for each in {relation.src for relation in below}:
+                if unrolling.tables[each] != stored[each]:
+                    count = graph.book.total(stored[each])
+                    offsets[each] = np.cumsum([0, *holders]) * count // sum(holders)
+    read_as: dict[str, list[str]] = {}
+    for name, table in learnable_tables(config, schema).items():
+        read_as.setdefault(table, []).append(name)
+    return [
+        LearnableTable(table, stored[names[0]], offsets[names[0]], tuple(names))
+        for table, names in sorted(read_as.items())
+    ]
+
+
+def _without_features(config: Config, schema: GraphSchema) -> list[str]:
+    """The node types that the model's hops reach and that have no features."""
+    reached = typed_inputs(config, schema)
+    return [each for each in reached if not schema.node_types[each].feature_dim]

@@ -1,0 +1,70 @@
+"""Weights of sub-metatrees by what sampling meets of them, instead of by what is stored.
+
+Counts weigh a relation of which a batch reads little as much as one that it reads often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from cache_server.draw import permutation
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.hetero.metatree import Metatree
+from hopper.hetero.unroll import unroll
+from hopper.micrograph.sample import NeighborSampler
+from hopper.partition.training import training_roots
+
+BATCHES: Final = 8
+BATCH_SIZE: Final = 1024
+
+
+def sampled_weights(
+    graph: GraphDirectory, tree: Metatree, fanouts: Sequence[int], seed: int = 0
+) -> Mapping[Relation, int]:
+    """By root relation, the nodes and edges that batches of training roots meet below it.
+
+    Nodes count once a batch, sub-metatree and depth, edges once a hop; both are of :data:`BATCHES`
+    batches of :data:`BATCH_SIZE` roots together, or of as many as there are.
+
+    Parameters
+    ----------
+    fanouts: per relation, first hop first; -1 = all.
+    seed: of the order of roots and of the draws.
+
+    Raises
+    ------
+    RequestError: not one fanout per hop; the graph has no training root.
+    """
+    if len(fanouts) != tree.layers:
+        raise RequestError(
+            f"weights: expected {tree.layers} fanouts, one per hop, given {len(fanouts)}"
+        )
+    ids = np.flatnonzero(training_roots(graph))
+    if not ids.size:
+        raise RequestError(f"weights: {graph.path} has no training root to sample for")
+    names = unroll(tree, by_depth=True, by_root=True)
+    types = graph.schema.node_types
+    sampler = NeighborSampler(
+        {each: graph.topology(stored) for each, stored in names.relations.items()},
+        {each: np.arange(types[stored].count) for each, stored in names.types.items()},
+        tree.target,
+        fanouts,
+        seed,
+    )
+    sampler.drawn_as = names.relations
+    order = permutation(seed, 0, ids)[: BATCHES * BATCH_SIZE]
+    weights = dict.fromkeys(tree.roots, 0)
+    for number, first in enumerate(range(0, order.size, BATCH_SIZE)):
+        subgraph = sampler.sample(order[first : first + BATCH_SIZE], 0, number)
+        for root, relations in names.below.items():
+            met = {relation.src for relation in relations}
+            weights[root] += sum(int(subgraph.nodes[each].size) for each in met)
+            weights[root] += sum(
+                int(hop[relation].indices.size) for hop in subgraph.hops for relation in relations
+            )
+    return weights

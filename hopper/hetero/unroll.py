@@ -1,0 +1,96 @@
+"""Node types and relations under a name for every place in the metatree that they are met at.
+
+Ordinarily a type is one, wherever hops find it. Where metapaths say what is followed at which depth
+(Heta, section 5), or every sub-metatree has learnable rows of its own (section 6), a node found at
+another place is another node: of a type that goes by another name, but has the same features, draws
+and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hopper.graph.schema import Relation
+
+if TYPE_CHECKING:
+    # It loads networkx, which ranks of most models do without.
+    from hopper.hetero.metatree import Metatree
+
+
+@dataclass(frozen=True)
+class Unrolling:
+    """Names of places, and what is stored for them.
+
+    Attributes
+    ----------
+    target: the type of the roots, which keeps its name.
+    types: by name, the node type that is stored.
+    tables: by name, that of the table of learnable rows, where places have tables of their own.
+    relations: by name, the relation that is stored.
+    roots: by root relation as stored, its name.
+    below: by root relation as stored, the names of all relations of its sub-metatree.
+    depths: by name of a type, at how many hops it is first met.
+    """
+
+    target: str
+    types: Mapping[str, str]
+    tables: Mapping[str, str]
+    relations: Mapping[Relation, Relation]
+    roots: Mapping[Relation, Relation]
+    below: Mapping[Relation, tuple[Relation, ...]]
+    depths: Mapping[str, int]
+
+    def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+        """What is drawn at a hop and by which types, as of
+        :meth:`hopper.hetero.metatree.Metatree.read_at`."""
+        types = sorted(each for each, depth in self.depths.items() if depth <= hop)
+        return tuple(sorted(each for each in self.relations if each.dst in types)), tuple(types)
+
+    def stored(
+        self, reads: tuple[Sequence[Relation], Sequence[str]]
+    ) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
+        """What names of relations and types stand for, each once."""
+        relations, types = reads
+        return (
+            tuple(sorted({self.relations[each] for each in relations})),
+            tuple(sorted({self.types[each] for each in types})),
+        )
+
+
+def unroll(tree: Metatree, *, by_depth: bool, by_root: bool) -> Unrolling:
+    """Name the places of a metatree.
+
+    Parameters
+    ----------
+    by_depth: whether another depth is another place.
+    by_root: whether another sub-metatree is.
+    """
+
+    def table(node_type: str, root: Relation, depth: int) -> str:
+        # No type's name has an @ or a slash in it.
+        own = f"{node_type}@{root.src}/{root.rel}" if by_root else node_type
+        return own if depth else node_type
+
+    def name(node_type: str, root: Relation, depth: int) -> str:
+        own = table(node_type, root, depth)
+        return f"{own}@{depth}" if by_depth and depth else own
+
+    types, tables, depths = {tree.target: tree.target}, {tree.target: tree.target}, {tree.target: 0}
+    relations: dict[Relation, Relation] = {}
+    roots: dict[Relation, Relation] = {}
+    below: dict[Relation, tuple[Relation, ...]] = {}
+    for root in tree.roots:
+        found: dict[Relation, None] = {}
+        for relation, depth in tree.followed_from([root]):
+            source = name(relation.src, root, depth + 1)
+            own = Relation(source, relation.rel, name(relation.dst, root, depth))
+            relations[own], found[own] = relation, None
+            types[source] = relation.src
+            tables[source] = table(relation.src, root, depth + 1)
+            depths[source] = min(depth + 1, depths.get(source, depth + 1))
+            if depth == 0:
+                roots[root] = own
+        below[root] = tuple(found)
+    return Unrolling(tree.target, types, tables, relations, roots, below, depths)

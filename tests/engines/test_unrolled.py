@@ -1,0 +1,275 @@
+"""Metapaths, and tables of learnable rows by sub-metatree: the same gradient under every engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import Config, make_config
+from hopper.engines.assemble import (
+    check_division,
+    check_request,
+    make_group_trainer,
+    make_model,
+)
+from hopper.engines.reference import Reference
+from hopper.engines.typed_reads import make_tables
+from hopper.errors import ConfigError, RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.hetero.learnable import distinct_by_table, first_rows
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import make_metatree
+from hopper.hetero.unroll import unroll
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import RunLog
+
+from .typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+PATHS = [
+    ["author/to/paper"],
+    ["author/to/paper", "paper/to/author"],
+    ["paper/to/paper", "field/to/paper"],
+    ["paper/to/paper", "author/to/paper"],
+]
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "metapaths": ({"metapaths": PATHS}, {}),
+    "tables": ({}, {"tables": "per_server_table"}),
+    "both": ({"metapaths": PATHS}, {"tables": "per_server_table"}),
+}
+NAMES = ("rgcn", "hgt", "own, relations apart")
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
+    "hop": {"train": {"engine": "hop"}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
+
+
+def case(option: str, model: str, parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
+    of_model, of_rows = OPTIONS[option] if option else ({}, {})
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": MODELS[model] | of_model,
+        "sampler": {"fanouts": [3, 2]},
+        "train": {
+            "batch_size": 8,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "record_gradients": [0, 1],
+            "run_dir": str(run_dir),
+            "seed": 5,
+        }
+        | train,
+        "hop": {"merge": "off"},
+        "learnable": LEARNABLE | of_rows,
+    }
+
+
+def check(values: dict[str, Any], world: int) -> None:
+    """Gradients and losses are those of one process, of every table too."""
+    config = make_config(values)
+    graph = PartitionedGraph.open(config.data.partitioned)
+    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
+    assert learned == [f"learnable.{each.name}" for each in make_tables(config, graph)]
+    assert learned
+    reference = Reference(config, graph, world)
+    parity = check_engine(str(config.model), "float64", reference, recorded)
+    assert parity.gradient_difference < 1e-10, parity
+    assert parity.loss_difference < 1e-10, parity
+
+
+def test_engines_that_move_rows(
+    graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    partition_graph(graph, tmp_path / "parts", 2, "random")
+    cluster = {"servers": serve_partitions(tmp_path / "parts", 2), "ranks_per_server": 2}
+    cases = {
+        (option, model, engine): case(
+            option, model, tmp_path / "parts", tmp_path / f"{option} {model} {engine}",
+            **ENGINES[engine]["train"],
+        ) | {"cluster": cluster}
+        for option, model, engine in itertools.product(OPTIONS, NAMES, ENGINES)
+        if option != "both" or model == "hgt"
+    }  # fmt: skip
+    found = dict(zip(cases, train_cases(list(cases.values()), 4, tmp_path), strict=True))
+    for (option, model, engine), values in cases.items():
+        check(values, 4)
+        first, own = found[option, model, "model_centric"], found[option, model, engine]
+        assert own["losses"] == pytest.approx(first["losses"], rel=1e-9)
+        assert own["val"] == first["val"]
+
+
+# Two root relations: with four servers each has replicas, which divide its tables.
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 2), (4, 1)])
+def test_relation_aggregation_first(
+    servers: int,
+    ranks_per_server: int,
+    graph: GraphDirectory,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    whole, along = tmp_path / "whole", tmp_path / "along"
+    partition_by_relation(graph, whole, servers, layers=2)
+    partition_by_relation(graph, along, servers, layers=2, metapaths=PATHS)
+    cases = {
+        (option, model): case(
+            option, model, whole if option == "tables" else along,
+            tmp_path / f"{option} {model}", engine="raf",
+        ) | {"cluster": {"ranks_per_server": ranks_per_server}}
+        for option, model in itertools.product(OPTIONS, NAMES)
+    }  # fmt: skip
+    world = servers * ranks_per_server
+    found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
+    for values in cases.values():
+        check(values, world)
+    # Tables of a sub-metatree stay with it; what replicas of it read of each other may travel.
+    if servers == 2:
+        assert found["tables", "rgcn"]["bytes"]["feature"] == 0
+        assert found["metapaths", "rgcn"]["bytes"]["feature"] > 0
+
+
+def gradients(
+    config: Config, graph: PartitionedGraph, rows: Callable[[str, np.ndarray], np.ndarray]
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the first iteration, at first parameters and given rows."""
+    trainer = make_group_trainer(config, graph, RunLog(None), 10**6, torch.device("cpu"))
+    reference = Reference(config, graph, 2)
+    batch = reference.schedule.batch(0, 0)
+    (subgraph,) = trainer.sample(batch.roots, 0, 0)
+    read = {name: [subgraph.nodes[name]] for name in trainer.tables}
+    parameters = {
+        name: value.detach() for name, value in make_model(config, graph.schema).named_parameters()
+    }
+    for table, ids in distinct_by_table(read, trainer.tables).items():
+        parameters[f"learnable.{table}"] = torch.from_numpy(rows(table, ids))
+        parameters[f"learnable.{table}.ids"] = torch.from_numpy(ids)
+    loss, found = reference.gradient(0, 0, parameters)
+    for table, ids in distinct_by_table(read, trainer.tables).items():
+        node_type = table.partition("@")[0]
+        spread = torch.zeros(graph.book.total(node_type), 6, dtype=torch.float64)
+        spread[ids] = found.pop(f"learnable.{table}")
+        key = f"rows of {node_type}"
+        found[key] = found[key] + spread if key in found else spread
+    return loss, found
+
+
+def same_rows(table: str, ids: np.ndarray) -> np.ndarray:
+    """Rows that depend on the node alone, whichever table they are in."""
+    return first_rows(1, table.partition("@")[0], ids, 6)
+
+
+@pytest.mark.parametrize("model", ["rgcn in blocks", "rgat", "hgt"])
+@pytest.mark.parametrize("option", ["all metapaths", "tables", "all metapaths and tables"])
+def test_places_with_equal_rows_are_the_plain_model(
+    option: str, model: str, graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """With every path followed, and the same rows in every table, names change nothing; a row's
+    gradient is the sum of its copies'."""
+    parts = partition_graph(graph, tmp_path / "parts", 2, "random")
+    values = case("", model, parts.path, tmp_path / "run")
+    layers = MODELS[model]["layers"]
+    values["model"] |= {"dropout": 0.0}
+    values["sampler"] = {"fanouts": [3, 2, 2][:layers]}
+    plain_loss, plain = gradients(make_config(values), parts, same_rows)
+    if "metapaths" in option:
+        values["model"] |= {"metapaths": every_path(parts, layers)}
+    if "tables" in option:
+        values["learnable"] = LEARNABLE | {"tables": "per_server_table"}
+    loss, found = gradients(make_config(values), parts, same_rows)
+    assert loss == pytest.approx(plain_loss, rel=1e-12)
+    assert found.keys() == plain.keys()
+    for name, value in plain.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=1e-12), name
+
+
+def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
+    paths: list[list[Relation]] = [[]]
+    complete = []
+    for _ in range(layers):
+        paths = [
+            [*path, relation]
+            for path in paths
+            for relation in graph.schema.ordered_relations()
+            if relation.dst == (path[-1].src if path else "paper")
+        ]
+        complete += paths
+    return [[str(each) for each in path] for path in complete]
+
+
+def test_paths_leave_out_what_they_do_not_follow(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_graph(graph, tmp_path / "parts", 2, "random")
+    config = make_config(case("metapaths", "rgcn", parts.path, tmp_path / "run"))
+    trainer = make_group_trainer(config, parts, RunLog(None), 10**6, torch.device("cpu"))
+    (subgraph,) = trainer.sample(np.arange(30), 0, 0)
+    met = {name for name, ids in subgraph.nodes.items() if ids.size}
+    assert met == {"paper", "author@1", "paper@1", "paper@2", "field@2", "author@2"}
+    first, second = subgraph.hops
+    drawn = {relation for relation, edges in first.items() if edges.indices.size}
+    assert drawn == {Relation("author@1", "to", "paper"), Relation("paper@1", "to", "paper")}
+    deeper = {relation for relation, edges in second.items() if edges.indices.size} - drawn
+    assert deeper == {
+        Relation("paper@2", "to", "author@1"),
+        Relation("field@2", "to", "paper@1"),
+        Relation("author@2", "to", "paper@1"),
+    }
+    assert {trainer.tables[each] for each in trainer.tables} == {"author", "field"}
+
+
+def test_names_tell_places_and_tables_apart(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_graph(graph, tmp_path / "parts", 2, "random")
+    tree = make_metatree(make_metagraph(parts.schema), "paper", 2)
+    own = unroll(tree, by_depth=True, by_root=True)
+    assert own.types["author@author/to@1"] == own.types["author@paper/to@2"] == "author"
+    assert own.tables["author@author/to@1"] == "author@author/to"
+    assert own.tables["paper"] == "paper"
+    assert own.depths["author@paper/to@2"] == 2
+    relations, types = own.read_at(0)
+    assert types == ("paper",)
+    assert own.stored((relations, types)) == (tree.roots, ("paper",))
+    assert {each.dst for each in own.read_at(1)[0]} >= {"paper", "author@author/to@1"}
+
+
+def test_what_does_not_go_with_metapaths_is_named(graph: GraphDirectory, tmp_path: Path) -> None:
+    along = partition_by_relation(graph, tmp_path / "along", 2, layers=2, metapaths=PATHS)
+
+    def config(option: str, **model: Any) -> Config:
+        values = case(option, "rgcn", along.path, tmp_path / "run", engine="raf")
+        values["model"] |= model
+        return make_config(values)
+
+    check_division(config("metapaths"), along)
+    check_division(config("", metapaths=PATHS[:3]), along)
+    with pytest.raises(RequestError, match=r"do without .*paper/has/field, which the model follow"):
+        check_division(config(""), along)
+    with pytest.raises(RequestError, match=r"server [01] holds .*, which no metapath begins with"):
+        check_division(config("", metapaths=PATHS[:1]), along)
+    with pytest.raises(RequestError, match=r"metapath 'author/to/paper,field.*': .* ends in"):
+        check_request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), along.schema)
+    with pytest.raises(ConfigError, match="only typed models follow them"):
+        make_config(
+            {
+                "data": {"partitioned": "parts"},
+                "model": {"name": "gcn", "metapaths": [["cites"]]},
+            }
+        )
