@@ -5,6 +5,7 @@ HopperError
 ├── GraphError         a graph or partitioned directory is unusable (file and field named)
 ├── RequestError       a request that cannot be carried out as asked (too little memory, more
 │                      servers than nodes, an engine that is not built)
+├── StorageError       this machine's disk cannot hold what it has to
 ├── ExactnessError     a model or sampler that would break "one gradient"
 └── ClusterError       something between processes went wrong
     ├── DeadlineExceeded   a wait ended by its deadline (who, what, limit)
@@ -29,6 +30,10 @@ class GraphError(HopperError):
 
 class RequestError(HopperError):
     """What was asked for cannot be done: too little memory, an engine that is not built, ..."""
+
+
+class StorageError(HopperError):
+    """This machine's disk cannot hold what it has to; names the key, the folder and the size."""
 
 
 class ExactnessError(HopperError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.micrograph.locality import measure_locality
-from hopper.partition import PartitionedGraph, partition_graph, record_locality
+from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
-from hopper.partition.phases import Phases, Progress
+from hopper.partition.phases import Progress
 
 _OF_NODES: Final[dict[str, Any]] = {
     "seed": 0,
@@ -131,14 +132,14 @@ def run(arguments: argparse.Namespace) -> int:
         memory_limit=limit,
         progress=progress,
         on_estimate=lambda needed, available: _show_estimate(console, needed, available),
+        measure=partial(_measure_locality, fanouts, arguments, console)
+        if arguments.locality_roots
+        else None,
     )
-    description = result.description
-    if arguments.locality_roots > 0:
-        description = _measure_locality(result, fanouts, arguments, console, progress)
     if arguments.json:
-        print(json.dumps(description, indent=2))
+        print(json.dumps(result.description, indent=2))
     else:
-        _show(description, arguments.out)
+        _show(result.description, arguments.out)
     return 0
 
 
@@ -147,6 +148,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
     for name, default in _OF_NODES.items():
         if getattr(arguments, name) != default:
             raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
+    weights_fanouts = _weights_fanouts(arguments)
     _, progress = _shown()
     result = divide_graph(
         GraphDirectory.open(arguments.graph),
@@ -156,7 +158,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         layers=arguments.layers,
         target=arguments.target,
         metapaths=split_metapaths(arguments.metapath),
-        weights_fanouts=_weights_fanouts(arguments),
+        weights_fanouts=weights_fanouts,
         progress=progress,
     )
     if arguments.json:
@@ -173,21 +175,18 @@ def _shown() -> tuple[Console, Progress]:
 
 
 def _measure_locality(
-    graph: PartitionedGraph,
     fanouts: list[int],
     arguments: argparse.Namespace,
     console: Console,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Measure R_micro and R_sub and record them; returns the description."""
+    graph: PartitionedGraph,
+) -> dict[str, Any] | None:
+    """R_micro and R_sub; None where there is nothing to measure."""
     target = graph.schema.target_type()
     if graph.book.total(target) == 0:
         console.print(f"locality not measured: node type {target!r} has no nodes")
-        return graph.description
-    phases = Phases(progress)
-    with phases.phase("measure locality"):
-        measured = measure_locality(graph, fanouts, arguments.locality_roots, seed=arguments.seed)
-    return record_locality(graph.path, measured.as_json())
+        return None
+    roots, seed = arguments.locality_roots, arguments.seed
+    return measure_locality(graph, fanouts, roots, seed=seed).as_json()
 
 
 def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:

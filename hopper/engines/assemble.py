@@ -14,12 +14,11 @@ from hopper.engines.typed_reads import (
     learnable_tables,
     metatree_of,
     typed_inputs,
-    typed_relations,
     unrolling_of,
 )
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
-from hopper.hetero.relation_first import make_rooted_sampler, renamed
+from hopper.hetero.relation_first import make_rooted_sampler
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
@@ -137,19 +136,42 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
             f"model.name: {where} is divided by relation, for typed models; expected one of "
             f"{', '.join(TYPED_MODELS)}, given {config.model.name!r}"
         )
-    renamed(graph.holdings, unrolling_of(config, graph.schema))
-    lacking = set(typed_relations(config, graph.schema)) - set(graph.relations)
-    if lacking:
-        raise RequestError(
-            f"model.metapaths: {where} was divided along metapaths that do without "
-            f"{', '.join(map(str, sorted(lacking)))}, which the model follows"
-        )
     most = graph.description["meta"]["layers"]
     if config.model.layers > most:
         raise RequestError(
             f"model.layers: {where} was divided for {most} hops; expected at most that many, given "
             f"{config.model.layers}"
         )
+    _check_followed(config, graph)
+
+
+def _check_followed(config: Config, graph: PartitionedGraph) -> None:
+    """Refuse a model that follows what the servers of a graph divided by relation do not hold where
+    they need it."""
+    tree, where = metatree_of(config, graph.schema), config.data.partitioned
+    paths = graph.description["meta"].get("metapaths") or []
+    told = "; ".join(",".join(path) for path in paths) or "every relation"
+    nobodys = [
+        each for each in tree.roots if all(each not in held.roots for held in graph.holdings)
+    ]
+    if nobodys:
+        raise RequestError(
+            f"model.metapaths: {where} was divided along {told}; no server aggregates "
+            f"{', '.join(map(str, nobodys))} for the roots, as the model does"
+        )
+    for server, held in enumerate(graph.holdings):
+        followed = [each for each in held.roots if each in tree.roots]
+        if not followed:
+            raise RequestError(
+                f"model.metapaths: server {server} holds {', '.join(map(str, held.roots))} for the "
+                "roots, which no metapath begins with; divide the graph with these --metapath"
+            )
+        lacking = sorted(set(tree.relations_of(followed)) - held.relations)
+        if lacking:
+            raise RequestError(
+                f"model.metapaths: {where} was divided along {told}; server {server} lacks "
+                f"{', '.join(map(str, lacking))}, which the model follows below its root relations"
+            )
 
 
 def make_sampler(
@@ -188,8 +210,10 @@ def _sampler(
     types = {each: each for each in schema.node_types}
     if unrolling is not None:
         relations, types = dict(unrolling.relations), dict(unrolling.types)
+    # Where topology is divided, and all of it is wanted, it is put together in memory: once.
+    topologies = {each: graph.topology(each, server) for each in set(relations.values())}
     sampler = kind(
-        {each: graph.topology(stored, server) for each, stored in relations.items()},
+        {each: topologies[stored] for each, stored in relations.items()},
         {each: graph.original_ids(stored) for each, stored in types.items()},
         schema.target_type(),
         sizes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hopper.config import Config
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import LearnableTable
 from hopper.hetero.unroll import Unrolling, unroll
 from hopper.partition import PartitionedGraph
@@ -24,12 +24,6 @@ def metatree_of(config: Config, schema: GraphSchema) -> Metatree:
 
     own = config.model
     return make_metatree(make_metagraph(schema), schema.target_type(), own.layers, own.metapaths)
-
-
-def typed_relations(config: Config, schema: GraphSchema) -> list[Relation]:
-    """The relations that the model's hops follow."""
-    tree = metatree_of(config, schema)
-    return tree.relations_of(tree.roots)
 
 
 def typed_inputs(config: Config, schema: GraphSchema) -> dict[str, int]:

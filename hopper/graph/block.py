@@ -193,6 +193,7 @@ class TypedBlocks:
     sources, destinations: number of nodes by type.
     original: by type, [sources] int64 original ids; may be looked up when asked for.
     iteration_key: uint64 key of (seed, epoch, iteration), as of :class:`Block`.
+    stored_as: types that are another under a name of their own: which.
     """
 
     blocks: Mapping[Relation, Block]
@@ -200,7 +201,14 @@ class TypedBlocks:
     destinations: Mapping[str, int]
     original: Mapping[str, Tensor]
     iteration_key: int = 0
+    stored_as: Mapping[str, str] = field(default_factory=dict)
 
-    def nodes(self, node_type: str) -> Block:
-        """A type's sources as a block without destinations: what row-wise modules are keyed by."""
-        return Block.of_nodes(node_type, self.original[node_type], self.iteration_key)
+    def nodes(self, node_type: str, count: int | None = None) -> Block:
+        """A type's sources as a block without destinations: what row-wise modules are keyed by.
+
+        Parameters
+        ----------
+        count: of the first ones; None = all.
+        """
+        stored = self.stored_as.get(node_type, node_type)
+        return Block.of_nodes(stored, self.original[node_type][:count], self.iteration_key)

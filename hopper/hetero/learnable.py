@@ -187,6 +187,7 @@ class LearnableRows:
     seed: rows begin as a function of it, of the type and of the original id.
     optimizer: a name in :data:`OPTIMIZERS`.
     storage: of rows and of the optimiser's state.
+    keeps: whether :meth:`keep` will be called.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class LearnableRows:
         optimizer: str,
         learning_rate: float,
         storage: RowStorage,
+        keeps: bool,
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(
@@ -231,10 +233,13 @@ class LearnableRows:
             name: OPTIMIZERS[optimizer](table, learning_rate, storage)
             for name, table in self._tables.items()
         }
-        self._storage = storage
         self._asked: dict[str, list[Tensor]] = {}
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
-        self._kept: dict[str, Tensor] = {}
+        self._kept = {
+            name: storage.zeros(len(table), dim, dtype)
+            for name, table in self._tables.items()
+            if keeps
+        }
 
     def fetch(
         self, wanted: Mapping[str, Sequence[Ids]], where: str, gradients: bool = True
@@ -341,8 +346,6 @@ class LearnableRows:
     def keep(self) -> None:
         """Remember the rows as they are."""
         for name, table in self._tables.items():
-            if name not in self._kept:
-                self._kept[name] = self._storage.zeros(len(table), self._dim, table.dtype)
             self._kept[name].copy_(table)
 
     def go_back(self) -> None:
@@ -357,8 +360,6 @@ class LearnableRows:
         ----------
         with_kept: whether :meth:`keep` has been, or had been, called.
         """
-        if with_kept and not self._kept:
-            self.keep()
         state = {f"table.{name}": table for name, table in self._tables.items()}
         for name, optimizer in self._optimizers.items():
             state |= {f"optimizer.{name}.{key}": own for key, own in optimizer.state().items()}

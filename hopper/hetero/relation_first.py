@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster import Cluster
-from hopper.errors import RequestError
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares
@@ -81,24 +80,15 @@ def draw_first(sampler: NeighborSampler, hops: int) -> None:
 
 
 def renamed(holdings: Sequence[Holding], unrolling: Unrolling | None) -> list[Holding]:
-    """What servers hold, with the names of the root relations that are followed.
-
-    Raises
-    ------
-    RequestError: a server has none of them.
-    """
+    """What servers hold, with the names of the root relations that are followed, one at least
+    each."""
     if unrolling is None:
         return list(holdings)
-    found = []
-    for server, held in enumerate(holdings):
-        roots = [unrolling.roots[each] for each in held.roots if each in unrolling.roots]
-        if not roots:
-            raise RequestError(
-                f"model.metapaths: server {server} holds {', '.join(map(str, held.roots))} for the "
-                "roots, which no metapath begins with; divide the graph with these --metapath"
-            )
-        found.append(replace(held, roots=tuple(sorted(roots))))
-    return found
+    roots = unrolling.roots
+    return [
+        replace(held, roots=tuple(sorted(roots[each] for each in held.roots if each in roots)))
+        for held in holdings
+    ]
 
 
 def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:

@@ -7,7 +7,6 @@ once it is mapped, and is gone with its process, however that ends. What lasts i
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hopper.errors import RequestError
+from hopper.errors import StorageError
 
 
 class RowStorage(Protocol):
@@ -53,25 +52,21 @@ class MappedStorage:
 
         Raises
         ------
-        RequestError: the disk has too little space, or the folder cannot be written to.
+        StorageError: the disk has too little space, or the folder cannot be written to.
         """
         size = rows * dim * dtype.itemsize
         if not size:
             return torch.zeros(rows, dim, dtype=dtype)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".learnable-rows.", dir=self._folder)
-        except OSError as error:
-            raise RequestError(f"learnable.folder: {self._folder}: {error.strerror}") from error
-        try:
-            # A hole that the disk cannot fill later would kill the process.
-            os.posix_fallocate(handle, 0, size)
-            table = torch.from_file(name, shared=True, size=math.prod((rows, dim)), dtype=dtype)
-        except OSError as error:
-            raise RequestError(
-                f"learnable.folder: {self._folder}: a table of {size} bytes: {error.strerror}"
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                # A hole that the disk cannot fill later would kill the process.
+                os.posix_fallocate(file.fileno(), 0, size)
+                path = f"/proc/self/fd/{file.fileno()}"
+                table = torch.from_file(path, shared=True, size=rows * dim, dtype=dtype)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(
+                f"learnable.folder: {self._folder}: a table of {size} bytes: {reason}"
             ) from error
-        finally:
-            os.close(handle)
-            os.unlink(name)
         return table.view(rows, dim)

@@ -33,7 +33,8 @@ def sampled_weights(
 
     Parameters
     ----------
-    fanouts: per relation, first hop first; -1 = all.
+    fanouts: per relation, first hop first; -1 = all. Memory holds four bytes a node, sub-metatree
+        and depth.
     seed: of the order of roots and of the draws.
 
     Raises
@@ -48,10 +49,10 @@ def sampled_weights(
     if not ids.size:
         raise RequestError(f"weights: {graph.path} has no training root to sample for")
     names = unroll(tree, by_depth=True, by_root=True)
-    types = graph.schema.node_types
+    ids_of = {each: np.arange(graph.schema.node_types[each].count) for each in names.types.values()}
     sampler = NeighborSampler(
         {each: graph.topology(stored) for each, stored in names.relations.items()},
-        {each: np.arange(types[stored].count) for each, stored in names.types.items()},
+        {each: ids_of[stored] for each, stored in names.types.items()},
         tree.target,
         fanouts,
         seed,

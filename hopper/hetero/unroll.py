@@ -25,8 +25,7 @@ class Unrolling:
 
     Attributes
     ----------
-    target: the type of the roots, which keeps its name.
-    types: by name, the node type that is stored.
+    types: by name, the node type that is stored; the roots' keeps its name.
     tables: by name, that of the table of learnable rows, where places have tables of their own.
     relations: by name, the relation that is stored.
     roots: by root relation as stored, its name.
@@ -34,7 +33,6 @@ class Unrolling:
     depths: by name of a type, at how many hops it is first met.
     """
 
-    target: str
     types: Mapping[str, str]
     tables: Mapping[str, str]
     relations: Mapping[Relation, Relation]
@@ -93,4 +91,4 @@ def unroll(tree: Metatree, *, by_depth: bool, by_root: bool) -> Unrolling:
             if depth == 0:
                 roots[root] = own
         below[root] = tuple(found)
-    return Unrolling(tree.target, types, tables, relations, roots, below, depths)
+    return Unrolling(types, tables, relations, roots, below, depths)

@@ -67,6 +67,7 @@ def partition_by_relation(
     weights = None
     if weights_fanouts is not None:
         refuse_occupied(out)
+        divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
         with phases.phase("weigh sub-metatrees by sampling"):
             weights = sampled_weights(graph, tree, weights_fanouts)
     partition = divide(metagraph, tree, servers, weights)
@@ -78,9 +79,10 @@ def partition_by_relation(
             for server, share in enumerate(partition.shares):
                 _write_server(graph, work, server, servers, share, counter)
         description = _describe(graph, partition, sizes)
-        description["meta"]["weights_fanouts"] = (
-            None if weights_fanouts is None else list(weights_fanouts)
-        )
+        description["meta"] |= {
+            "metapaths": [list(path) for path in metapaths],
+            "weights_fanouts": None if weights_fanouts is None else list(weights_fanouts),
+        }
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)

@@ -125,6 +125,7 @@ class NeighborSampler:
             iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
             inclusions=self.inclusions,
             drawn_as=self.drawn_as,
+            stored_as=self.stored_as,
         )
 
     def draw(

@@ -65,6 +65,8 @@ class Subgraph:
     """[hops] probabilities of the edges; None where a fixed number was drawn, or all"""
     drawn_as: Mapping[Relation, Relation] = field(default_factory=dict)
     """relations that are another under a name of their own: which, as their blocks tell it"""
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    """node types that are"""
 
     @property
     def num_roots(self) -> int:
@@ -86,6 +88,7 @@ class Subgraph:
                 self.sizes[hop],
                 OriginalIds(facts, self.sizes[hop + 1], device),
                 self.iteration_key,
+                self.stored_as,
             )
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]

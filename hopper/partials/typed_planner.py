@@ -119,12 +119,8 @@ class TypedPlanner:
         firsts = _starts([own[each].size for each in self._types])
         chosen = [first + part for parts in rows for first, part in zip(firsts, parts, strict=True)]
         blocks = hop_plan.blocks(own, moment, rank, sums)
-        key = blocks.iteration_key
         return TypedLayerPlan(
-            {
-                each: Block.of_nodes(each, blocks.original[each][: own[each].size], key)
-                for each in self._types
-            },
+            {each: blocks.nodes(each, own[each].size) for each in self._types},
             blocks,
             torch.from_numpy(np.concatenate(chosen)),
             [sum(part.size for part in parts) for parts in rows],
@@ -338,6 +334,7 @@ class _Hop:
             iteration_key=dropout_key(sampler.dropout_seed, *moment),
             inclusions=[sampler.inclusions[self._hop]],
             drawn_as=sampler.drawn_as,
+            stored_as=sampler.stored_as,
         )
         (blocks,) = subgraph.typed_blocks()
         return blocks

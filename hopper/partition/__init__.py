@@ -2,7 +2,6 @@
 
 from hopper.partition.book import PartitionBook
 from hopper.partition.build import partition_graph
-from hopper.partition.describe import record_locality
 from hopper.partition.partitioned_graph import PartitionedGraph
 
-__all__ = ["PartitionBook", "PartitionedGraph", "partition_graph", "record_locality"]
+__all__ = ["PartitionBook", "PartitionedGraph", "partition_graph"]

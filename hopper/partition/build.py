@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
@@ -46,6 +46,7 @@ def partition_graph(
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
+    measure: Callable[[PartitionedGraph], dict[str, Any] | None] | None = None,
 ) -> PartitionedGraph:
     """Divide a graph over servers and write the partitioned directory.
 
@@ -60,6 +61,8 @@ def partition_graph(
         only engine ``cooperative`` trains on).
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
+    measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
+        it is not measured.
 
     Raises
     ------
@@ -94,12 +97,19 @@ def partition_graph(
             }
         with phases.phase("write the servers' rows (bytes)", table_bytes(graph)) as counter:
             sizes = [write_server(graph, work, each, maps, counter) for each in range(servers)]
+        description = describe(schema, assignment, maps, shares, roots, sizes)
+        description["memory_estimate_bytes"] = estimate.peak
+        if measure is not None:
+            write_description(work, description)
+            with phases.phase("measure locality"):
+                measured = measure(PartitionedGraph.open(work))
+            if measured is not None:
+                description["locality"] = measured
         if split:
+            description["topology"] = topology
             with phases.phase("divide the topology (edges)", edges) as counter:
                 for relation in schema.relations:
                     split_topology(work, relation, maps[relation.dst].offsets, counter)
-        description = describe(schema, assignment, maps, shares, roots, sizes, topology)
         description["seconds"] = dict(phases.seconds)
-        description["memory_estimate_bytes"] = estimate.peak
         write_description(work, description)
     return PartitionedGraph.open(out)

@@ -16,7 +16,6 @@ from hopper.partition.assign import Assignment
 from hopper.partition.partitioned_graph import (
     DESCRIPTION_FILE,
     PARTITION_SCHEMA_VERSION,
-    read_description,
 )
 from hopper.partition.relabel import Relabelling
 from hopper.partition.write import EdgeShares
@@ -29,7 +28,6 @@ def describe(
     shares: Mapping[Relation, EdgeShares],
     roots: NDArray[np.int64],
     feature_bytes: Sequence[int],
-    topology: str,
 ) -> dict[str, Any]:
     """The content of partition.json, without times and locality.
 
@@ -37,7 +35,6 @@ def describe(
     ----------
     roots: [nodes of the target type] int64, training roots per node by original id.
     feature_bytes: bytes of feature rows on each server.
-    topology: "replicated" or "partitioned".
     """
     servers = len(feature_bytes)
     offsets = {node_type: each.offsets for node_type, each in maps.items()}
@@ -72,7 +69,7 @@ def describe(
                 nodes.tolist(), edges.tolist(), train.tolist(), feature_bytes, strict=True
             )
         ],
-        "topology": topology,
+        "topology": "replicated",
     }
 
 
@@ -82,23 +79,6 @@ def write_description(folder: Path, description: Mapping[str, Any]) -> None:
     temporary = file.with_name(f".{DESCRIPTION_FILE}.{os.getpid()}")
     temporary.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     temporary.replace(file)
-
-
-def record_locality(path: Path | str, locality: Mapping[str, Any]) -> dict[str, Any]:
-    """Store measured locality in the partition.json of a partitioned directory.
-
-    Returns
-    -------
-    The new description.
-
-    Raises
-    ------
-    GraphError: not a partitioned directory.
-    """
-    root = Path(path)
-    description = {**read_description(root), "locality": dict(locality)}
-    write_description(root, description)
-    return description
 
 
 def _fraction(part: int, whole: int) -> float:

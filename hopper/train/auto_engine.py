@@ -109,23 +109,34 @@ def _choose(
     batches: Sequence[GlobalBatch],
     make_engine: Callable[[Config], Engine],
 ) -> Choice:
-    tries = []
+    tries: list[Try] = []
     for name in CANDIDATES:
-        own = with_engine(config, name)
-        try:
-            check_ranks(own, cluster.world)
-            engine = make_engine(own)
-        except RequestError:
-            # Not with this model, or with these options; equally so on every rank.
-            continue
-        try:
-            seconds, sent = _time(engine, cluster, batches)
-        finally:
-            engine.close()
-        tries.append(_agree(cluster, name, seconds, sent))
+        tries += _try(name, config, cluster, batches, make_engine)
     best = min(tries, key=lambda each: each.seconds)
     told = "; ".join(str(each) for each in sorted(tries, key=lambda each: each.seconds))
     return Choice(best.engine, f"an iteration each: {told}", tuple(tries))
+
+
+def _try(
+    name: str,
+    config: Config,
+    cluster: Cluster,
+    batches: Sequence[GlobalBatch],
+    make_engine: Callable[[Config], Engine],
+) -> list[Try]:
+    """One engine's try; none where it is refused. What it holds is let go of before the next."""
+    own = with_engine(config, name)
+    try:
+        check_ranks(own, cluster.world)
+        engine = make_engine(own)
+    except RequestError:
+        # Not with this model, or with these options; equally so on every rank.
+        return []
+    try:
+        seconds, sent = _time(engine, cluster, batches)
+    finally:
+        engine.close()
+    return [_agree(cluster, name, seconds, sent)]
 
 
 def _time(engine: Engine, cluster: Cluster, batches: Sequence[GlobalBatch]) -> tuple[float, int]:

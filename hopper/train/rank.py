@@ -197,6 +197,7 @@ def _learnable(config: Config, graph: PartitionedGraph, cluster: Cluster) -> Lea
         own.optimizer,
         own.learning_rate,
         _row_storage(config, cluster),
+        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
     )
 
 

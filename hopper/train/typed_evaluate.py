@@ -1,12 +1,14 @@
 """Scores of models of typed graphs by layer-wise inference over full neighbourhoods.
 
-Each layer is computed once for every node that the scored nodes depend on, by the rank that owns
-it, as engine ``cooperative`` trains. No feature row crosses a link. No sampling, no dropout.
+In a pass each layer is computed once for every node that the scored nodes depend on, by the rank
+that owns it, as engine ``cooperative`` trains. One pass scores all nodes of a split, unless memory
+bounds it. No feature row crosses a link. No sampling, no dropout.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -51,33 +53,40 @@ class TypedEvaluator(Evaluator):
         super().__init__(graph, cluster, rows, objective, dtype)
         self._sampler = sampler
         self._stored_as = sampler.stored_as
-        self._planner: TypedPlanner | None = None
+        # Trials of a sweep may have different models.
+        self._planners: WeakKeyDictionary[HGNN, TypedPlanner] = WeakKeyDictionary()
+        self._size: int | None = None
+        """roots of a pass, once one was found to be small enough"""
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
-        if self._planner is None:
-            self._planner = make_typed_planner(
-                model, self._sampler, self._graph.book, self._cluster, self._dtype
-            )
+        planner = self._planner_of(model)
         forward = TypedForward(self._cluster, RunLog(None), model, self._dtype)
-        scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
+        left = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         ids = [np.empty(0, np.int64)]
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
-        size = self._roots_at_once(scored.size)
-        todo = [scored[start : start + size] for start in range(0, scored.size, size)]
-        while todo:
-            chunk = todo.pop(0)
+        size = self._roots_at_once(left.size)
+        while left.size:
+            chunk = left[:size]
             mine = self._mine(chunk)
-            plan = self._planner.plan(mine, 0, 0)
+            plan = planner.plan(mine, 0, 0)
             if chunk.size > 1 and self._most(_edges(plan)) > MOST_EDGES:
-                todo = [*np.array_split(chunk, 2), *todo]
+                size = self._size = max(1, chunk.size // 2)
                 continue
+            left = left[size:]
             first = self._first_rows(model, plan)
             plan = plan.to(self._cluster.device)
             ids.append(mine)
             outputs.append(forward.logits(plan, first, "evaluation").cpu())
         return np.concatenate(ids), torch.cat(outputs)
+
+    def _planner_of(self, model: HGNN) -> TypedPlanner:
+        if model not in self._planners:
+            self._planners[model] = make_typed_planner(
+                model, self._sampler, self._graph.book, self._cluster, self._dtype
+            )
+        return self._planners[model]
 
     def _mine(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some nodes of the target type that this rank computes."""
@@ -87,6 +96,8 @@ class TypedEvaluator(Evaluator):
     def _roots_at_once(self, scored: int) -> int:
         """Of all ranks together: all of them where even the whole graph would do, else a few, of
         which fewer may turn out to be too many."""
+        if self._size is not None:
+            return self._size
         edges = 0
         for relation, topology in self._sampler.topologies.items():
             stored = self._stored_as.get(relation.dst, relation.dst)

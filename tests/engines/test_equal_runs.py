@@ -30,7 +30,7 @@ def run_config(
             "epochs": epochs,
             "learning_rate": 0.01,
             "dtype": dtype,
-            "evaluate_every": 3,
+            "evaluate_every": 2,
             "run_dir": str(run_dir),
         },
         "hop": {"merge": "off"},
@@ -52,7 +52,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         configs = []
         for engine, kind in cases:
             run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
-            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=6)
+            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=4)
             config["cluster"] = {"servers": addresses, "ranks_per_server": 1}
             configs.append(config)
         trained = train_cases(configs, world, tmp_path / str(world))

@@ -98,7 +98,7 @@ def cases_of(method: str, world: int) -> Iterator[tuple[str, str, str, str]]:
     """(engine, model, batch, sampler): each with every other that it could disagree with."""
     models = list(MODELS) if method == "metis" else ["sage", "gat"]
     # What an odd number of ranks could break, it breaks in these.
-    engines = MAIN_ENGINES if world == 3 else tuple(ENGINES)
+    engines = MAIN_ENGINES if world == 3 or method == "random" else tuple(ENGINES)
     for engine, model in itertools.product(engines, models):
         yield engine, model, "ordinary", "node"
     for engine in engines:

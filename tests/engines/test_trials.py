@@ -18,6 +18,8 @@ from hopper.config import load_config, make_config
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
+from .typed_cases import COUNTS, make_graph
+
 WORLDS = [
     (1, 1, ["more trials than ranks"]),
     (2, 1, None),
@@ -219,3 +221,29 @@ def test_a_trial_s_folder_holds_its_ordinary_configuration(
     seeded = load_config(tmp_path / "seeds" / "trial-0" / "config.json")
     assert (seeded.train.seed, seeded.train.model_seed) == (3, 3)
     assert not (tmp_path / "seeds" / "trial-1").exists()
+
+
+def test_trials_on_a_typed_graph_may_have_different_models(
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    partition_graph(make_graph(tmp_path / "graph", tuple(COUNTS)), tmp_path / "parts", 2, "random")
+    cluster = {"servers": serve_partitions(tmp_path / "parts", 2), "ranks_per_server": 1}
+    case = {"trials": [{}, {"model.name": "rgat", "model.heads": 2}, {"model.name": "hgt"}]}
+
+    def typed(folder: str) -> dict[str, Any]:
+        values = base(tmp_path / "parts", tmp_path / folder, cluster)
+        return values | {"model": {"name": "rgcn", "layers": 2, "hidden": 8}}
+
+    configs = [together(case, typed("together"))]
+    configs += [
+        alone(case, overrides, typed(f"alone-{index}"), "zero_hop")
+        for index, overrides in enumerate(case["trials"])
+    ]
+    _, *expected = train_cases(configs, 2, tmp_path / "cases")
+    for index, own in enumerate(expected):
+        _, epochs = trial_files(tmp_path / "together", index)
+        losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
+        assert losses == pytest.approx(own["losses"], rel=1e-9)
+        assert [epoch["val"] for epoch in epochs] == own["val"]

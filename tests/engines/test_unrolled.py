@@ -112,9 +112,14 @@ def test_engines_that_move_rows(
         for option, model, engine in itertools.product(OPTIONS, NAMES, ENGINES)
         if option != "both" or model == "hgt"
     }  # fmt: skip
+    cases["tables", "hgt", "labor"] = case(
+        "tables", "hgt", tmp_path / "parts", tmp_path / "labor", engine="zero_hop"
+    ) | {"cluster": cluster, "sampler": {"kind": "labor", "fanouts": [3, 2]}}
     found = dict(zip(cases, train_cases(list(cases.values()), 4, tmp_path), strict=True))
     for (option, model, engine), values in cases.items():
         check(values, 4)
+        if engine == "labor":
+            continue
         first, own = found[option, model, "model_centric"], found[option, model, engine]
         assert own["losses"] == pytest.approx(first["losses"], rel=1e-9)
         assert own["val"] == first["val"]
@@ -126,27 +131,77 @@ def test_relation_aggregation_first(
     servers: int,
     ranks_per_server: int,
     graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
     train_cases: TrainCases,
     tmp_path: Path,
 ) -> None:
-    whole, along = tmp_path / "whole", tmp_path / "along"
+    whole, along, nodes = tmp_path / "whole", tmp_path / "along", tmp_path / "nodes"
     partition_by_relation(graph, whole, servers, layers=2)
     partition_by_relation(graph, along, servers, layers=2, metapaths=PATHS)
-    cases = {
-        (option, model): case(
-            option, model, whole if option == "tables" else along,
-            tmp_path / f"{option} {model}", engine="raf",
-        ) | {"cluster": {"ranks_per_server": ranks_per_server}}
-        for option, model in itertools.product(OPTIONS, NAMES)
-    }  # fmt: skip
+    partition_graph(graph, nodes, servers, "random")
+    addresses = serve_partitions(nodes, servers)
+    cases = {}
+    for (option, model), engine in itertools.product(
+        itertools.product(OPTIONS, NAMES), ("raf", "zero_hop")
+    ):
+        by_relation = whole if option == "tables" else along
+        values = case(
+            option, model, by_relation if engine == "raf" else nodes,
+            tmp_path / f"{option} {model} {engine}", engine=engine,
+        )  # fmt: skip
+        cluster = {"ranks_per_server": ranks_per_server}
+        cases[option, model, engine] = values | {
+            "cluster": cluster | ({} if engine == "raf" else {"servers": addresses})
+        }
     world = servers * ranks_per_server
     found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
-    for values in cases.values():
-        check(values, world)
+    for (option, model, engine), values in cases.items():
+        if engine == "raf":
+            check(values, world)
+            own, other = found[option, model, "raf"], found[option, model, "zero_hop"]
+            assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
+            assert own["val"] == other["val"]
     # Tables of a sub-metatree stay with it; what replicas of it read of each other may travel.
     if servers == 2:
-        assert found["tables", "rgcn"]["bytes"]["feature"] == 0
-        assert found["metapaths", "rgcn"]["bytes"]["feature"] > 0
+        assert found["tables", "rgcn", "raf"]["bytes"]["feature"] == 0
+        assert found["metapaths", "rgcn", "raf"]["bytes"]["feature"] > 0
+
+
+def test_tables_resume_and_the_roots_own_type_has_one(
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    graph = make_graph(tmp_path / "graph", ("author", "nobody"))
+    by_relation, nodes = tmp_path / "relations", tmp_path / "nodes"
+    partition_by_relation(graph, by_relation, 2, layers=2)
+    partition_graph(graph, nodes, 2, "random")
+    addresses = serve_partitions(nodes, 2)
+
+    def part(engine: str, folder: str, epochs: int, **train: Any) -> dict[str, Any]:
+        parts = by_relation if engine == "raf" else nodes
+        more = {"engine": engine, "epochs": epochs, "checkpoint_every": 2}
+        values = case("tables", "rgat", parts, tmp_path / folder, **(more | train))
+        cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
+        return values | {"cluster": cluster}
+
+    cases = [
+        part("raf", "whole", 2),
+        part("raf", "halted", 1, record_gradients=[]),
+        part("raf", "halted", 2, record_gradients=[], resume=True),
+        part("cooperative", "other", 2),
+    ]
+    whole, _, resumed, other = train_cases(cases, 2, tmp_path)
+    assert resumed["losses"] == whole["losses"]
+    assert resumed["val"] == whole["val"]
+    assert whole["losses"] == pytest.approx(other["losses"], rel=1e-9)
+    for values in (cases[0], cases[3]):
+        check(values, 2)
+        config = make_config(values)
+        tables = make_tables(config, PartitionedGraph.open(config.data.partitioned))
+        papers = [each.name for each in tables if each.node_type == "paper"]
+        assert papers[0] == "paper"
+        assert len(papers) == len(set(papers)) > 2
 
 
 def gradients(
@@ -189,7 +244,6 @@ def test_places_with_equal_rows_are_the_plain_model(
     parts = partition_graph(graph, tmp_path / "parts", 2, "random")
     values = case("", model, parts.path, tmp_path / "run")
     layers = MODELS[model]["layers"]
-    values["model"] |= {"dropout": 0.0}
     values["sampler"] = {"fanouts": [3, 2, 2][:layers]}
     plain_loss, plain = gradients(make_config(values), parts, same_rows)
     if "metapaths" in option:
@@ -260,8 +314,17 @@ def test_what_does_not_go_with_metapaths_is_named(graph: GraphDirectory, tmp_pat
 
     check_division(config("metapaths"), along)
     check_division(config("", metapaths=PATHS[:3]), along)
-    with pytest.raises(RequestError, match=r"do without .*paper/has/field, which the model follow"):
+    with pytest.raises(
+        RequestError, match=r"no server aggregates .*field/to/paper.* for the roots"
+    ):
         check_division(config(""), along)
+    # Another server has the relation, but not where it is followed.
+    short = [["author/to/paper"], ["paper/to/paper", "field/to/paper"]]
+    apart = partition_by_relation(graph, tmp_path / "apart", 2, layers=2, metapaths=short)
+    wanted = [["author/to/paper"], ["paper/to/paper", "author/to/paper"]]
+    with pytest.raises(RequestError, match=r"server \d lacks author/to/paper, which the model"):
+        check_division(config("", metapaths=wanted), apart)
+    assert apart.description["meta"]["metapaths"] == short
     with pytest.raises(RequestError, match=r"server [01] holds .*, which no metapath begins with"):
         check_division(config("", metapaths=PATHS[:1]), along)
     with pytest.raises(RequestError, match=r"metapath 'author/to/paper,field.*': .* ends in"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.errors import RequestError
+from hopper.errors import StorageError
 from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, distinct, first_rows
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 
@@ -66,12 +66,12 @@ def test_mapped_tables_are_on_disk_and_leave_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_small_is_told_before_training(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=r"learnable\.folder: .*: a table of \d+ bytes: "):
+    with pytest.raises(StorageError, match=r"learnable\.folder: .*: a table of \d+ bytes: "):
         MappedStorage(tmp_path).zeros(1 << 44, 4, torch.float32)
     assert list(tmp_path.iterdir()) == []
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(RequestError, match=r"learnable\.folder: .*file/rows: Not a directory"):
+    with pytest.raises(StorageError, match=r"file/rows: a table of 64 bytes: Not a dir"):
         MappedStorage(file / "rows").zeros(4, 4, torch.float32)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from cache_server.shard import Shard
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
-from hopper.partition import PartitionedGraph, build, partition_graph, record_locality
+from hopper.partition import PartitionedGraph, build, partition_graph
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -135,10 +135,22 @@ def test_opening_names_what_is_wrong(library: GraphDirectory) -> None:
         divided.original_ids("paper")
 
 
-def test_locality_is_recorded_beside_the_rest(library: GraphDirectory) -> None:
-    divided = partition_graph(library, library.path.parent / "out", 2, "random")
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_locality_is_measured_before_a_partition_appears(
+    topology: Literal["replicated", "partitioned"], library: GraphDirectory
+) -> None:
     measured = {"fanouts": [2], "roots": 3, "micrograph": 0.5, "subgraph": 0.25}
-    record_locality(divided.path, measured)
-    again = PartitionedGraph.open(divided.path).description
-    assert again == {**divided.description, "locality": measured}
+    out, seen = library.path.parent / "out", []
+
+    def measure(made: PartitionedGraph) -> dict[str, Any]:
+        assert not out.exists()
+        # Mapped as a whole, whatever becomes of it.
+        seen.extend(made.topology(relation).indices.size for relation in made.schema.relations)
+        return measured
+
+    divided = partition_graph(library, out, 2, "random", topology=topology, measure=measure)
+    assert seen == [kind.count for kind in divided.schema.relations.values()]
+    assert divided.description["locality"] == measured
+    assert divided.description["topology"] == topology
+    assert "measure locality" in divided.description["seconds"]
     assert [p.name for p in divided.path.iterdir() if p.name.startswith(".")] == []

@@ -60,8 +60,8 @@ GLOBAL_BATCH: Final = 1024
 _DIFFERS: Final = (
     "Labels, types and relations are those of stand-ins; the division of nodes and edges among "
     "types is ours where none was published.",
-    "Learnable rows have one home here and are fetched by whoever reads them, so that every engine "
-    "trains the same model; in the paper each partition has a table of its own.",
+    "Learnable rows have one home here and are fetched by whoever reads them; in the paper each "
+    "partition has a table of its own, which is what --learnable.tables=per_server_table trains.",
     "There is no cache yet.",
     "DGL draws a rank's batch among the roots of its own partition: that is the side with local "
     "batches, where there is one (it is approximate). All others draw batches from all roots.",
@@ -93,8 +93,9 @@ def learnable_table(result: Result) -> Table:
         rows.append([cell["name"], role, number(whole), *parts, share])
     headings = ("cell", "side", "iteration, s", "reading, s", "sending gradients, s", "updating, s")
     note = (
-        "Of the first round: seconds of an iteration, mean over ranks; reading and sending include "
-        "waiting for the others."
+        "Iteration: the slowest rank's, of all rounds, as in the other tables. Reading, sending "
+        "and updating: mean over ranks, of the first round, waiting for the others included; the "
+        "share is that of the three in such an iteration."
     )
     return Table("Learnable rows", (*headings, "share"), rows, note)
 

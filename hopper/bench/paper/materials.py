@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hopper.bench.paper.cells import Cell, is_directory
 from hopper.errors import RequestError
@@ -15,7 +15,7 @@ from hopper.graph.synthesise import make
 from hopper.graph.typed_presets import TYPED_PRESETS
 from hopper.hetero.divide import divide_graph
 from hopper.micrograph.locality import measure_locality
-from hopper.partition import PartitionedGraph, record_locality
+from hopper.partition import PartitionedGraph
 from hopper.partition.assign import BY_RELATION
 
 GRAPHS_FOLDER: Final = "graphs"
@@ -86,9 +86,7 @@ class Materials:
             self.say(f"dividing {path.name}")
             if method == BY_RELATION:
                 return divide_graph(graph, path, cell.servers, method, layers=cell.layers)
-            made = divide_graph(graph, path, cell.servers, method, seed=SEED)
-            measured = measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED)
-            record_locality(path, measured.as_json())
+            divide_graph(graph, path, cell.servers, method, seed=SEED, measure=_measure)
         return PartitionedGraph.open(path)
 
     def parts_path(self, cell: Cell, method: str | None = None) -> Path:
@@ -128,3 +126,7 @@ class Materials:
             return Path(cell.graph)
         dim = f"-dim-{cell.feature_dim}" if cell.feature_dim else ""
         return self.work / GRAPHS_FOLDER / f"{cell.graph}-{cell.scale:g}{dim}"
+
+
+def _measure(made: PartitionedGraph) -> dict[str, Any]:
+    return measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED).as_json()
