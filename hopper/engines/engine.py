@@ -62,6 +62,8 @@ class Engine(ABC):
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
         """decisions of the epoch in another run, to be taken again instead of anew"""
+        self.records = False
+        """whether the gradient of the iteration under way will be recorded"""
         self.upcoming: GlobalBatch | None = None
         """the batch after the one that is trained, if the epoch has one; may be prepared"""
 
@@ -125,6 +127,21 @@ class Engine(ABC):
         with state.log.stage("gather", operation="learnable rows"):
             state.trainer.learned = state.learnable.fetch(wanted, where)
 
+    def sum_gradients(self, operation: str) -> None:
+        """Add gradients and loss up over ranks."""
+        state = self.state
+        state.cluster.all_reduce(state.packed.accumulated, "gradient", operation)
+
+    def squares(self, operation: str) -> float:
+        """The sum of squares of the whole gradient, to the same bits on every rank."""
+        learnable = self.state.learnable
+        own = float(self.state.packed.gradients.square().sum())
+        return own if learnable is None else own + learnable.squares(operation)
+
+    def complete(self, where: str, *, moments: bool = False) -> None:  # noqa: B027  # see below
+        """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
+        it before they are saved. Most engines keep all of it everywhere."""
+
     def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then make the same update everywhere."""
         state = self.state
@@ -132,9 +149,7 @@ class Engine(ABC):
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
         with state.log.stage("sync"):
-            state.cluster.all_reduce(
-                state.packed.accumulated, "gradient", f"summing gradients, {where}"
-            )
+            self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
             if state.learnable is not None:
                 assert state.trainer.learned is not None
@@ -142,10 +157,10 @@ class Engine(ABC):
                     state.learnable.push(state.trainer.learned, where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
-        clip, squares = state.config.train.clip_norm, 0.0
-        if clip and state.learnable is not None:
+        clip, squares = state.config.train.clip_norm, None
+        if clip:
             with state.log.stage("sync", operation="gradient norm"):
-                squares = state.learnable.squares(f"the norm of gradients, {where}")
+                squares = self.squares(f"the norm of gradients, {where}")
         with state.log.stage("compute", operation="update"):
             scale = state.optimizer.step(clip, squares)
             if state.learnable is not None:

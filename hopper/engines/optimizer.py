@@ -35,14 +35,15 @@ class Optimizer(ABC):
         self._weight_decay = weight_decay
 
     @torch.no_grad()
-    def step(self, clip_norm: float = 0.0, other_squares: float = 0.0) -> float:
+    def step(self, clip_norm: float = 0.0, squares: float | None = None) -> float:
         """Update the parameters in place.
 
         Parameters
         ----------
         clip_norm: bound of the gradient's norm over all parameters, above which the gradient is
             scaled down in place; 0 = none.
-        other_squares: sum of squares of what belongs to the gradient and is updated elsewhere.
+        squares: of the whole gradient, added up, where some of it is elsewhere; None = all of it is
+            the model's.
 
         Returns
         -------
@@ -50,7 +51,9 @@ class Optimizer(ABC):
         """
         scale = 1.0
         if clip_norm > 0:
-            norm = math.sqrt(float(self._packed.gradients.square().sum()) + other_squares)
+            if squares is None:
+                squares = float(self._packed.gradients.square().sum())
+            norm = math.sqrt(squares)
             # As torch's clip_grad_norm_ does it.
             scale = min(1.0, clip_norm / (norm + 1e-6))
             self._packed.gradients.mul_(scale)

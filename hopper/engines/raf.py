@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.typed_reads import unrolling_of
+from hopper.hetero.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.hetero.relation_first import (
     RelationFirst,
     draw_first,
@@ -35,8 +36,11 @@ class RelationAggregationFirst(Engine):
         super().__init__(state)
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
+        unrolling = unrolling_of(state.config, graph.schema)
+        servers = servers_of_parameters(model, graph.holdings, unrolling)
+        self._homes = ParameterHomes(state.packed, state.cluster, servers)
         shares = RootShares(
-            renamed(graph.holdings, unrolling_of(state.config, graph.schema)),
+            renamed(graph.holdings, unrolling),
             state.cluster.ranks_per_server,
             designated=state.config.raf.reduce == "designated",
         )
@@ -77,6 +81,28 @@ class RelationAggregationFirst(Engine):
                 (loss + tie).backward()
             state.packed.loss += loss.detach()
         return self.synchronise_and_update(batch)
+
+    def sum_gradients(self, operation: str) -> None:
+        """See :class:`Engine`; what one server alone computes with stays with it."""
+        self._homes.sum_gradients(operation)
+        if self.records:
+            packed = self.state.packed
+            self._homes.complete([packed.parameters, packed.gradients], f"recording, {operation}")
+
+    def squares(self, operation: str) -> float:
+        """See :class:`Engine`."""
+        learnable = self.state.learnable
+        own = self._homes.squares(operation)
+        return own if learnable is None else own + learnable.squares(operation)
+
+    def complete(self, where: str, *, moments: bool = False) -> None:
+        """See :class:`Engine`."""
+        parameters = self.state.packed.parameters
+        tensors = [parameters]
+        if moments:
+            state = self.state.optimizer.state().values()
+            tensors += [each for each in state if each.shape == parameters.shape]
+        self._homes.complete(tensors, f"completing the model, {where}")
 
     def _labels(self, batch: GlobalBatch, plan: RootPlan) -> Tensor:
         trainer = self.state.trainer

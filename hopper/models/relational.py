@@ -341,8 +341,7 @@ class HGNN(nn.Module):
         ------
         RequestError: the shape does not fit; names the type.
         """
-        linear = self.inputs[self._place[node_type]]
-        assert isinstance(linear, nn.Linear)
+        linear = self.input_of(node_type)
         rows = linear.weight.new_empty(0, self.widths[node_type]) if x is None else x
         expected = (count, self.widths[node_type])
         if rows.shape != expected:
@@ -352,6 +351,12 @@ class HGNN(nn.Module):
             )
         out: Tensor = linear(rows.to(linear.weight.dtype))
         return out
+
+    def input_of(self, node_type: str) -> nn.Linear:
+        """A type's input projection."""
+        linear = self.inputs[self._place[node_type]]
+        assert isinstance(linear, nn.Linear)
+        return linear
 
     def drop_all(self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """By type, the rows that a layer reads: dropout applied, in training."""

@@ -95,6 +95,7 @@ class Trainer:
                 record = self._train_epoch(console)
                 if self._selection.is_due(record.epoch):
                     with self._meter.evaluation(record):
+                        self.engine.complete(f"after epoch {record.epoch}")
                         record.val = self._selection.validate(record.epoch)
                 self._finish_epoch(record, console)
             if self._selection.out_of_patience:
@@ -113,6 +114,7 @@ class Trainer:
             batch = self.engine.upcoming or self._batch(progress.iteration)
             is_last = progress.iteration + 1 == self.schedule.iterations
             self.engine.upcoming = None if is_last else self._batch(progress.iteration + 1)
+            self.engine.records = progress.step in state.config.train.record_gradients
             with self._meter.iteration():
                 report = self.engine.train_step(batch)
             progress.losses.append(report.loss)
@@ -201,6 +203,7 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         state = self.state
         self._progress.decisions = self.engine.decision_state()
+        self.engine.complete(f"after iteration {self._progress.step}", moments=True)
         if state.learnable is not None:
             self._save_learnable(state.learnable)
         if self._is_first:
@@ -235,8 +238,7 @@ class Trainer:
 
     def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
         """Write parameters and gradient of an iteration that was asked for."""
-        wanted = self.state.config.train.record_gradients
-        if self._progress.step not in wanted:
+        if not self.engine.records:
             return
         learnable = self.state.learnable
         tables, sums = learnable.collect() if learnable is not None else ({}, {})

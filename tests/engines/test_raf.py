@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
+from hopper.engines.assemble import make_model
 from hopper.engines.reference import Reference
 from hopper.graph import GraphDirectory
+from hopper.hetero.parameter_homes import servers_of_parameters
 from hopper.hetero.write_partition import partition_by_relation
+from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import LEARNABLE, MODELS, WIDTHS, WITH_FEATURES, make_graph
@@ -132,14 +136,52 @@ def test_losses_and_scores_are_those_of_other_engines(
     cases = []
     for engine in ("raf", "zero_hop"):
         for name, model in chosen:
-            values = case(name, model, engine, tmp_path, 1, len(cases), epochs=3)
+            # With a bound that counts, and moments that every update depends on.
+            more = {"epochs": 3, "clip_norm": 0.3, "weight_decay": 0.01, "checkpoint_every": 100}
+            values = case(name, model, engine, tmp_path, 1, len(cases), **more)
             values["cluster"]["servers"] = addresses[name]
             cases.append(values)
     results = train_cases(cases, 2, tmp_path)
-    for raf, other in zip(results[: len(chosen)], results[len(chosen) :], strict=True):
+    for number, (raf, other) in enumerate(
+        zip(results[: len(chosen)], results[len(chosen) :], strict=True)
+    ):
         assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert raf["val"] == other["val"]
         assert len(raf["val"]) == 3
+        # What stayed with one server is in the files all the same.
+        runs = [tmp_path / f"run {number + own}" for own in (0, len(chosen))]
+        for file in ("best.safetensors", "checkpoint.safetensors"):
+            found, wanted = (load_file(run / file) for run in runs)
+            assert found.keys() == wanted.keys()
+            for key, value in wanted.items():
+                assert found[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (number, file, key)
+        assert raf["bytes"]["gradient"] < other["bytes"]["gradient"]
+
+
+def test_parameters_of_what_one_server_stores_are_its_own(
+    graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    parts = partition_by_relation(graphs[FEATURED], tmp_path / "parts", 4, layers=2)
+    values = case(FEATURED, "rgcn", "raf", tmp_path, 1, 0)
+    config = make_config(values | {"data": {"partitioned": str(parts.path)}})
+    model = make_model(config, parts.schema)
+    assert isinstance(model, HGNN)
+    servers = servers_of_parameters(model, parts.holdings, None)
+    everyone = {0, 1, 2, 3}
+    first, last = model.relation_layer(0), model.relation_layer(1)
+    for place, relation in enumerate(last.relations):
+        holders = {s for s, held in enumerate(parts.holdings) if relation in held.roots}
+        assert servers[f"layers.1.aggregations.{place}.weight.weight"] == holders
+        assert holders
+    assert any(len(found) == 1 for found in servers.values())
+    for name in ("paper", "field"):
+        own = servers[f"inputs.{model.types.index(name)}.weight"]
+        holders = {s for s, held in enumerate(parts.holdings) if name in held.node_types}
+        assert own == (everyone if name == "paper" else holders)
+    assert all(
+        servers[f"layers.{index}.updates.{layer.types.index('paper')}.linear.bias"] == everyone
+        for index, layer in enumerate((first, last))
+    )
 
 
 def test_a_resumed_run_goes_on_bit_for_bit(

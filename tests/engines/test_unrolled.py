@@ -47,7 +47,13 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tables": ({}, {"tables": "per_server_table"}),
     "both": ({"metapaths": PATHS}, {"tables": "per_server_table"}),
 }
-NAMES = ("rgcn", "hgt", "own, relations apart")
+CASES = (
+    ("metapaths", "rgcn"),
+    ("metapaths", "own, relations apart"),
+    ("tables", "rgcn"),
+    ("tables", "hgt"),
+    ("both", "hgt"),
+)
 ENGINES: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
@@ -109,8 +115,7 @@ def test_engines_that_move_rows(
             option, model, tmp_path / "parts", tmp_path / f"{option} {model} {engine}",
             **ENGINES[engine]["train"],
         ) | {"cluster": cluster}
-        for option, model, engine in itertools.product(OPTIONS, NAMES, ENGINES)
-        if option != "both" or model == "hgt"
+        for (option, model), engine in itertools.product(CASES, ENGINES)
     }  # fmt: skip
     cases["tables", "hgt", "labor"] = case(
         "tables", "hgt", tmp_path / "parts", tmp_path / "labor", engine="zero_hop"
@@ -141,9 +146,8 @@ def test_relation_aggregation_first(
     partition_graph(graph, nodes, servers, "random")
     addresses = serve_partitions(nodes, servers)
     cases = {}
-    for (option, model), engine in itertools.product(
-        itertools.product(OPTIONS, NAMES), ("raf", "zero_hop")
-    ):
+    engines = ("raf", "zero_hop") if servers == 2 else ("raf",)
+    for (option, model), engine in itertools.product(CASES, engines):
         by_relation = whole if option == "tables" else along
         values = case(
             option, model, by_relation if engine == "raf" else nodes,
@@ -158,6 +162,7 @@ def test_relation_aggregation_first(
     for (option, model, engine), values in cases.items():
         if engine == "raf":
             check(values, world)
+        if (option, model, "zero_hop") in found:
             own, other = found[option, model, "raf"], found[option, model, "zero_hop"]
             assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
             assert own["val"] == other["val"]

@@ -127,7 +127,7 @@ def bound_table(result: Result) -> Table:
         "Of an iteration, all ranks together. Bound: for every root and remote group one partial "
         "and its gradient in every layer that makes rows of the roots, and, where aggregations "
         "read these, a finished row and its gradient in all of these layers but the last. The "
-        "gradients are of all parameters and of learnable rows."
+        "gradients are of parameters that several servers compute with, and of learnable rows."
     )
     return Table("Partial aggregations beside their bound", headings, rows, note)
 

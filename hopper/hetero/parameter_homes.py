@@ -1,0 +1,135 @@
+"""Parameters that one server alone computes with, where relations are divided over servers.
+
+A relation's weights are read where the relation is stored, and nowhere else (Heta, section 4):
+their gradients need not travel, and other servers' copies may be left behind until somebody wants
+the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hopper.cluster import Cluster
+from hopper.hetero.unroll import Unrolling
+from hopper.migrate.packed_model import PackedModel
+from hopper.models.relational import HGNN
+from hopper.partition.partitioned_graph import Holding
+
+
+def servers_of_parameters(
+    model: HGNN, holdings: Sequence[Holding], unrolling: Unrolling | None
+) -> dict[str, set[int]]:
+    """By name of a parameter, the servers that compute with it; all of them where that is not known
+    to be fewer.
+
+    Parameters
+    ----------
+    holdings: by server, as stored.
+    """
+    everyone = set(range(len(holdings)))
+    found: dict[int, set[int]] = {}
+
+    def note(module: nn.Module, server: int) -> None:
+        for parameter in module.parameters():
+            found.setdefault(id(parameter), set()).add(server)
+
+    for server, held in enumerate(holdings):
+        relations, roots, types = set(held.relations), set(held.roots), set(held.node_types)
+        if unrolling is not None:
+            followed = [root for root in held.roots if root in unrolling.below]
+            relations = {each for root in followed for each in unrolling.below[root]}
+            roots = {unrolling.roots[each] for each in followed}
+            types = {each.src for each in relations}
+        # Every server finishes roots.
+        types.add(model.target)
+        for each in types.intersection(model.types):
+            note(model.input_of(each), server)
+        for index in range(len(model.layers)):
+            layer = model.relation_layer(index)
+            # The last layer makes rows of the roots alone.
+            is_last = index + 1 == len(model.layers)
+            read = roots if is_last else relations
+            for relation in read.intersection(layer.relations):
+                note(layer.aggregation(relation), server)
+            for each in ({model.target} if is_last else types).intersection(layer.types):
+                note(layer.update(each), server)
+    # What belongs to a layer, or to the model, as a whole was not noted.
+    return {name: found.get(id(p), everyone) for name, p in model.named_parameters()}
+
+
+class ParameterHomes:
+    """The parameters of a packed model that one server alone computes with.
+
+    Where servers have several ranks there are none: these would have to add up among themselves.
+
+    Parameters
+    ----------
+    servers: by name of a parameter, as of :func:`servers_of_parameters`.
+    """
+
+    def __init__(self, packed: PackedModel, cluster: Cluster, servers: dict[str, set[int]]) -> None:
+        self._packed = packed
+        self._cluster = cluster
+        apart, mine, together = [], [], []
+        at = 0
+        for name, parameter in packed.module.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            places = np.arange(at, at + parameter.numel())
+            at += parameter.numel()
+            if len(servers[name]) == 1 and cluster.ranks_per_server == 1 and cluster.world > 1:
+                apart.append(places)
+                mine.append(np.full(places.size, cluster.server in servers[name]))
+            else:
+                together.append(places)
+        # The loss stands behind the gradients.
+        together.append(np.array([at]))
+        device = cluster.device
+        self._together = torch.from_numpy(np.concatenate(together)).to(device)
+        none = np.empty(0, np.int64)
+        self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
+        self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
+
+    @property
+    def numbers_apart(self) -> int:
+        """How many numbers of the model one server alone computes with."""
+        return self._apart.numel()
+
+    def sum_gradients(self, operation: str) -> None:
+        """Add gradients and loss up over ranks, but those that have nobody to be added to."""
+        accumulated = self._packed.accumulated
+        if not self.numbers_apart:
+            self._cluster.all_reduce(accumulated, "gradient", operation)
+            return
+        shared = accumulated.index_select(0, self._together)
+        self._cluster.all_reduce(shared, "gradient", operation)
+        accumulated.index_copy_(0, self._together, shared)
+
+    def squares(self, operation: str) -> float:
+        """The sum of squares of the whole gradient, to the same bits on every rank."""
+        gradients = self._packed.gradients
+        if not self.numbers_apart:
+            return float(gradients.square().sum())
+        shared = gradients.index_select(0, self._together[:-1])
+        apart = gradients.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
+        total = apart.double().square().sum().reshape(1)
+        self._cluster.all_reduce(total, "control", operation)
+        return float(shared.square().sum()) + float(total)
+
+    def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
+        """Give every rank what only one has; every rank has to call it.
+
+        Parameters
+        ----------
+        tensors: of a number per parameter each, such as parameters, gradients or moments.
+        """
+        if not self.numbers_apart:
+            return
+        for tensor in tensors:
+            own = tensor.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
+            self._cluster.all_reduce(own, "model", operation)
+            tensor.index_copy_(0, self._apart, own)
