@@ -229,7 +229,8 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
         "commit": commit(),
         "machine": machine() | {"emulation": emulation},
         "versions": versions(),
-        "config": base.model_dump(),
+        # Where the graph lay is nobody's business.
+        "config": base.model_dump() | {"data": {"partitioned": options.graph.name}},
         "dataset": {"name": graph.schema.name, "servers": graph.book.servers},
         "trials": options.trials,
         "runs": runs,
