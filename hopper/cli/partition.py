@@ -21,7 +21,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
-from hopper.errors import RequestError
+from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
 from hopper.hetero.divide import divide_graph
@@ -186,7 +186,12 @@ def _measure_locality(
         console.print(f"locality not measured: node type {target!r} has no nodes")
         return None
     roots, seed = arguments.locality_roots, arguments.seed
-    return measure_locality(graph, fanouts, roots, seed=seed).as_json()
+    try:
+        return measure_locality(graph, fanouts, roots, seed=seed).as_json()
+    except (HopperError, MemoryError) as error:
+        # The division is worth more than its measurement.
+        console.print(f"locality not measured: {error or 'out of memory'}")
+        return None
 
 
 def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:

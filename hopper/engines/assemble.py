@@ -149,8 +149,10 @@ def _check_followed(config: Config, graph: PartitionedGraph) -> None:
     """Refuse a model that follows what the servers of a graph divided by relation do not hold where
     they need it."""
     tree, where = metatree_of(config, graph.schema), config.data.partitioned
-    paths = graph.description["meta"].get("metapaths") or []
-    told = "; ".join(",".join(path) for path in paths) or "every relation"
+    paths = graph.description["meta"].get("metapaths")
+    told = "paths that partition.json does not tell"
+    if paths is not None:
+        told = "; ".join(",".join(path) for path in paths) or "every relation"
     nobodys = [
         each for each in tree.roots if all(each not in held.roots for held in graph.holdings)
     ]

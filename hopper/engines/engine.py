@@ -133,17 +133,25 @@ class Engine(ABC):
         state.cluster.all_reduce(state.packed.accumulated, "gradient", operation)
 
     def squares(self, operation: str) -> float:
-        """The sum of squares of the whole gradient, to the same bits on every rank."""
-        learnable = self.state.learnable
-        own = float(self.state.packed.gradients.square().sum())
-        return own if learnable is None else own + learnable.squares(operation)
+        """The sum of squares of the whole gradient, to the same bits on every rank: with another
+        number of threads a rank adds up in another order, so one rank's sum is everyone's."""
+        state = self.state
+        total = state.packed.gradients.square().sum().double().reshape(1)
+        if state.cluster.rank:
+            total.zero_()
+        state.cluster.all_reduce(total, "control", operation)
+        learnable = state.learnable
+        return float(total) + (0.0 if learnable is None else learnable.squares(operation))
+
+    def complete_recorded(self, where: str) -> None:  # noqa: B027  # as below
+        """Make parameters and gradients whole on every rank, where they will be recorded."""
 
     def complete(self, where: str, *, moments: bool = False) -> None:  # noqa: B027  # see below
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
         it before they are saved. Most engines keep all of it everywhere."""
 
     def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
-        """Sum gradients and loss over ranks, then make the same update everywhere."""
+        """Sum gradients and loss over ranks, then update what every rank holds."""
         state = self.state
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
         with state.log.stage("wait", operation="sync"):
@@ -155,6 +163,8 @@ class Engine(ABC):
                 assert state.trainer.learned is not None
                 with state.log.stage("sync", operation="learnable rows"):
                     state.learnable.push(state.trainer.learned, where)
+        if self.records:
+            self.complete_recorded(where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
         clip, squares = state.config.train.clip_norm, None

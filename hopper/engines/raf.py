@@ -85,9 +85,11 @@ class RelationAggregationFirst(Engine):
     def sum_gradients(self, operation: str) -> None:
         """See :class:`Engine`; what one server alone computes with stays with it."""
         self._homes.sum_gradients(operation)
-        if self.records:
-            packed = self.state.packed
-            self._homes.complete([packed.parameters, packed.gradients], f"recording, {operation}")
+
+    def complete_recorded(self, where: str) -> None:
+        """See :class:`Engine`."""
+        packed = self.state.packed
+        self._homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
 
     def squares(self, operation: str) -> float:
         """See :class:`Engine`."""

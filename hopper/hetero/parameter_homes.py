@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.cluster import Cluster
+from hopper.errors import ExactnessError
 from hopper.hetero.unroll import Unrolling
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
@@ -57,7 +58,9 @@ def servers_of_parameters(
                 note(layer.aggregation(relation), server)
             for each in ({model.target} if is_last else types).intersection(layer.types):
                 note(layer.update(each), server)
-    # What belongs to a layer, or to the model, as a whole was not noted.
+    # What belongs to a layer, or to the model, as a whole was not noted, or is shared.
+    wholes = [model.head, *(model.relation_layer(i).combination for i in range(len(model.layers)))]
+    found |= {id(p): everyone for whole in wholes for p in whole.parameters()}
     return {name: found.get(id(p), everyone) for name, p in model.named_parameters()}
 
 
@@ -76,10 +79,13 @@ class ParameterHomes:
         self._cluster = cluster
         apart, mine, together = [], [], []
         at = 0
+        self._names: list[tuple[int, str]] = []
+        """of the parameters, by where they begin"""
         for name, parameter in packed.module.named_parameters():
             if not parameter.requires_grad:
                 continue
             places = np.arange(at, at + parameter.numel())
+            self._names.append((at, name))
             at += parameter.numel()
             if len(servers[name]) == 1 and cluster.ranks_per_server == 1 and cluster.world > 1:
                 apart.append(places)
@@ -100,11 +106,26 @@ class ParameterHomes:
         return self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
-        """Add gradients and loss up over ranks, but those that have nobody to be added to."""
+        """Add gradients and loss up over ranks, but those that have nobody to be added to.
+
+        Raises
+        ------
+        ExactnessError: this server computed with a parameter that is taken for another's alone.
+        """
         accumulated = self._packed.accumulated
         if not self.numbers_apart:
             self._cluster.all_reduce(accumulated, "gradient", operation)
             return
+        astray = self._apart[~self._mine]
+        wrong = astray[accumulated.index_select(0, astray) != 0]
+        if wrong.numel():
+            place = int(wrong[0])
+            name = [own for first, own in self._names if first <= place][-1]
+            raise ExactnessError(
+                f"model: parameter {name} belongs to relations of other servers alone, and server "
+                f"{self._cluster.server} computed with it; what several aggregations share has to "
+                "be registered in each of them"
+            )
         shared = accumulated.index_select(0, self._together)
         self._cluster.all_reduce(shared, "gradient", operation)
         accumulated.index_copy_(0, self._together, shared)
@@ -112,13 +133,13 @@ class ParameterHomes:
     def squares(self, operation: str) -> float:
         """The sum of squares of the whole gradient, to the same bits on every rank."""
         gradients = self._packed.gradients
-        if not self.numbers_apart:
-            return float(gradients.square().sum())
-        shared = gradients.index_select(0, self._together[:-1])
         apart = gradients.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
         total = apart.double().square().sum().reshape(1)
+        if self._cluster.rank == 0:
+            shared = gradients.index_select(0, self._together[:-1])
+            total += shared.square().sum()
         self._cluster.all_reduce(total, "control", operation)
-        return float(shared.square().sum()) + float(total)
+        return float(total)
 
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
         """Give every rank what only one has; every rank has to call it.
@@ -131,5 +152,5 @@ class ParameterHomes:
             return
         for tensor in tensors:
             own = tensor.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
-            self._cluster.all_reduce(own, "model", operation)
+            self._cluster.all_reduce(own, "control", operation)
             tensor.index_copy_(0, self._apart, own)

@@ -68,7 +68,7 @@ class Trainer:
         self._identity = identity
         self._is_first = state.cluster.rank == 0
         self._selection = ModelSelection(
-            evaluator, state.cluster, state.packed, state.config.train, run_dir
+            evaluator, state.cluster, state.packed, state.config.train, run_dir, engine.complete
         )
         self._epochs: list[dict[str, Any]] = []
         self._learnable_step = 0
@@ -95,7 +95,6 @@ class Trainer:
                 record = self._train_epoch(console)
                 if self._selection.is_due(record.epoch):
                     with self._meter.evaluation(record):
-                        self.engine.complete(f"after epoch {record.epoch}")
                         record.val = self._selection.validate(record.epoch)
                 self._finish_epoch(record, console)
             if self._selection.out_of_patience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
@@ -18,7 +19,8 @@ class ModelSelection:
 
     Parameters
     ----------
-    packed: the model, its parameters the same on every rank when a method is called.
+    packed: the model; every rank has the parameters that it computes with when a method is called.
+    complete: gives every rank all of them, before they are saved; told the moment.
     progress: where scores are noted; may be replaced by that of a checkpoint.
     """
 
@@ -29,10 +31,12 @@ class ModelSelection:
         packed: PackedModel,
         config: Train,
         folder: Path,
+        complete: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._evaluator = evaluator
         self._cluster = cluster
         self._packed = packed
+        self._complete = complete
         self._config = config
         self._file = folder / BEST_MODEL_FILE
         self.progress = Progress()
@@ -53,6 +57,7 @@ class ModelSelection:
         progress = self.progress
         score = self._evaluator.score(self._packed.module, "val")
         if self._is_better(score):
+            self._complete(f"after epoch {epoch}")
             progress.best_score, progress.best_epoch = score, epoch
             progress.epochs_without_gain = 0
             if self._cluster.rank == 0:

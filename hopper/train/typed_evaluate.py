@@ -8,7 +8,6 @@ bounds it. No feature row crosses a link. No sampling, no dropout.
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -53,8 +52,8 @@ class TypedEvaluator(Evaluator):
         super().__init__(graph, cluster, rows, objective, dtype)
         self._sampler = sampler
         self._stored_as = sampler.stored_as
-        # Trials of a sweep may have different models.
-        self._planners: WeakKeyDictionary[HGNN, TypedPlanner] = WeakKeyDictionary()
+        self._planner: tuple[HGNN, TypedPlanner] | None = None
+        """of the model that was scored last: trials of a sweep may have different ones"""
         self._size: int | None = None
         """roots of a pass, once one was found to be small enough"""
 
@@ -82,11 +81,14 @@ class TypedEvaluator(Evaluator):
         return np.concatenate(ids), torch.cat(outputs)
 
     def _planner_of(self, model: HGNN) -> TypedPlanner:
-        if model not in self._planners:
-            self._planners[model] = make_typed_planner(
+        if self._planner is None or self._planner[0] is not model:
+            # The old one's tables go first.
+            self._planner = None
+            made = make_typed_planner(
                 model, self._sampler, self._graph.book, self._cluster, self._dtype
             )
-        return self._planners[model]
+            self._planner = model, made
+        return self._planner[1]
 
     def _mine(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some nodes of the target type that this rank computes."""

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
+from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines.assemble import make_model
 from hopper.engines.reference import Reference
+from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
-from hopper.hetero.parameter_homes import servers_of_parameters
+from hopper.hetero.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.hetero.write_partition import partition_by_relation
+from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -156,6 +160,18 @@ def test_losses_and_scores_are_those_of_other_engines(
             for key, value in wanted.items():
                 assert found[key] == pytest.approx(value, rel=1e-7, abs=1e-9), (number, file, key)
         assert raf["bytes"]["gradient"] < other["bytes"]["gradient"]
+
+
+def test_a_parameter_that_another_server_uses_too_is_named() -> None:
+    """What is not seen to be shared would lose a part of its gradient."""
+    model = torch.nn.Linear(3, 2)
+    packed = PackedModel(model)
+    cluster = Cluster(0, 2, 1, torch.device("cpu"), 1.0)
+    homes = ParameterHomes(packed, cluster, {"weight": {1}, "bias": {0, 1}})
+    assert homes.numbers_apart == 6
+    packed.gradients[4] = 0.5
+    with pytest.raises(ExactnessError, match=r"parameter weight belongs .* and server 0 computed"):
+        homes.sum_gradients("summing")
 
 
 def test_parameters_of_what_one_server_stores_are_its_own(

@@ -145,6 +145,7 @@ def test_locality_is_measured_before_a_partition_appears(
     def measure(made: PartitionedGraph) -> dict[str, Any]:
         assert not out.exists()
         # Mapped as a whole, whatever becomes of it.
+        assert not made.topology_partitioned
         seen.extend(made.topology(relation).indices.size for relation in made.schema.relations)
         return measured
 

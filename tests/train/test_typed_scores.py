@@ -15,6 +15,7 @@ from hopper.features import PartitionedRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.models import Objective
+from hopper.partials import TypedPlan, TypedPlanner
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train import typed_evaluate
 from hopper.train.typed_evaluate import TypedEvaluator
@@ -60,13 +61,19 @@ def test_several_passes_score_like_one(
     model = make_model(config, graph.schema).eval()
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     passes: list[int] = []
-    made = typed_evaluate.TypedForward.logits
+    plans: list[int] = []
+    made, planned = typed_evaluate.TypedForward.logits, TypedPlanner.plan
 
     def counted(self: typed_evaluate.TypedForward, plan: object, *rest: object) -> torch.Tensor:
         passes.append(plan.roots)  # type: ignore[attr-defined]
         return made(self, plan, *rest)  # type: ignore[arg-type]
 
+    def noted(self: TypedPlanner, roots: np.ndarray, epoch: int, iteration: int) -> TypedPlan:
+        plans.append(roots.size)
+        return planned(self, roots, epoch, iteration)
+
     monkeypatch.setattr(typed_evaluate.TypedForward, "logits", counted)
+    monkeypatch.setattr(TypedPlanner, "plan", noted)
 
     def scores() -> tuple[np.ndarray, torch.Tensor]:
         passes.clear()
@@ -80,10 +87,11 @@ def test_several_passes_score_like_one(
         )
         with torch.no_grad():
             found = evaluator.logits(model, "val")
-            first = list(passes)
+            first = len(passes)
+            plans.clear()
             evaluator.logits(model, "val")
-        # What was found to fit is where the next split begins.
-        assert max(passes[len(first) :]) == max(first)
+        # What was found to fit is where the next split begins: nothing is planned in vain.
+        assert plans == passes[first:]
         return found
 
     ids, whole = scores()

@@ -87,6 +87,8 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
     per_epoch = figures(results["runs"], label)
     rows = {kind: value / turns for kind, value in per_epoch.rows.items()}
     held = record["held"][role]
+    # Under raf some gradients have nobody to be added to.
+    is_raf = label.startswith("raf")
     all_turns = ranks * sum(epoch["iterations"] for epoch in own[0]["epochs"])
     size = row_bytes(results["dataset"])
     return {
@@ -103,7 +105,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
         # Cells of older commits do not tell.
         "learnable": held.get("learnable"),
-        "bounds": _bounds(own, ranks, size, record["parameter_bytes"]),
+        "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
         "work": record.get("work", {}).get(role, []),
@@ -129,14 +131,16 @@ def row_bytes(dataset: Mapping[str, Any]) -> int | None:
 
 
 def _bounds(
-    runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int
+    runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int | None
 ) -> dict[str, Any]:
     """Bytes sent and their lower bounds, summed over ranks and all epochs of all timed runs."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
     counted = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
     feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)
     iterations = sum(epoch["iterations"] for epoch in epochs)
-    gradient = 2 * (ranks - 1) * parameter_bytes * iterations
+    gradient = None
+    if parameter_bytes is not None:
+        gradient = 2 * (ranks - 1) * parameter_bytes * iterations
     nic = None
     if all(run["nic_bytes"] is not None for run in runs):
         nic = sum(sum(run["nic_bytes"]) for run in runs)
@@ -147,7 +151,7 @@ def _bounds(
         "feature_over_bound": _share(counted["feature"], feature),
         "gradient_bytes": counted["gradient"],
         "gradient_bound": gradient,
-        "gradient_over_bound": _share(counted["gradient"], gradient),
+        "gradient_over_bound": None if gradient is None else _share(counted["gradient"], gradient),
         "nic_bytes": nic,
         "nic_over_counted": None if nic is None else _share(nic, counted["feature"] + others),
         # What the interfaces sent, less what is counted under the other causes.
