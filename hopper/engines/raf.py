@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.typed_reads import unrolling_of
-from hopper.hetero.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.hetero.relation_first import (
     RelationFirst,
     draw_first,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hopper.graph.directory import GraphDirectory
@@ -15,6 +16,7 @@ from hopper.partition import partition_graph
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 GLOBAL_BATCH = 16
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
+KINDS = ("float64", "float32", "float32 again")
 
 
 def run_config(
@@ -48,7 +50,8 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         partitioned = tmp_path / f"parts-{world}"
         partition_graph(community_graph, partitioned, world, "metis")
         addresses = serve_partitions(partitioned, world) if world > 1 else []
-        cases = list(itertools.product(ENGINES, ("float64", "float32", "float32 again")))
+        kinds = KINDS if world == 4 else KINDS[:2]
+        cases = list(itertools.product(ENGINES, kinds))
         configs = []
         for engine, kind in cases:
             run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
@@ -59,12 +62,13 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         results |= {(world, *case): run for case, run in zip(cases, trained, strict=True)}
 
     for world, engine in itertools.product((1, 2, 4), ENGINES):
-        double, single, again = (
-            results[world, engine, kind] for kind in ("float64", "float32", "float32 again")
-        )
-        assert single["losses"] == again["losses"], "the same run twice differs"
-        assert single["val"] == again["val"]
-        assert double["losses"][-1] < double["losses"][0]
+        double, single = (results[world, engine, kind] for kind in KINDS[:2])
+        if world == 4:
+            again = results[world, engine, KINDS[2]]
+            assert single["losses"] == again["losses"], "the same run twice differs"
+            assert single["val"] == again["val"]
+        by_epoch = np.array(double["losses"]).reshape(4, -1).mean(1)
+        assert by_epoch[-1] < by_epoch[0]
         alone = results[1, engine, "float64"]
         assert double["losses"] == pytest.approx(alone["losses"], rel=1e-9)
         assert double["val"] == alone["val"]

@@ -163,7 +163,9 @@ def test_every_engine_computes_the_gradient_of_one_process(
 ) -> None:
     world = servers * ranks_per_server
     cases = {}
-    for method in ("metis", "random"):
+    # One server is one division; several ranks a server see it as METIS made it.
+    methods = ("metis", "random") if servers == world > 1 else ("metis",)
+    for method in methods:
         partitioned = partitions[servers, method]
         addresses = serve_partitions(partitioned, servers) if servers > 1 else []
         for case in cases_of(method, world):

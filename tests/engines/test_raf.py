@@ -14,10 +14,10 @@ from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines.assemble import make_model
+from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.reference import Reference
 from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
-from hopper.hetero.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
