@@ -132,16 +132,15 @@ class Engine(ABC):
         state = self.state
         state.cluster.all_reduce(state.packed.accumulated, "gradient", operation)
 
-    def squares(self, operation: str) -> float:
-        """The sum of squares of the whole gradient, to the same bits on every rank: with another
-        number of threads a rank adds up in another order, so one rank's sum is everyone's."""
+    def parameter_squares(self, operation: str) -> float:
+        """The sum of squares of all parameters' gradients, to the same bits on every rank: with
+        another number of threads a rank adds up in another order, so one's sum is everyone's."""
         state = self.state
         total = state.packed.gradients.square().sum().double().reshape(1)
         if state.cluster.rank:
             total.zero_()
         state.cluster.all_reduce(total, "control", operation)
-        learnable = state.learnable
-        return float(total) + (0.0 if learnable is None else learnable.squares(operation))
+        return float(total)
 
     def complete_recorded(self, where: str) -> None:  # noqa: B027  # as below
         """Make parameters and gradients whole on every rank, where they will be recorded."""
@@ -167,10 +166,13 @@ class Engine(ABC):
             self.complete_recorded(where)
         if self.on_gradient is not None:
             self.on_gradient(batch, state.packed)
-        clip, squares = state.config.train.clip_norm, None
+        clip = state.config.train.clip_norm
+        squares: float | None = None
         if clip:
             with state.log.stage("sync", operation="gradient norm"):
-                squares = self.squares(f"the norm of gradients, {where}")
+                squares = self.parameter_squares(f"the norm of gradients, {where}")
+                if state.learnable is not None:
+                    squares += state.learnable.squares(f"the norm of learnable rows, {where}")
         with state.log.stage("compute", operation="update"):
             scale = state.optimizer.step(clip, squares)
             if state.learnable is not None:

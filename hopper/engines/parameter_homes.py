@@ -15,21 +15,18 @@ from torch import Tensor, nn
 
 from hopper.cluster import Cluster
 from hopper.errors import ExactnessError
-from hopper.hetero.unroll import Unrolling
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition.partitioned_graph import Holding
 
 
-def servers_of_parameters(
-    model: HGNN, holdings: Sequence[Holding], unrolling: Unrolling | None
-) -> dict[str, set[int]]:
+def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str, set[int]]:
     """By name of a parameter, the servers that compute with it; all of them where that is not known
     to be fewer.
 
     Parameters
     ----------
-    holdings: by server, as stored.
+    holdings: by server, under the names that the model knows.
     """
     everyone = set(range(len(holdings)))
     found: dict[int, set[int]] = {}
@@ -39,21 +36,15 @@ def servers_of_parameters(
             found.setdefault(id(parameter), set()).add(server)
 
     for server, held in enumerate(holdings):
-        relations, roots, types = set(held.relations), set(held.roots), set(held.node_types)
-        if unrolling is not None:
-            followed = [root for root in held.roots if root in unrolling.below]
-            relations = {each for root in followed for each in unrolling.below[root]}
-            roots = {unrolling.roots[each] for each in followed}
-            types = {each.src for each in relations}
         # Every server finishes roots.
-        types.add(model.target)
+        types = {*held.node_types, model.target}
         for each in types.intersection(model.types):
             note(model.input_of(each), server)
         for index in range(len(model.layers)):
             layer = model.relation_layer(index)
             # The last layer makes rows of the roots alone.
             is_last = index + 1 == len(model.layers)
-            read = roots if is_last else relations
+            read = set(held.roots) if is_last else held.relations
             for relation in read.intersection(layer.relations):
                 note(layer.aggregation(relation), server)
             for each in ({model.target} if is_last else types).intersection(layer.types):
@@ -99,6 +90,7 @@ class ParameterHomes:
         none = np.empty(0, np.int64)
         self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
         self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
+        self._others = self._apart[~self._mine]
 
     @property
     def numbers_apart(self) -> int:
@@ -116,8 +108,7 @@ class ParameterHomes:
         if not self.numbers_apart:
             self._cluster.all_reduce(accumulated, "gradient", operation)
             return
-        astray = self._apart[~self._mine]
-        wrong = astray[accumulated.index_select(0, astray) != 0]
+        wrong = self._others[accumulated.index_select(0, self._others) != 0]
         if wrong.numel():
             place = int(wrong[0])
             name = [own for first, own in self._names if first <= place][-1]
@@ -131,7 +122,7 @@ class ParameterHomes:
         accumulated.index_copy_(0, self._together, shared)
 
     def squares(self, operation: str) -> float:
-        """The sum of squares of the whole gradient, to the same bits on every rank."""
+        """The sum of squares of all parameters' gradients, to the same bits on every rank."""
         gradients = self._packed.gradients
         apart = gradients.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
         total = apart.double().square().sum().reshape(1)

@@ -36,11 +36,11 @@ class RelationAggregationFirst(Engine):
         super().__init__(state)
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
-        unrolling = unrolling_of(state.config, graph.schema)
-        servers = servers_of_parameters(model, graph.holdings, unrolling)
+        holdings = renamed(graph.holdings, unrolling_of(state.config, graph.schema))
+        servers = servers_of_parameters(model, holdings)
         self._homes = ParameterHomes(state.packed, state.cluster, servers)
         shares = RootShares(
-            renamed(graph.holdings, unrolling),
+            holdings,
             state.cluster.ranks_per_server,
             designated=state.config.raf.reduce == "designated",
         )
@@ -91,11 +91,9 @@ class RelationAggregationFirst(Engine):
         packed = self.state.packed
         self._homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
 
-    def squares(self, operation: str) -> float:
+    def parameter_squares(self, operation: str) -> float:
         """See :class:`Engine`."""
-        learnable = self.state.learnable
-        own = self._homes.squares(operation)
-        return own if learnable is None else own + learnable.squares(operation)
+        return self._homes.squares(operation)
 
     def complete(self, where: str, *, moments: bool = False) -> None:
         """See :class:`Engine`."""

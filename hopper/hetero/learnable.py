@@ -208,8 +208,7 @@ class LearnableRows:
                 f"learnable.optimizer: expected {', '.join(OPTIMIZERS)}; given {optimizer!r}"
             )
         self._cluster = cluster
-        self.types = tuple(sorted(each.name for each in tables))
-        """names of the tables"""
+        self._names = sorted(each.name for each in tables)
         self._read_as = {name: each.name for each in tables for name in each.read_as}
         self._dim = dim
         self._bounds: dict[str, Ids] = {}
@@ -258,9 +257,9 @@ class LearnableRows:
             name: np.split(ids, np.searchsorted(ids, self._bounds[name][1:-1]))
             for name, ids in distinct_by_table(wanted, self._read_as).items()
         }
-        sizes = torch.tensor([[part.size for part in parts[name]] for name in self.types])
+        sizes = torch.tensor([[part.size for part in parts[name]] for name in self._names])
         asked_of = cluster.all_gather(sizes, "control", f"asking for learnable rows, {where}")
-        for index, name in enumerate(self.types):
+        for index, name in enumerate(self._names):
             counts = asked_of[:, index, cluster.rank].tolist()
             first = int(self._bounds[name][cluster.rank])
             asked = cluster.exchange(
@@ -285,7 +284,7 @@ class LearnableRows:
     def push(self, fetched: FetchedRows, where: str) -> None:
         """Send gradients to the rows' owners, who add them in order of rank; every rank has to
         call it, after :meth:`fetch`."""
-        for name in self.types:
+        for name in self._names:
             cuts = np.searchsorted(fetched.ids(name), self._bounds[name][1:-1])
             parts = list(fetched.gradient(name).tensor_split(cuts.tolist()))
             asked = self._asked[name]

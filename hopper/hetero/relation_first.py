@@ -54,23 +54,17 @@ def make_rooted_sampler(
     kind, fanouts, seed: as of :class:`hopper.micrograph.sample.NeighborSampler`.
     unrolling: names of places in the metatree; None = a type is one wherever it is met.
     """
-    held, target = graph.holdings[server], graph.schema.target_type()
-    if unrolling is None:
-        stored = {each: each for each in held.relations}
-        stored |= {of_roots(each): each for each in held.roots}
-        types = {each: each for each in held.node_types}
-    else:
-        roots = [each for each in held.roots if each in unrolling.roots]
-        names = [each for root in roots for each in unrolling.below[root] if each.dst != target]
-        stored = {each: unrolling.relations[each] for each in names}
-        stored |= {of_roots(unrolling.roots[root]): root for root in roots}
-        types = {each.src: unrolling.types[each.src] for each in stored}
+    (held,) = renamed([graph.holdings[server]], unrolling)
+    relations = {} if unrolling is None else unrolling.relations
+    stored = {each: relations.get(each, each) for each in held.relations}
+    stored |= {of_roots(each): relations.get(each, each) for each in held.roots}
+    names = {} if unrolling is None else unrolling.types
+    types = {each: names.get(each, each) for each in held.node_types}
     topologies = {each: graph.topology(own, server) for each, own in stored.items()}
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
-    originals[ROOTS] = graph.original_ids(target)
+    originals[ROOTS] = graph.original_ids(graph.schema.target_type())
     sampler = kind(topologies, originals, ROOTS, fanouts, seed)
-    sampler.drawn_as = {each: own for each, own in stored.items() if each != own}
-    sampler.stored_as = {each: own for each, own in types.items() if each != own}
+    sampler.drawn_as, sampler.stored_as = stored, types
     return sampler
 
 
@@ -80,15 +74,22 @@ def draw_first(sampler: NeighborSampler, hops: int) -> None:
 
 
 def renamed(holdings: Sequence[Holding], unrolling: Unrolling | None) -> list[Holding]:
-    """What servers hold, with the names of the root relations that are followed, one at least
-    each."""
+    """What servers hold of what is followed, under its names."""
     if unrolling is None:
         return list(holdings)
-    roots = unrolling.roots
-    return [
-        replace(held, roots=tuple(sorted(roots[each] for each in held.roots if each in roots)))
-        for held in holdings
-    ]
+    found = []
+    for held in holdings:
+        followed = [each for each in held.roots if each in unrolling.roots]
+        relations = frozenset(each for root in followed for each in unrolling.below[root])
+        found.append(
+            replace(
+                held,
+                roots=tuple(sorted(unrolling.roots[each] for each in followed)),
+                relations=relations,
+                node_types=frozenset(end for each in relations for end in (each.src, each.dst)),
+            )
+        )
+    return found
 
 
 def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:

@@ -110,9 +110,9 @@ class PartitionedGraph:
         edges = self._edge_type(relation).count
         sources = self.schema.node_types[relation.src].count
         destinations = self.schema.node_types[relation.dst].count
-        if self.topology_partitioned and server is None:
-            return self._all_in_edges(relation)
-        if self.topology_partitioned and server is not None:
+        if self.topology_partitioned:
+            if server is None:
+                return self._all_in_edges(relation)
             own = server_folder(self.path, server)
             return open_topology(own, relation, None, sources, destinations, self.path)
         folder = self.path

@@ -38,32 +38,37 @@ ROOTS_PER_PASS = 256
 ROWS_PER_PASS = 200_000
 
 
-class Evaluator(ABC):
-    """Scores a model on a split, on all ranks together.
+@dataclass(frozen=True)
+class Scene:
+    """What every evaluator works with.
 
-    Parameters
+    Attributes
     ----------
     dtype: of the model's parameters.
     """
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-    ) -> None:
-        self._graph = graph
-        self._cluster = cluster
-        self._rows = rows
-        self.objective = objective
-        self._dtype = dtype
+    graph: PartitionedGraph
+    cluster: Cluster
+    rows: PartitionedRows
+    objective: Objective
+    dtype: torch.dtype
+
+
+class Evaluator(ABC):
+    """Scores a model on a split, on all ranks together."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._graph = scene.graph
+        self._cluster = scene.cluster
+        self._rows = scene.rows
+        self.objective = scene.objective
+        self._dtype = scene.dtype
         self.learnable: LearnableRows | None = None
         self._stored_as: Mapping[str, str] = {}
         """types that the model knows by another name"""
-        self._target = graph.schema.target_type()
-        self._classes = graph.schema.labels[self._target].classes
+        schema = scene.graph.schema
+        self._target = schema.target_type()
+        self._classes = schema.labels[self._target].classes
 
     def has_split(self, split: str) -> bool:
         """Whether the graph has nodes in that split."""
@@ -114,21 +119,12 @@ class LayerWiseEvaluator(Evaluator):
     Parameters
     ----------
     layers: how many hops the model reads.
-    Others as those of :class:`Evaluator`.
     """
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-        layers: int,
-    ) -> None:
-        super().__init__(graph, cluster, rows, objective, dtype)
+    def __init__(self, scene: Scene, layers: int) -> None:
+        super().__init__(scene)
         self._layers = layers
-        offsets = graph.book.offsets[self._target]
+        cluster, offsets = scene.cluster, scene.graph.book.offsets[self._target]
         self._ranges = [
             owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
         ]

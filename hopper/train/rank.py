@@ -40,7 +40,7 @@ from hopper.run_log import RunLog
 from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator, LayerWiseEvaluator
+from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
 from hopper.train.loop import Trainer
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.trials import TrialsTrainer
@@ -107,7 +107,7 @@ def make_trainer(
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
-    evaluator = _make_evaluator(config, graph, cluster, rows, objective, dtype)
+    evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
     log = RunLog(spans, append=config.train.resume)
     if is_trials(config):
         state = _trials_state(config, graph, cluster, rows, log)
@@ -119,22 +119,15 @@ def make_trainer(
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
 
-def _make_evaluator(
-    config: Config,
-    graph: PartitionedGraph,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    objective: Objective,
-    dtype: torch.dtype,
-) -> Evaluator:
-    common = graph, cluster, rows, objective, dtype
+def _make_evaluator(config: Config, scene: Scene) -> Evaluator:
+    graph, cluster = scene.graph, scene.cluster
     if not config.model.typed:
-        return LayerWiseEvaluator(*common, config.model.layers)
+        return LayerWiseEvaluator(scene, config.model.layers)
     sampler = make_full_sampler(config, graph, cluster.server)
     if not graph.holdings:
-        return TypedEvaluator(*common, sampler)
+        return TypedEvaluator(scene, sampler)
     holdings = renamed(graph.holdings, unrolling_of(config, graph.schema))
-    return RelationEvaluator(*common, sampler, RootShares(holdings, cluster.ranks_per_server))
+    return RelationEvaluator(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 
 def _settled(

@@ -11,17 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.features import PartitionedRows
 from hopper.hetero.relation_first import RelationFirst, draw_first, nodes_below, nodes_read
 from hopper.hetero.root_shares import RootShares
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models import Objective
 from hopper.models.relational import HGNN
-from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
-from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator
+from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator, Scene
 
 
 class RelationEvaluator(Evaluator):
@@ -31,20 +27,10 @@ class RelationEvaluator(Evaluator):
     ----------
     sampler: which takes all neighbours that the model reads and this rank's server stores.
     shares: the division of roots.
-    Others as those of :class:`Evaluator`.
     """
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-        sampler: NeighborSampler,
-        shares: RootShares,
-    ) -> None:
-        super().__init__(graph, cluster, rows, objective, dtype)
+    def __init__(self, scene: Scene, sampler: NeighborSampler, shares: RootShares) -> None:
+        super().__init__(scene)
         self._sampler = sampler
         self._stored_as = sampler.stored_as
         self._shares = shares

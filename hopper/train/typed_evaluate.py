@@ -14,17 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.route import home_ranks
 from hopper.micrograph.sample import NeighborSampler
-from hopper.models import Objective
 from hopper.models.relational import HGNN
 from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
-from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
-from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate import Evaluator, Scene
 
 # Of one pass on one rank: bounds its memory.
 MOST_EDGES: Final = 20_000_000
@@ -37,19 +33,10 @@ class TypedEvaluator(Evaluator):
     Parameters
     ----------
     sampler: which takes all neighbours that the model reads.
-    Others as those of :class:`Evaluator`.
     """
 
-    def __init__(
-        self,
-        graph: PartitionedGraph,
-        cluster: Cluster,
-        rows: PartitionedRows,
-        objective: Objective,
-        dtype: torch.dtype,
-        sampler: NeighborSampler,
-    ) -> None:
-        super().__init__(graph, cluster, rows, objective, dtype)
+    def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
+        super().__init__(scene)
         self._sampler = sampler
         self._stored_as = sampler.stored_as
         self._planner: tuple[HGNN, TypedPlanner] | None = None

@@ -23,7 +23,7 @@ from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
-from .typed_cases import LEARNABLE, MODELS, WIDTHS, WITH_FEATURES, make_graph
+from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -62,17 +62,7 @@ def case(
         "data": {"partitioned": str(folder / f"{graph} {parts}")},
         "model": ALL_MODELS[model],
         "sampler": {"fanouts": [3, 2, 2][:layers]},
-        "train": {
-            "engine": engine,
-            "batch_size": 8,
-            "epochs": 1,
-            "learning_rate": 0.01,
-            "dtype": "float64",
-            "record_gradients": [0, 1],
-            "run_dir": str(folder / f"run {number}"),
-            "seed": 5,
-        }
-        | train,
+        "train": TRAIN | {"engine": engine, "run_dir": str(folder / f"run {number}")} | train,
         "hop": {"merge": "off"},
         "learnable": LEARNABLE,
         "cluster": {"ranks_per_server": ranks_per_server},
@@ -182,7 +172,7 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     config = make_config(values | {"data": {"partitioned": str(parts.path)}})
     model = make_model(config, parts.schema)
     assert isinstance(model, HGNN)
-    servers = servers_of_parameters(model, parts.holdings, None)
+    servers = servers_of_parameters(model, parts.holdings)
     everyone = {0, 1, 2, 3}
     first, last = model.relation_layer(0), model.relation_layer(1)
     for place, relation in enumerate(last.relations):

@@ -25,7 +25,7 @@ from hopper.hetero.row_storage import MemoryStorage
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partition import PartitionedGraph, partition_graph
 
-from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, WITH_FEATURES, make_graph
+from .typed_cases import COUNTS, EDGES, LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -58,16 +58,7 @@ def case_config(
         "data": {"partitioned": str(partitioned)},
         "model": MODELS[model],
         "sampler": {"kind": kind, "fanouts": [3, 2, 2][: MODELS[model]["layers"]]},
-        "train": {
-            "batch_size": 8,
-            "epochs": 1,
-            "learning_rate": 0.01,
-            "dtype": "float64",
-            "record_gradients": [0, 1],
-            "run_dir": str(run_dir),
-            "seed": 5,
-        }
-        | options["train"],
+        "train": TRAIN | {"run_dir": str(run_dir)} | options["train"],
         "hop": {"merge": "off"} | options.get("hop", {}),
         "learnable": LEARNABLE,
     }

@@ -32,7 +32,7 @@ from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
 
-from .typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
+from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -73,16 +73,7 @@ def case(option: str, model: str, parts: Path, run_dir: Path, **train: Any) -> d
         "data": {"partitioned": str(parts)},
         "model": MODELS[model] | of_model,
         "sampler": {"fanouts": [3, 2]},
-        "train": {
-            "batch_size": 8,
-            "epochs": 1,
-            "learning_rate": 0.01,
-            "dtype": "float64",
-            "record_gradients": [0, 1],
-            "run_dir": str(run_dir),
-            "seed": 5,
-        }
-        | train,
+        "train": TRAIN | {"run_dir": str(run_dir)} | train,
         "hop": {"merge": "off"},
         "learnable": LEARNABLE | of_rows,
     }

@@ -28,6 +28,14 @@ EDGES = {
     Relation("nobody", "to", "paper"): 0,
 }
 LEARNABLE: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.05, "dim": 6}
+TRAIN: dict[str, Any] = {
+    "batch_size": 8,
+    "epochs": 1,
+    "learning_rate": 0.01,
+    "dtype": "float64",
+    "record_gradients": [0, 1],
+    "seed": 5,
+}
 MODELS: dict[str, dict[str, Any]] = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "rgcn of bases": {"name": "rgcn", "layers": 2, "hidden": 8, "bases": 2},

@@ -18,6 +18,7 @@ from hopper.models import Objective
 from hopper.partials import TypedPlan, TypedPlanner
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train import typed_evaluate
+from hopper.train.evaluate import Scene
 from hopper.train.typed_evaluate import TypedEvaluator
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
@@ -77,14 +78,9 @@ def test_several_passes_score_like_one(
 
     def scores() -> tuple[np.ndarray, torch.Tensor]:
         passes.clear()
-        evaluator = TypedEvaluator(
-            graph,
-            cluster,
-            PartitionedRows(graph, 0, None),
-            Objective("class"),
-            torch.float64,
-            make_full_sampler(config, graph, 0),
-        )
+        rows = PartitionedRows(graph, 0, None)
+        scene = Scene(graph, cluster, rows, Objective("class"), torch.float64)
+        evaluator = TypedEvaluator(scene, make_full_sampler(config, graph, 0))
         with torch.no_grad():
             found = evaluator.logits(model, "val")
             first = len(passes)

@@ -28,9 +28,9 @@ from hopper.bench.paper.tables import (
 )
 from hopper.config import Config
 from hopper.engines.assemble import make_model, make_schedule
+from hopper.engines.typed_reads import metatree_of
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
-from hopper.hetero.metatree import make_metatree
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partition import PartitionedGraph
 
@@ -136,10 +136,7 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     """How many groups of servers hold the same root relations, and the bytes of partials that an
     iteration has to send."""
     schema, train = graph.schema, config.train
-    metagraph = make_metagraph(schema)
-    own = config.model
-    tree = make_metatree(metagraph, schema.target_type(), own.layers, own.metapaths)
-    shares = divide(metagraph, tree, graph.book.servers).shares
+    shares = divide(make_metagraph(schema), metatree_of(config, schema), graph.book.servers).shares
     groups = len({share.roots for share in shares})
     model = make_model(config, schema)
     assert isinstance(model, HGNN)
