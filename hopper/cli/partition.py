@@ -69,6 +69,11 @@ def add_parser(subparsers: Any) -> None:
         help="meta, sampled weights: in-neighbours per relation, one number per hop (default 10)",
     )
     parser.add_argument(
+        "--server-memory",
+        metavar="SIZE",
+        help="meta: cut what takes more on a server, e.g. 16G (default: nothing)",
+    )
+    parser.add_argument(
         "--seed", type=int, default=_OF_NODES["seed"], metavar="K", help="default 0"
     )
     parser.add_argument("--json", action="store_true", help="print partition.json only")
@@ -109,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.method == BY_RELATION:
         return _run_by_relation(arguments)
     check_method(arguments.servers, arguments.method)
-    for name in ("layers", "target", "metapath", "weights", "weights_fanouts"):
+    for name in ("layers", "target", "metapath", "weights", "weights_fanouts", "server_memory"):
         if getattr(arguments, name) not in (None, []):
             option = name.replace("_", "-")
             raise RequestError(f"--{option}: only --method meta reads it, not {arguments.method}")
@@ -159,6 +164,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         target=arguments.target,
         metapaths=split_metapaths(arguments.metapath),
         weights_fanouts=weights_fanouts,
+        server_memory=parse_size(arguments.server_memory) if arguments.server_memory else None,
         progress=progress,
     )
     if arguments.json:
@@ -268,10 +274,11 @@ def _show_by_relation(description: dict[str, Any], out: Path) -> None:
     for server, (held, share) in enumerate(
         zip(meta["servers"], description["per_server"], strict=True)
     ):
-        place, copies = held["replica"]
+        (place, copies), (part, parts) = held["replica"], held["part"]
+        cut = f" (part {part + 1} of {parts})" if parts > 1 else ""
         table.add_row(
             str(server),
-            ", ".join(held["roots"]),
+            f"{', '.join(held['roots'])}{cut}",
             f"{place + 1} of {copies}",
             str(len(held["relations"])),
             *(f"{share[key]:,}" for key in ("nodes", "edges")),

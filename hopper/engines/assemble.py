@@ -18,12 +18,13 @@ from hopper.engines.typed_reads import (
 )
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
-from hopper.hetero.relation_first import make_rooted_sampler
+from hopper.hetero.relation_first import make_rooted_sampler, renamed
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import Objective, build_model, build_typed_model, check_exactness
+from hopper.models.layer import SumLayer
 from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
@@ -143,6 +144,44 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
             f"{config.model.layers}"
         )
     _check_followed(config, graph)
+    _check_parts(config, graph)
+
+
+def _check_parts(config: Config, graph: PartitionedGraph) -> None:
+    """Refuse draws and aggregations that need all edges of a node, where servers have some each."""
+    divided = [
+        each
+        for held in renamed(graph.holdings, unrolling_of(config, graph.schema))
+        if held.part.parts > 1
+        for each in held.roots
+    ]
+    if not divided:
+        return
+    where = f"{config.data.partitioned}, where several servers have a part of {divided[0]} each"
+    if config.sampler.kind != "node":
+        raise RequestError(
+            f"sampler.kind: {config.sampler.kind!r} reads all in-edges of a node, which no server "
+            f"has in {where}; expected 'node'"
+        )
+    model = make_model(config, graph.schema)
+    assert isinstance(model, HGNN)
+    for layer in model.root_layers():
+        for relation in divided:
+            own, combination = layer.aggregation(relation), layer.combination
+            name = type(own).__name__
+            if not own.has_parts or (
+                isinstance(own, SumLayer) and type(own).own_term is not SumLayer.own_term
+            ):
+                raise RequestError(
+                    f"model.name: {name} needs all of a node's neighbours at once, which no server "
+                    f"has in {where}; expected an AGG_r that defines part() and joined(), such as "
+                    "a SumLayer without a term of the destination's own"
+                )
+            if own.part_width() is not None and combination.algebra != "sum":
+                raise RequestError(
+                    f"model.name: a part of {name} can be joined under a sum over relations alone, "
+                    f"given {type(combination).__name__}, with {where}"
+                )
 
 
 def _check_followed(config: Config, graph: PartitionedGraph) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
-from hopper.errors import RequestError
+from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
@@ -29,19 +29,24 @@ class EveryServersRows:
     """A feature source over the files of all servers, for a process that sees them all."""
 
     def __init__(self, graph: PartitionedGraph) -> None:
-        self._book = graph.book
+        self._graph = graph
         self._servers = [LocalRows(graph, server) for server in range(graph.book.servers)]
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`hopper.features.FeatureSource`."""
-        homes = self._book.home(node_type, ids)
-        # Where relations are divided, servers that own none of a type's nodes may not store it.
-        owner = int(np.diff(self._book.offsets[node_type]).argmax())
-        table = self._servers[owner].table(kind, node_type)
+        stored = [self._graph.stored(node_type, each) for each in range(len(self._servers))]
+        most = max(range(len(stored)), key=lambda server: stored[server].count)
+        table = self._servers[most].table(kind, node_type)
         out = np.empty((ids.size, table.shape[1]), table.dtype)
-        for server in np.unique(homes):
-            here = homes == server
-            out[here] = self._servers[server].gather(kind, node_type, ids[here])
+        # Where relations are divided, several servers may store a row.
+        left = np.arange(ids.size)
+        for server, rows in zip(self._servers, stored, strict=True):
+            here = rows.contains(ids[left])
+            if here.any():
+                out[left[here]] = server.gather(kind, node_type, ids[left[here]])
+            left = left[~here]
+        if left.size:
+            raise GraphError(f"{kind}/{node_type}: no server stores node {ids[left[0]]}")
         return out
 
 

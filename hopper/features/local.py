@@ -39,13 +39,13 @@ class LocalRows:
 
     def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64: the local rows of ids, all of this server."""
-        first, stop = self._graph.stored_range(node_type, self._server)
-        away = (ids < first) | (ids >= stop)
-        if away.any():
+        stored = self._graph.stored(node_type, self._server)
+        here = stored.contains(ids)
+        if not here.all():
             raise GraphError(
-                f"{kind}/{node_type}: node {ids[away][0]} is not stored on server {self._server}"
+                f"{kind}/{node_type}: node {ids[~here][0]} is not stored on server {self._server}"
             )
-        return ids - first
+        return stored.rows(ids)
 
     def table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[rows, dim] memory map of this server's rows."""

@@ -49,8 +49,7 @@ class PartitionedRows:
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
-        first, stop = self.graph.stored_range(node_type, self.server)
-        return (ids >= first) & (ids < stop)
+        return self.graph.stored(node_type, self.server).contains(ids)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""

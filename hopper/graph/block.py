@@ -50,6 +50,9 @@ class Block:
     in-degree over its number of sampled edges"""
     equally_likely: bool = True
     """whether all in-edges of a destination had the same probability"""
+    drawn: Tensor | None = None
+    """[num_dst] int64, sampled in-edges of each destination, where the block has some of them;
+    None: it has all"""
 
     @classmethod
     def of_nodes(cls, node_type: str, original: Tensor, iteration_key: int) -> Block:
@@ -113,13 +116,17 @@ class Block:
         return self.drawn_inverse is None
 
     def sampled_degree(self) -> Tensor:
-        """[num_dst] int64: number of sampled in-edges of each destination."""
+        """[num_dst] int64: number of sampled in-edges of each destination, in this block or not."""
+        return self.edges_per_destination() if self.drawn is None else self.drawn
+
+    def edges_per_destination(self) -> Tensor:
+        """[num_dst] int64: number of each destination's edges in this block."""
         return self.indptr[1:] - self.indptr[:-1]
 
     def destinations(self) -> Tensor:
         """[edges] int64: the destination row of each edge."""
         rows = torch.arange(self.num_dst, device=self.indptr.device)
-        return rows.repeat_interleave(self.sampled_degree(), output_size=self.num_edges)
+        return rows.repeat_interleave(self.edges_per_destination(), output_size=self.num_edges)
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
         """[edges]: one over the probability with which the sampler draws each edge.
@@ -149,7 +156,9 @@ class Block:
         return (weights / self._to_edges(totals)).to(dtype)
 
     def _to_edges(self, by_destination: Tensor) -> Tensor:
-        return by_destination.repeat_interleave(self.sampled_degree(), output_size=self.num_edges)
+        return by_destination.repeat_interleave(
+            self.edges_per_destination(), output_size=self.num_edges
+        )
 
     def to(self, device: torch.device) -> Block:
         """The same block on another device; prepared structures are dropped."""
@@ -167,6 +176,7 @@ class Block:
                 "dst_in_degree",
             )
         }
+        drawn = None if self.drawn is None else self.drawn.to(device, non_blocking=True)
         inverse = None
         if not self.draws_a_fixed_number:
             inverse = self.inverse_probability(torch.float64).to(device, non_blocking=True)
@@ -177,6 +187,7 @@ class Block:
             iteration_key=self.iteration_key,
             drawn_inverse=inverse,
             equally_likely=self.equally_likely,
+            drawn=drawn,
             **moved,
         )
 

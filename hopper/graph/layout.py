@@ -55,7 +55,9 @@ def safe_name(text: str) -> str:
     return name if name not in ("", ".", "..") else "_"
 
 
-def topology_file(root: Path, relation: Relation, array: TopologyArray) -> Path:
+def topology_file(
+    root: Path, relation: Relation, array: TopologyArray | Literal["positions"]
+) -> Path:
     """The file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 

@@ -27,3 +27,6 @@ class Topology:
     """[destinations] int64, full-graph in-degree under this relation"""
     out_degrees: NDArray[np.int64]
     """[sources] int64, full-graph out-degree under this relation"""
+    positions: NDArray[np.int64] | None = None
+    """[edges] int64, ascending by destination: where each edge stands among all in-edges of its
+    destination, of which these are some; None: these are all"""

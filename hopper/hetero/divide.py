@@ -23,6 +23,7 @@ def divide_graph(
     target: str | None = None,
     metapaths: Sequence[Sequence[str]] = (),
     weights_fanouts: Sequence[int] | None = None,
+    server_memory: int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> PartitionedGraph:
@@ -31,9 +32,10 @@ def divide_graph(
     Parameters
     ----------
     method: "metis", "stream" or "random" divide nodes; "meta" divides whole relations.
-    layers, target, metapaths, weights_fanouts: of "meta": hops that models read at most (2), the
-        type of the roots, the relations that hops follow, path by path (all), and fanouts to weigh
-        sub-metatrees by sampling with (they are weighed by what is stored).
+    layers, target, metapaths, weights_fanouts, server_memory: of "meta": hops that models read at
+        most (2), the type of the roots, the relations that hops follow, path by path (all), fanouts
+        to weigh sub-metatrees by sampling with (they are weighed by what is stored), and the bytes
+        that a server may store, above which a sub-metatree is cut (as many as there are).
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -43,11 +45,11 @@ def divide_graph(
     """
     if method == BY_RELATION and options:
         raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
-    given = layers is not None or target is not None or metapaths or weights_fanouts is not None
-    if method != BY_RELATION and given:
+    given = [layers, target, metapaths or None, weights_fanouts, server_memory]
+    if method != BY_RELATION and any(each is not None for each in given):
         raise RequestError(
-            f"layers, target, metapaths, weights_fanouts: only --method {BY_RELATION} reads them, "
-            f"not {method}"
+            "layers, target, metapaths, weights_fanouts, server_memory: only --method "
+            f"{BY_RELATION} reads them, not {method}"
         )
     if method != BY_RELATION:
         return partition_graph(graph, out, servers, method, progress=progress, **options)
@@ -63,5 +65,6 @@ def divide_graph(
         target,
         metapaths=metapaths,
         weights_fanouts=weights_fanouts,
+        server_memory=server_memory,
         progress=progress,
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.hetero.metagraph import Metagraph, edge_count, node_count
 from hopper.hetero.metatree import Metatree, weigh
+from hopper.partition.partitioned_graph import WHOLE, Part
 
 
 class Replica(NamedTuple):
@@ -29,6 +30,7 @@ class Share:
     ----------
     roots: its root relations, in canonical order.
     replica: of them; (0, 1) where no other server has them.
+    part: which part of the edges of its one root relation; (0, 1) where it has all edges of all.
     relations, node_types: all that its sub-metatrees read, each once (step 4, deduplication).
     nodes, edges: of these.
     """
@@ -39,6 +41,9 @@ class Share:
     node_types: tuple[str, ...]
     nodes: int
     edges: int
+    part: Part = WHOLE
+    held: Mapping[str, int] = field(default_factory=dict)
+    """of a part: how many nodes it has by type"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,8 @@ class MetaPartition:
                 {
                     "roots": [str(each) for each in share.roots],
                     "replica": list(share.replica),
+                    "part": list(share.part),
+                    "held": dict(share.held),
                     "relations": [str(each) for each in share.relations],
                     "node_types": list(share.node_types),
                     "nodes": share.nodes,
@@ -92,16 +99,19 @@ def divide(
     tree: Metatree,
     servers: int,
     weights: Mapping[Relation, int] | None = None,
+    cuts: Mapping[Relation, int] | None = None,
 ) -> MetaPartition:
     """Deal sub-metatrees to servers, the heaviest first to the least loaded (LPT).
 
     With more servers than sub-metatrees each has a server of its own, and those that are left go
-    one by one to the sub-metatree with the largest weight per replica.
+    one by one to the sub-metatree with the largest weight per replica. The parts of a sub-metatree
+    that is cut have the last servers for themselves.
 
     Parameters
     ----------
     weights: by root relation, instead of those of :func:`hopper.hetero.metatree.weigh`; such as
         how often sampling reads them.
+    cuts: by root relation, how many parts its sub-metatree is cut into; those not named are whole.
 
     Raises
     ------
@@ -109,7 +119,7 @@ def divide(
     """
     if servers < 1:
         raise RequestError(f"servers: expected at least 1, given {servers}")
-    roots = tree.roots
+    roots, cuts = tree.roots, cuts or {}
     if weights is None:
         weights = {root: weigh(metagraph, tree, [root]) for root in roots}
     bad = [str(root) for root in roots if weights.get(root, -1) < 0]
@@ -117,15 +127,21 @@ def divide(
         raise RequestError(f"weights: expected one of at least 0 for {', '.join(bad)}")
     # Heaviest first; among equals the canonical order decides, so that a result is reproducible.
     order = sorted(roots, key=lambda root: (-weights[root], root))
-    if servers <= len(roots):
-        held = _deal(order, weights, servers)
+    whole, free = [root for root in order if root not in cuts], servers - sum(cuts.values())
+    if free <= len(whole):
+        held = _deal(whole, weights, free) if whole else []
         shares = [_share(metagraph, tree, own, Replica(0, 1)) for own in held]
     else:
         shares = [
             _share(metagraph, tree, [root], Replica(place, copies))
-            for root, copies in _replicate(order, weights, servers).items()
+            for root, copies in _replicate(whole, weights, free).items()
             for place in range(copies)
         ]
+    shares += [
+        replace(_share(metagraph, tree, [root], Replica(0, 1)), part=Part(place, parts))
+        for root, parts in cuts.items()
+        for place in range(parts)
+    ]
     read = {relation for share in shares for relation in share.relations}
     unread = sorted(key for _, _, key in metagraph.edges(keys=True) if key not in read)
     types = {each for share in shares for each in share.node_types}

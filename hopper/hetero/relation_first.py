@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from hopper.cluster import Cluster
 from hopper.graph.block import Block, TypedBlocks
@@ -60,7 +61,10 @@ def make_rooted_sampler(
     stored |= {of_roots(each): relations.get(each, each) for each in held.roots}
     names = {} if unrolling is None else unrolling.types
     types = {each: names.get(each, each) for each in held.node_types}
-    topologies = {each: graph.topology(own, server) for each, own in stored.items()}
+    topologies = {
+        each: graph.root_topology(own, server) if each.dst == ROOTS else graph.topology(own, server)
+        for each, own in stored.items()
+    }
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
     originals[ROOTS] = graph.original_ids(graph.schema.target_type())
     sampler = kind(topologies, originals, ROOTS, fanouts, seed)
@@ -212,20 +216,61 @@ class RelationFirst:
                 h_dst = own.new_empty(len(plan.mine), 0)
             else:
                 h_dst = own.index_select(0, plan.mine_in_rows)
-            partials = [
-                layer.partial(each, hop.blocks[of_roots(each)], h[each.src], h_dst)
-                for each in self._shares.relations[self._group]
-            ]
+            partials = self._partials(layer, hop, h, h_dst)
             merged = self._side_by_side(partials) if apart else layer.combination.merge(partials)
-            sent = merged.index_select(0, plan.partials.chosen)
+            sent = self._as_sent(layer, merged).index_select(0, plan.partials.chosen)
         received = self._exchange(
             sent, plan.partials.lengths, plan.partials.counts, f"exchanging partials, {where}"
         )
         with self._log.stage("compute", operation="combine"):
             groups = [received.index_select(0, order) for order in plan.by_group]
-            if apart:
-                groups = self._in_order(groups)
-            return layer.combination(groups), received[:0].sum()
+            whole = self._in_order(layer, groups) if apart else self._whole(layer, groups)
+            return layer.combination(whole), received[:0].sum()
+
+    def _partials(
+        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor], h_dst: Tensor
+    ) -> list[Tensor]:
+        """[m, ...] of every relation of the group, or of the part of one that it has."""
+        place, parts = self._shares.parts[self._group]
+        relations = self._shares.relations[self._group]
+        if parts == 1:
+            return [
+                layer.partial(each, hop.blocks[of_roots(each)], h[each.src], h_dst)
+                for each in relations
+            ]
+        return [
+            layer.part(each, hop.blocks[of_roots(each)], h[each.src], h_dst, place)
+            for each in relations
+        ]
+
+    def _as_sent(self, layer: RelationLayer, rows: Tensor) -> Tensor:
+        """Rows as wide as any group's, where parts are wider than what they are parts of."""
+        widths = self._part_widths(layer)
+        if not widths:
+            return rows
+        return functional.pad(rows, (0, max(*widths, *layer.nothing) - rows.shape[1]))
+
+    def _part_widths(self, layer: RelationLayer) -> list[int]:
+        """Of the relations that are divided, where it is another than a whole relation's."""
+        shares = zip(self._shares.relations, self._shares.parts, strict=True)
+        divided = {each for relations, (_, parts) in shares if parts > 1 for each in relations}
+        widths = [layer.aggregation(each).part_width() for each in sorted(divided)]
+        return [width for width in widths if width is not None]
+
+    def _whole(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
+        """Partials of whole relations, from those of groups."""
+        widths = self._part_widths(layer)
+        found: list[Tensor] = []
+        parts_of: dict[Relation, list[Tensor]] = {}
+        for relations, (_, parts), rows in zip(
+            self._shares.relations, self._shares.parts, groups, strict=True
+        ):
+            if parts == 1:
+                found.append(rows[:, : layer.nothing[0]] if widths else rows)
+                continue
+            own = layer.aggregation(relations[0]).part_width()
+            parts_of.setdefault(relations[0], []).append(rows if own is None else rows[:, :own])
+        return [*found, *(layer.joined(each, rows) for each, rows in parts_of.items())]
 
     def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:
         """[m, relations, ...]: as many as the group with the most relations has."""
@@ -234,14 +279,16 @@ class RelationFirst:
             [*partials, *[torch.zeros_like(partials[0])] * (most - len(partials))], 1
         )
 
-    def _in_order(self, groups: Sequence[Tensor]) -> list[Tensor]:
+    def _in_order(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
         """Every relation's partials, in canonical order, from those of groups side by side."""
-        found = {
-            relation: rows[:, place]
-            for relations, rows in zip(self._shares.relations, groups, strict=True)
-            for place, relation in enumerate(relations)
-        }
-        return [found[each] for each in sorted(found)]
+        found: dict[Relation, list[Tensor]] = {}
+        for relations, rows in zip(self._shares.relations, groups, strict=True):
+            for place, relation in enumerate(relations):
+                found.setdefault(relation, []).append(rows[:, place])
+        return [
+            rows[0] if len(rows) == 1 else layer.joined(each, rows)
+            for each, rows in sorted(found.items())
+        ]
 
     def _handed_out(self, finished: Tensor, plan: RootPlan, where: str) -> tuple[Tensor, Tensor]:
         """[k, ...]: finished rows, from whoever finished them."""

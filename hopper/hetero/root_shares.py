@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.graph.schema import Relation
-from hopper.partition.partitioned_graph import Holding
+from hopper.partition.partitioned_graph import Holding, Part
 
 Places = NDArray[np.int64]
 
@@ -80,13 +80,15 @@ class RootShares:
         self._per_server = ranks_per_server
         self._world = len(holdings) * ranks_per_server
         self._designated = designated
-        by_roots: dict[tuple[Relation, ...], list[tuple[int, int]]] = {}
+        by_roots: dict[tuple[tuple[Relation, ...], Part], list[tuple[int, int]]] = {}
         for server, held in enumerate(holdings):
-            by_roots.setdefault(held.roots, []).append((held.place, server))
+            by_roots.setdefault((held.roots, held.part), []).append((held.place, server))
         self.groups = [[server for _, server in sorted(group)] for group in by_roots.values()]
-        """servers with the same root relations, in order of place"""
-        self.relations = list(by_roots)
+        """servers with the same edges of the same root relations, in order of place"""
+        self.relations = [relations for relations, _ in by_roots]
         """by group, its root relations"""
+        self.parts = [part for _, part in by_roots]
+        """by group, which part of their edges"""
         self._turn = math.lcm(*(len(group) for group in self.groups))
 
     def group_of(self, rank: int) -> int:

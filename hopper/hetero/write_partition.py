@@ -2,29 +2,35 @@
 
 Nodes keep their original ids. A server stores every node of the types that its sub-metatrees read,
 and their relations whole; files are copied piece by piece, so memory does not grow with the graph.
+Of a sub-metatree that is too large for a server it stores a part (:mod:`hopper.hetero.vertex_cut`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cache_server.shard import TableSpec, write_manifest
+from cache_server.shard import write_manifest
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import refuse_occupied
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
-from hopper.hetero.metagraph import make_metagraph
-from hopper.hetero.metatree import make_metatree
+from hopper.hetero.metagraph import Metagraph, make_metagraph
+from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.sampled_weights import sampled_weights
+from hopper.hetero.vertex_cut import CutPart, count_edges, cut, part_bytes
+from hopper.hetero.write_parts import write_part
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
+from hopper.partition.memory import format_bytes
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION, server_folder
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.training import training_roots
@@ -42,6 +48,7 @@ def partition_by_relation(
     *,
     metapaths: Sequence[Sequence[str]] = (),
     weights_fanouts: Sequence[int] | None = None,
+    server_memory: int | None = None,
     progress: Progress | None = None,
 ) -> PartitionedGraph:
     """Divide whole relations over servers and write the partitioned directory.
@@ -54,10 +61,12 @@ def partition_by_relation(
     metapaths: what these hops follow, as of :func:`hopper.hetero.metatree.make_metatree`.
     weights_fanouts: weigh sub-metatrees by what sampling with these fanouts meets of them, instead
         of by what is stored.
+    server_memory: bytes that a server may store; a sub-metatree with more is cut.
 
     Raises
     ------
-    RequestError: an impossible request, too little disk space, an occupied destination.
+    RequestError: an impossible request, too little disk space, an occupied destination; more than
+        ``server_memory`` on a server, however cut.
     GraphError: the graph directory is damaged.
     """
     out, schema = Path(out), graph.schema
@@ -65,23 +74,33 @@ def partition_by_relation(
     metagraph = make_metagraph(schema)
     tree, phases = make_metatree(metagraph, target, layers, metapaths), Phases(progress)
     weights = None
+    refuse_occupied(out)
     if weights_fanouts is not None:
-        refuse_occupied(out)
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
         with phases.phase("weigh sub-metatrees by sampling"):
             weights = sampled_weights(graph, tree, weights_fanouts)
-    partition = divide(metagraph, tree, servers, weights)
-    sizes = [_sizes(graph, share) for share in partition.shares]
+    parts: dict[Relation, list[CutPart]] = {}
+    if server_memory is not None:
+        with phases.phase("cut what is too large for a server"):
+            parts = _cuts(graph, metagraph, tree, servers, server_memory)
+    cuts = {root: len(made) for root, made in parts.items()}
+    partition = divide(metagraph, tree, servers, weights, cuts)
+    if parts:
+        partition = _with_parts(graph, partition, parts)
+    sizes = [_sizes(graph, share, _part_of(share, parts)) for share in partition.shares]
+    _check_sizes(partition, sizes, server_memory)
     total = sum(rows + topology for rows, topology in sizes)
     with unpublished(out, total) as work:
         copy_shared(graph, work)
         with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
             for server, share in enumerate(partition.shares):
-                _write_server(graph, work, server, servers, share, counter)
+                part = _part_of(share, parts)
+                _write_server(graph, work, server, servers, share, part, counter)
         description = _describe(graph, partition, sizes)
         description["meta"] |= {
             "metapaths": [list(path) for path in metapaths],
             "weights_fanouts": None if weights_fanouts is None else list(weights_fanouts),
+            "server_memory": server_memory,
         }
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
@@ -98,6 +117,85 @@ def _checked_target(schema: GraphSchema, target: str | None) -> str:
             f"--target: expected {schema.target!r}, whose splits the graph has; given {target!r}"
         )
     return schema.target
+
+
+def _cuts(
+    graph: GraphDirectory, metagraph: Metagraph, tree: Metatree, servers: int, memory: int
+) -> dict[Relation, list[CutPart]]:
+    """By root relation, the parts of sub-metatrees that a server cannot store, as few as will do;
+    more where nothing else needs a server."""
+    alone = divide(metagraph, tree, len(tree.roots))
+    sizes = {share.roots[0]: sum(_sizes(graph, share, None)) for share in alone.shares}
+    large = sorted((r for r in tree.roots if sizes[r] > memory), key=lambda r: (-sizes[r], r))
+    free = servers - (len(large) < len(sizes))
+    found: dict[Relation, list[CutPart]] = {}
+    for root in large:
+        parts, largest = 1, sizes[root]
+        while largest > memory:
+            parts += 1
+            if parts > free:
+                raise RequestError(
+                    f"--server-memory: what {root} reads takes {format_bytes(largest)} on a server"
+                    f"{f' when it is cut into {parts - 1}' if parts > 2 else ''}; expected at most "
+                    f"{format_bytes(memory)}; take more servers, or more memory"
+                )
+            found[root] = cut(graph, tree, root, parts)
+            largest = _largest(graph, tree, found[root])
+        free -= parts
+    while free and large and len(large) == len(sizes):
+        root = max(large, key=lambda each: _largest(graph, tree, found[each]))
+        found[root] = cut(graph, tree, root, len(found[root]) + 1)
+        free -= 1
+    return found
+
+
+def _largest(graph: GraphDirectory, tree: Metatree, parts: Sequence[CutPart]) -> int:
+    relations = tree.relations_of([parts[0].root])
+    return max(sum(part_bytes(graph, part, relations)) for part in parts)
+
+
+def _part_of(share: Share, parts: Mapping[Relation, Sequence[CutPart]]) -> CutPart | None:
+    return parts[share.roots[0]][share.part.place] if share.part.parts > 1 else None
+
+
+def _with_parts(
+    graph: GraphDirectory, partition: MetaPartition, parts: Mapping[Relation, Sequence[CutPart]]
+) -> MetaPartition:
+    """The partition with what its parts really have instead of whole sub-metatrees."""
+    shares = []
+    held: dict[str, NDArray[np.bool_]] = {
+        each: np.zeros(kind.count, np.bool_) for each, kind in graph.schema.node_types.items()
+    }
+    for share in partition.shares:
+        part = _part_of(share, parts)
+        for each in share.node_types:
+            held[each] |= True if part is None else part.nodes[each]
+        if part is None:
+            shares.append(share)
+            continue
+        counts = {each: int(mask.sum()) for each, mask in part.nodes.items()}
+        shares.append(
+            replace(
+                share,
+                nodes=sum(counts.values()),
+                edges=sum(count_edges(graph, part, share.relations).values()),
+                held=counts,
+            )
+        )
+    distinct = sum(int(mask.sum()) for mask in held.values())
+    return replace(partition, shares=tuple(shares), distinct_nodes=distinct)
+
+
+def _check_sizes(
+    partition: MetaPartition, sizes: Sequence[tuple[int, int]], memory: int | None
+) -> None:
+    for server, (share, size) in enumerate(zip(partition.shares, sizes, strict=True)):
+        if memory is not None and sum(size) > memory:
+            raise RequestError(
+                f"--server-memory: server {server} would store {format_bytes(sum(size))} for "
+                f"{', '.join(map(str, share.roots))}; expected at most {format_bytes(memory)}; "
+                "take more servers, or more memory"
+            )
 
 
 def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
@@ -118,8 +216,10 @@ def _topology_files(folder: Path, relation: Relation) -> list[Path]:
     return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
 
 
-def _sizes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
+def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[int, int]:
     """Bytes of a server's rows (features, edge features, labels) and of its topology."""
+    if part is not None:
+        return part_bytes(graph, part, share.relations)
     tables = [graph.features(each) for each in _with_features(graph, share)]
     tables += [graph.labels(each) for each in _labelled(graph, share)]
     tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
@@ -128,17 +228,27 @@ def _sizes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
 
 
 def _write_server(
-    graph: GraphDirectory, work: Path, server: int, servers: int, share: Share, progress: Progress
+    graph: GraphDirectory,
+    work: Path,
+    server: int,
+    servers: int,
+    share: Share,
+    part: CutPart | None,
+    progress: Progress,
 ) -> None:
     folder = server_folder(work, server)
     folder.mkdir()
+    if part is not None:
+        tables = write_part(graph, folder, part, share.relations, progress)
+        write_manifest(folder, server, servers, tables)
+        return
     for relation in share.relations:
         pairs = zip(
             _topology_files(graph.path, relation), _topology_files(folder, relation), strict=True
         )
         for source, file in pairs:
             _copy(source, file, progress)
-    tables: list[TableSpec] = []
+    tables = []
     for node_type in _with_features(graph, share):
         source = layout.features_file(graph.path, node_type)
         file = layout.features_file(folder, node_type)
@@ -176,7 +286,7 @@ def _describe(
     edges = np.array([share.edges for share in shares])
     roots = int(training_roots(graph).sum())
     # Servers with the same root relations finish an equal part of the roots together.
-    groups = len({share.roots for share in shares})
+    groups = len({(share.roots, share.part) for share in shares})
     train = [roots // (groups * share.replica.copies) for share in shares]
     return {
         "schema": PARTITION_SCHEMA_VERSION,
@@ -219,5 +329,10 @@ def _offsets(
         else -1
         for share in partition.shares
     ]
-    owner = followed.index(max(followed))
-    return list(accumulate((count * (server == owner) for server in range(servers)), initial=0))
+    owner = partition.shares[followed.index(max(followed))]
+    # Where it has a part, the others of the same sub-metatree own as many.
+    owners = [
+        share == owner or (owner.part.parts > 1 and share.roots == owner.roots)
+        for share in partition.shares
+    ]
+    return [count * places // sum(owners) for places in accumulate(owners, initial=0)]

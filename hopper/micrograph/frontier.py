@@ -1,9 +1,10 @@
 """The numba kernels of sampling: expand a frontier, then name what it found.
 
-``draw_hop`` draws the neighbours of every destination, ``discover`` turns their ids into frontier
-rows. Threads write only rows of their own, so the result depends neither on their number nor on
-their timing. ``discover`` stays on one thread: without branches it takes a fraction of the draws'
-time, and each split of it over two threads that was measured took longer.
+``draw_hop`` draws the neighbours of every destination (``draw_hop_of_part`` those of them that are
+here, where some edges are elsewhere), ``discover`` turns their ids into frontier rows. Threads
+write only rows of their own, so the result depends neither on their number nor on their timing.
+``discover`` stays on one thread: without branches it takes a fraction of the draws' time, and each
+split of it over two threads that was measured took longer.
 """
 
 from __future__ import annotations
@@ -73,6 +74,56 @@ def draw_hop(
             sources[j] = first + positions[j]
     for j in numba.prange(sources.size):
         sources[j] = indices[sources[j]]
+    return offsets, sources, positions
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def draw_hop_of_part(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    held: NDArray[np.int64],
+    degrees: NDArray[np.int64],
+    original_ids: NDArray[np.int64],
+    frontier: NDArray[np.int64],
+    fanout: int,
+    key: np.uint64,
+) -> Drawn:
+    """What :func:`draw_hop` draws among all edges, as far as it is here.
+
+    Parameters
+    ----------
+    held: [edges] int64, where each edge stands among all of its destination's; ascending.
+    degrees: [destinations] int64, how many in-edges a destination has in all.
+    """
+    size = frontier.size
+    starts = np.zeros(size + 1, np.int64)
+    for i in range(size):
+        degree = degrees[frontier[i]]
+        starts[i + 1] = starts[i] + (degree if fanout < 0 else min(degree, fanout))
+    drawn = np.empty(starts[size], np.int64)
+    places = np.empty(starts[size], np.int64)
+    offsets = np.zeros(size + 1, np.int64)
+    for i in numba.prange(size):
+        node, start, stop = frontier[i], starts[i], starts[i + 1]
+        own = absorb(key, np.uint64(original_ids[node]))
+        draw_positions(own, degrees[node], stop - start, drawn[start:stop])
+        first, last = indptr[node], indptr[node + 1]
+        for j in range(start, stop):
+            place = first + np.searchsorted(held[first:last], drawn[j])
+            found = place < last and held[min(place, held.size - 1)] == drawn[j]
+            places[j] = place if found else -1
+            offsets[i + 1] += found
+    for i in range(size):
+        offsets[i + 1] += offsets[i]
+    sources = np.empty(offsets[size], np.int64)
+    positions = np.empty(offsets[size], np.int64)
+    for i in numba.prange(size):
+        at = offsets[i]
+        for j in range(starts[i], starts[i + 1]):
+            if places[j] >= 0:
+                sources[at] = indices[places[j]]
+                positions[at] = drawn[j]
+                at += 1
     return offsets, sources, positions
 
 

@@ -126,6 +126,7 @@ class NeighborSampler:
             inclusions=self.inclusions,
             drawn_as=self.drawn_as,
             stored_as=self.stored_as,
+            fanouts=self.fanouts,
         )
 
     def draw(
@@ -143,6 +144,17 @@ class NeighborSampler:
         moment: epoch and iteration.
         """
         topology = self.topologies[relation]
+        if topology.positions is not None:
+            return frontier.draw_hop_of_part(
+                topology.indptr,
+                topology.indices,
+                topology.positions,
+                topology.in_degrees,
+                self.original_ids[relation.dst],
+                destinations,
+                self.fanouts[hop],
+                self.hop_key(NEIGHBOURS, moment, hop, relation),
+            )
         return frontier.draw_hop(
             topology.indptr,
             topology.indices,

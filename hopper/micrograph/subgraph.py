@@ -67,6 +67,8 @@ class Subgraph:
     """relations that are another under a name of their own: which, as their blocks tell it"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
     """node types that are"""
+    fanouts: Sequence[int] = ()
+    """[hops] as of the sampler; read where some of a destination's edges are elsewhere"""
 
     @property
     def num_roots(self) -> int:
@@ -197,6 +199,9 @@ class SampledBlock(Block):
         self._facts = facts
         self._inclusion = subgraph.inclusions[hop]
         self._sources = subgraph.nodes[relation.src]
+        if subgraph.topologies[relation].positions is not None:
+            fanout, degrees = subgraph.fanouts[hop], self.dst_in_degree
+            self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
 

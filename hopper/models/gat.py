@@ -123,6 +123,6 @@ class GAT(GNN):
 def log_importance(block: Block, dtype: torch.dtype) -> Tensor:
     """[edges]: log of each inverse probability over their mean among its destination's edges."""
     sampled = block.sampled_degree().repeat_interleave(
-        block.sampled_degree(), output_size=block.num_edges
+        block.edges_per_destination(), output_size=block.num_edges
     )
     return (block.mean_weights(torch.float64) * sampled).log().to(dtype)

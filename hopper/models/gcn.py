@@ -54,7 +54,9 @@ class GCNLayer(SumLayer):
         """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
         source = (block.src_out_degree + 1).double().rsqrt()
         target = (block.dst_in_degree + 1).double().rsqrt()
-        per_edge = target.repeat_interleave(block.sampled_degree(), output_size=block.num_edges)
+        per_edge = target.repeat_interleave(
+            block.edges_per_destination(), output_size=block.num_edges
+        )
         weights = block.inverse_probability(torch.float64) * per_edge
         return (weights * source.index_select(0, block.indices)).to(dtype)
 

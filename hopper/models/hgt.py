@@ -15,8 +15,16 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, Layer
-from hopper.models.relational import HGNN, JointSoftmax, RelationLayer, Update, make_head
-from hopper.ops import destination_rows, edge_sum, segment_max, source_rows
+from hopper.models.relational import (
+    HGNN,
+    JointSoftmax,
+    RelationLayer,
+    Update,
+    make_head,
+    merged_softmax,
+    softmax_part,
+)
+from hopper.ops import destination_rows, source_rows
 
 
 class TypeProjections(nn.Module):
@@ -42,6 +50,7 @@ class RelationPartial(Layer):
 
     algebra: ClassVar[Algebra] = "softmax"
     reads_destination: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
 
     def __init__(self, source: TypeProjections, destination: TypeProjections, heads: int) -> None:
         super().__init__()
@@ -76,10 +85,11 @@ class RelationPartial(Layer):
         logits = (sources[..., : self.width] * destination_rows(block, queries)).sum(-1)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
-        top = segment_max(block, logits)
-        weights = (logits - destination_rows(block, top)).exp().unsqueeze(-1)
-        parts = torch.cat((weights, weights * sources[..., self.width :]), -1)
-        return torch.cat((top.unsqueeze(-1), edge_sum(block, parts)), -1)
+        return softmax_part(block, logits, sources[..., self.width :])
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Layer`: log-sum-exp."""
+        return merged_softmax(parts)
 
 
 class GatedResidual(Update):

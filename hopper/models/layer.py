@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,8 @@ class Layer(nn.Module):
     """how ``aggregate`` combines messages; says whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
+    has_parts: ClassVar[bool] = False
+    """whether a destination's edges may be aggregated in parts: :meth:`part`, :meth:`joined`"""
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, ...]: what an edge reads of its source; by default the row itself."""
@@ -39,6 +42,29 @@ class Layer(nn.Module):
         h_dst: [num_dst, in_dim], the destinations' rows before projection.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no aggregate()")
+
+    def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, ...]: what some of the destinations' edges contribute; by default ``aggregate``
+        over these. ``block.sampled_degree()`` counts all edges.
+
+        Parameters
+        ----------
+        z_src, h_dst: as of :meth:`aggregate`.
+        """
+        return self.aggregate(block, z_src, h_dst)
+
+    def part_width(self) -> int | None:
+        """The width of a part's rows; None where it is that of ``aggregate``'s."""
+        return None
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """[num_dst, ...]: what ``aggregate`` yields over all edges, up to rounding.
+
+        Parameters
+        ----------
+        parts: [num_dst, ...] each, from :meth:`part`; every edge in one of them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no joined()")
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out]: the new rows; by default what was combined."""
@@ -65,6 +91,11 @@ class SumLayer(Layer):
 
     algebra: ClassVar[Algebra] = "sum"
     reads_destination: ClassVar[bool] = False
+    has_parts: ClassVar[bool] = True
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Layer`: the sum."""
+        return torch.stack(list(parts)).sum(0)
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """[edges]: the weight of each message; depends on the block alone."""

@@ -17,7 +17,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.layer import Layer, SumLayer
-from hopper.ops import drop_rows
+from hopper.ops import destination_rows, drop_rows, edge_sum, segment_max
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
@@ -39,6 +39,10 @@ class Combination(nn.Module):
         aggregated: [num_dst, ...], from AGG_r.
         """
         return aggregated
+
+    def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
+        """[num_dst, ...]: :meth:`partial` of a part of a relation's edges, the ``place``-th."""
+        return self.partial(block, aggregated)
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, ...]: combined rows.
@@ -87,6 +91,13 @@ class MeanOfRelations(Combination):
             aggregated = aggregated * count
         return torch.cat((aggregated, count), -1)
 
+    def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
+        """See :class:`Combination`; the first part counts the relation."""
+        partial = self.partial(block, aggregated)
+        if place:
+            partial = torch.cat((partial[:, :-1], torch.zeros_like(partial[:, -1:])), -1)
+        return partial
+
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, width]: zero where there is no relation to count."""
         total = self.merge(partials)
@@ -115,20 +126,11 @@ class JointSoftmax(Combination):
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, heads, width]: zero where a destination has no edge of any relation."""
-        merged = self.merge(partials)
-        total = merged[..., 1:2]
-        return merged[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
+        return normalised(merged_softmax(partials))
 
     def merge(self, partials: Sequence[Tensor]) -> Tensor:
         """See :class:`Combination`: log-sum-exp."""
-        tops = torch.stack([partial[..., 0].detach() for partial in partials])
-        top = tops.max(0).values
-        finite = torch.where(top.isinf(), torch.zeros_like(top), top)
-        scales = (tops - finite).exp().unsqueeze(-1)
-        merged = _added(
-            [scale * part[..., 1:] for scale, part in zip(scales, partials, strict=True)]
-        )
-        return torch.cat((top.unsqueeze(-1), merged), -1)
+        return merged_softmax(partials)
 
 
 class Update(nn.Module):
@@ -265,6 +267,24 @@ class RelationLayer(nn.Module):
             return self.combination.partial(block, aggregation.aggregate(block, z_src, h_dst))
         assert isinstance(aggregation, SumLayer)
         return aggregation.combine(block, z_src, weights[relation], h_dst)
+
+    def part(
+        self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor, place: int
+    ) -> Tensor:
+        """[num_dst, ...]: what one of several parts of a relation's edges contributes; of all of
+        them :meth:`joined` makes a partial.
+
+        Parameters
+        ----------
+        place: which of the parts.
+        """
+        aggregation = self.aggregation(relation)
+        found = aggregation.part(block, aggregation.project(h_src), h_dst)
+        return self.combination.part(block, found, place)
+
+    def joined(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
+        """[num_dst, ...]: a relation's partial, of all of its parts."""
+        return self.aggregation(relation).joined(parts)
 
 
 class HGNN(nn.Module):
@@ -415,6 +435,36 @@ class HGNN(nn.Module):
             if not layer.reads_destination(self.target):
                 break
         return found
+
+
+def softmax_part(block: Block, logits: Tensor, messages: Tensor) -> Tensor:
+    """[num_dst, heads, 2 + width]: a partial of :class:`JointSoftmax`, of a block's edges.
+
+    Parameters
+    ----------
+    logits: [edges, heads].
+    messages: [edges, heads, width].
+    """
+    top = segment_max(block, logits)
+    weights = (logits - destination_rows(block, top)).exp().unsqueeze(-1)
+    sums = edge_sum(block, torch.cat((weights, weights * messages), -1))
+    return torch.cat((top.unsqueeze(-1), sums), -1)
+
+
+def merged_softmax(partials: Sequence[Tensor]) -> Tensor:
+    """[num_dst, heads, 2 + width]: one partial of :class:`JointSoftmax` that stands for several."""
+    tops = torch.stack([partial[..., 0].detach() for partial in partials])
+    top = tops.max(0).values
+    finite = torch.where(top.isinf(), torch.zeros_like(top), top)
+    scales = (tops - finite).exp().unsqueeze(-1)
+    merged = _added([scale * part[..., 1:] for scale, part in zip(scales, partials, strict=True)])
+    return torch.cat((top.unsqueeze(-1), merged), -1)
+
+
+def normalised(partial: Tensor) -> Tensor:
+    """[num_dst, heads, width]: the softmax's sum of messages; zero where there is no edge."""
+    total = partial[..., 1:2]
+    return partial[..., 2:] / torch.where(total == 0, torch.ones_like(total), total)
 
 
 def make_head(hidden: int, out_dim: int) -> nn.Linear:

@@ -15,9 +15,17 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, Layer
-from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, make_head
+from hopper.models.relational import (
+    HGNN,
+    RelationLayer,
+    SumOfRelations,
+    make_head,
+    merged_softmax,
+    normalised,
+    softmax_part,
+)
 from hopper.models.rgcn import RootWeight
-from hopper.ops import edge_add, edge_softmax, weighted_sum
+from hopper.ops import edge_add, edge_softmax, source_rows, weighted_sum
 
 
 class RelationAttention(Layer):
@@ -30,6 +38,7 @@ class RelationAttention(Layer):
 
     algebra: ClassVar[Algebra] = "other"
     reads_destination: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
 
     def __init__(self, in_dim: int, out_dim: int, heads: int) -> None:
         super().__init__()
@@ -49,12 +58,32 @@ class RelationAttention(Layer):
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, heads * width]: rows weighted by attention; zero without edges."""
+        weights = edge_softmax(block, self._logits(block, z_src, h_dst))
+        return weighted_sum(block, z_src, weights).flatten(1)
+
+    def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, heads * (2 + width)]: as of :func:`hopper.models.relational.softmax_part`."""
+        logits = self._logits(block, z_src, h_dst)
+        return softmax_part(block, logits, source_rows(block, z_src)).flatten(1)
+
+    def part_width(self) -> int:
+        """See :class:`Layer`."""
+        return self.heads * (2 + self.width)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Layer`: log-sum-exp."""
+        shape = (self.heads, 2 + self.width)
+        merged = merged_softmax([part.unflatten(1, shape) for part in parts])
+        return normalised(merged).flatten(1)
+
+    def _logits(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[edges, heads]."""
         src_term = (z_src * self.attention_src).sum(-1)
         dst_term = (self.project(h_dst) * self.attention_dst).sum(-1)
         logits = functional.leaky_relu(edge_add(block, src_term, dst_term), NEGATIVE_SLOPE)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
-        return weighted_sum(block, z_src, edge_softmax(block, logits)).flatten(1)
+        return logits
 
 
 class RGATLayer(RelationLayer):

@@ -4,17 +4,18 @@ Arrays are read-only memory maps, so every rank of a machine shares one copy of 
 
 Nodes are divided, and topology is replicated or lies with its destinations (``--topology
 partitioned``); or whole relations are divided (``--method meta``): then a server stores all nodes
-of the types that its relations touch, and those relations alone.
+of the types that its relations touch, and those relations alone; or, of a root relation that is too
+large for a server, some of the edges, and what their sources read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,53 @@ PARTITION_SCHEMA_VERSION: Final = 1
 DESCRIPTION_FILE: Final = "partition.json"
 
 TOPOLOGIES: Final = ("replicated", "partitioned", "by_relation")
+ROOTS_FOLDER: Final = "roots"
+"""in a server's folder: the part of a root relation's edges that it aggregates for the roots"""
 _REQUIRED = {"schema": int, "method": str, "servers": int, "offsets": dict, "topology": str}
+
+
+class Part(NamedTuple):
+    """Which part of its root relation's edges a server stores, of how many."""
+
+    place: int
+    parts: int
+
+
+WHOLE: Final = Part(0, 1)
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The nodes of a type whose rows a server stores.
+
+    Attributes
+    ----------
+    first, stop: a range of global ids, or, of ``ids``, what bounds them.
+    ids: [n] int64, ascending, where they are some of that range.
+    """
+
+    first: int
+    stop: int
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.stop - self.first if self.ids is None else self.ids.size
+
+    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: which of these global ids they are."""
+        if self.ids is None:
+            return (wanted >= self.first) & (wanted < self.stop)
+        if not self.ids.size:
+            return np.zeros(wanted.size, np.bool_)
+        rows = np.minimum(self.rows(wanted), self.ids.size - 1)
+        found: NDArray[np.bool_] = np.take(self.ids, rows) == wanted
+        return found
+
+    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[n] int64: their local rows, of global ids that are stored."""
+        return wanted - self.first if self.ids is None else np.searchsorted(self.ids, wanted)
 
 
 @dataclass(frozen=True)
@@ -46,6 +93,8 @@ class Holding:
     roots: the root relations that it aggregates, in canonical order.
     place, copies: which of the servers with these root relations it is, and how many there are.
     relations, node_types: all that it stores.
+    part: of the root relation's edges; of one root relation alone where there are several parts.
+    held: how many nodes of a type it has rows of, where it stores one of several parts.
     """
 
     roots: tuple[Relation, ...]
@@ -53,6 +102,8 @@ class Holding:
     copies: int
     relations: frozenset[Relation]
     node_types: frozenset[str]
+    part: Part = WHOLE
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 class PartitionedGraph:
@@ -76,6 +127,7 @@ class PartitionedGraph:
             if not self.holdings or any(each in held.relations for held in self.holdings)
         ]
         """those that any server stores, in canonical order"""
+        self._held_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
 
     @classmethod
     def open(cls, path: Path | str) -> PartitionedGraph:
@@ -115,10 +167,53 @@ class PartitionedGraph:
                 return self._all_in_edges(relation)
             own = server_folder(self.path, server)
             return open_topology(own, relation, None, sources, destinations, self.path)
-        folder = self.path
-        if self.holdings:
-            folder = server_folder(self.path, self._holder(relation, server))
-        return open_topology(folder, relation, edges, sources, destinations)
+        if not self.holdings:
+            return open_topology(self.path, relation, edges, sources, destinations)
+        holders = self._holders(relation, server)
+        whole = [each for each in holders if self.holdings[each].part.parts == 1]
+        if server is None and not whole:
+            return self._all_parts(relation, holders)
+        chosen = (whole or holders)[0]
+        folder = server_folder(self.path, chosen)
+        return open_topology(folder, relation, None if not whole else edges, sources, destinations)
+
+    def root_topology(self, relation: Relation, server: int) -> Topology:
+        """The in-edges of roots that a server stores of one of its root relations, where relations
+        are divided; errors as of :meth:`topology`."""
+        if self.holdings[server].part.parts == 1:
+            return self.topology(relation, server)
+        kinds = self.schema.node_types
+        sizes = kinds[relation.src].count, kinds[relation.dst].count
+        folder = server_folder(self.path, server) / ROOTS_FOLDER
+        some = open_topology(folder, relation, None, *sizes)
+        file = layout.topology_file(folder, relation, "positions")
+        what = f"positions of {relation}"
+        return replace(some, positions=open_array(file, what, np.int64, some.indices.shape))
+
+    def _all_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
+        """What servers have of a relation of which none has all, put together in memory: every edge
+        that hops from a split's nodes read."""
+        tables = []
+        for server in holders:
+            copies = [self.topology(relation, server)]
+            if relation in self.holdings[server].roots:
+                copies.append(self.root_topology(relation, server))
+            for copy in copies:
+                counts = np.diff(copy.indptr)
+                at = copy.positions
+                if at is None:
+                    at = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
+                rows = np.repeat(np.arange(counts.size), counts)
+                tables.append(np.stack((rows, at, copy.indices, copy.edge_ids)))
+        edges = np.unique(np.concatenate(tables, 1), axis=1)
+        counts = np.bincount(edges[0], minlength=copies[0].in_degrees.size)
+        return Topology(
+            indptr=np.concatenate(([0], np.cumsum(counts))),
+            indices=np.ascontiguousarray(edges[2]),
+            edge_ids=np.ascontiguousarray(edges[3]),
+            in_degrees=copies[0].in_degrees,
+            out_degrees=copies[0].out_degrees,
+        )
 
     def _all_in_edges(self, relation: Relation) -> Topology:
         """What all servers have, put together in memory."""
@@ -132,18 +227,26 @@ class PartitionedGraph:
             out_degrees=parts[0].out_degrees,
         )
 
-    def stored_range(self, node_type: str, server: int) -> tuple[int, int]:
-        """The global ids whose rows a server stores, first and past the last.
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """The nodes whose rows a server stores.
 
         Raises
         ------
-        GraphError: an unknown node type or server.
+        GraphError: an unknown node type or server; a missing or misshapen array.
         """
         first, stop = self.book.range(node_type, server)
         if not self.holdings:
-            return first, stop
-        held = node_type in self.holdings[server].node_types
-        return 0, self.book.total(node_type) if held else 0
+            return StoredRows(first, stop)
+        held, total = self.holdings[server], self.book.total(node_type)
+        if node_type not in held.node_types:
+            return StoredRows(0, 0)
+        if held.part.parts == 1:
+            return StoredRows(0, total)
+        if (node_type, server) not in self._held_ids:
+            file = held_file(server_folder(self.path, server), node_type)
+            what, shape = f"held ids of {node_type}", (held.held[node_type],)
+            self._held_ids[node_type, server] = open_array(file, what, np.int64, shape)
+        return StoredRows(0, total, self._held_ids[node_type, server])
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """[count] int64: the original id of each global id."""
@@ -159,8 +262,7 @@ class PartitionedGraph:
         if described.feature_dim is None or described.feature_dtype is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)
-        first, stop = self.stored_range(node_type, server)
-        shape = (stop - first, described.feature_dim)
+        shape = (self.stored(node_type, server).count, described.feature_dim)
         return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
@@ -168,8 +270,8 @@ class PartitionedGraph:
         self._node_type(node_type)
         if node_type not in self.schema.labels:
             return None
-        first, stop = self.stored_range(node_type, server)
-        dtype, shapes = label_format(self.schema.labels[node_type], stop - first)
+        count = self.stored(node_type, server).count
+        dtype, shapes = label_format(self.schema.labels[node_type], count)
         file = layout.labels_file(server_folder(self.path, server), node_type)
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
@@ -182,8 +284,8 @@ class PartitionedGraph:
         described = self._edge_type(relation)
         if described.feature_dim is None or described.feature_dtype is None:
             return None
-        rows = list(self.stored_range(relation.dst, server))
-        start, stop = self.topology(relation, server).indptr[rows]
+        stored = self.stored(relation.dst, server)
+        start, stop = self.topology(relation, server).indptr[[stored.first, stored.stop]]
         file = layout.edge_features_file(server_folder(self.path, server), relation)
         shape = (int(stop - start), described.feature_dim)
         return open_array(file, f"edge features of {relation}", described.feature_dtype, shape)
@@ -208,8 +310,8 @@ class PartitionedGraph:
         file = map_file(self.path, node_type, name)
         return open_array(file, f"{name} of {node_type}", np.int64, (count,))
 
-    def _holder(self, relation: Relation, server: int | None) -> int:
-        """The server whose copy of a relation is read."""
+    def _holders(self, relation: Relation, server: int | None) -> list[int]:
+        """The servers whose copies of a relation may be read."""
         servers = range(self.book.servers) if server is None else [server]
         found = [each for each in servers if relation in self.holdings[each].relations]
         if not found:
@@ -218,7 +320,7 @@ class PartitionedGraph:
                 f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
                 f"{self.description['meta']['layers']} hops from {self.schema.target_type()!r}"
             )
-        return found[0]
+        return found
 
     def _node_type(self, node_type: str) -> NodeType:
         if node_type not in self.schema.node_types:
@@ -257,6 +359,8 @@ def _read_holdings(
                 copies=int(share["replica"][1]),
                 relations=frozenset(known[each] for each in share["relations"]),
                 node_types=frozenset(share["node_types"]),
+                part=Part(*map(int, share.get("part", WHOLE))),
+                held={each: int(count) for each, count in share.get("held", {}).items()},
             )
             for share in meta["servers"]
         )
@@ -272,6 +376,11 @@ def _read_holdings(
 def server_folder(path: Path, server: int) -> Path:
     """The folder that holds what one server alone needs."""
     return path / f"server-{server}"
+
+
+def held_file(folder: Path, node_type: str) -> Path:
+    """The file of the ids whose rows a server stores, where these are some of a type's."""
+    return folder / "held" / f"{node_type}.npy"
 
 
 def map_file(path: Path, node_type: str, name: Literal["original_ids", "global_ids"]) -> Path:
@@ -297,10 +406,10 @@ def read_description(path: Path) -> dict[str, Any]:
         raise GraphError(f"{file}: cannot be read as JSON: {error}") from None
     if not isinstance(description, dict):
         raise GraphError(f"{file}: expected a JSON object, found {type(description).__name__}")
-    for field, kind in _REQUIRED.items():
-        found = description.get(field)
+    for name, kind in _REQUIRED.items():
+        found = description.get(name)
         if not isinstance(found, kind) or isinstance(found, bool):
-            raise GraphError(f"{file}: field {field!r}: expected {kind.__name__}, found {found!r}")
+            raise GraphError(f"{file}: field {name!r}: expected {kind.__name__}, found {found!r}")
     if description["topology"] not in TOPOLOGIES:
         raise GraphError(
             f"{file}: field 'topology': expected one of {', '.join(TOPOLOGIES)}, found "

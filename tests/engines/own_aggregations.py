@@ -46,3 +46,13 @@ class AttentionOverRelations(Combination):
         """[num_dst, width]."""
         rows = torch.stack(list(partials), 1)
         return (torch.softmax(self.query(torch.tanh(rows)), 1) * rows).sum(1)
+
+
+class DroppingInParts(Dropping):
+    """The same where a destination's edges lie on several servers."""
+
+    has_parts = True
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """[num_dst, out_dim]: the sum."""
+        return torch.stack(list(parts)).sum(0)

@@ -8,15 +8,15 @@ import torch
 
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootShares
-from hopper.partition.partitioned_graph import Holding
+from hopper.partition.partitioned_graph import WHOLE, Holding, Part
 
 A, B, C = (Relation(name, "to", "t") for name in "abc")
 CPU = torch.device("cpu")
 
 
-def holding(place: int, copies: int, *roots: Relation) -> Holding:
+def holding(place: int, copies: int, *roots: Relation, part: Part = WHOLE) -> Holding:
     types = frozenset({"t", *(each.src for each in roots)})
-    return Holding(roots, place, copies, frozenset(roots), types)
+    return Holding(roots, place, copies, frozenset(roots), types, part)
 
 
 LAYOUTS = {
@@ -27,6 +27,7 @@ LAYOUTS = {
         *(holding(place, 2, A) for place in range(2)),
         *(holding(place, 3, B) for place in range(3)),
     ],
+    "parts": [holding(0, 1, A, B), *(holding(0, 1, C, part=Part(each, 2)) for each in range(2))],
 }
 
 
@@ -43,8 +44,11 @@ def test_rows_arrive_where_they_belong(
     shares = RootShares(holdings, ranks_per_server, designated=designated)
     world = len(holdings) * ranks_per_server
     plans = [shares.plan(rank, count, reads=reads, device=CPU) for rank in range(world)]
-    for relation in {each for held in holdings for each in held.roots}:
-        ranks = [r for r in range(world) if relation in shares.relations[shares.group_of(r)]]
+    assert {each for relations in shares.relations for each in relations} == {
+        each for held in holdings for each in held.roots
+    }
+    for group in range(len(shares.groups)):
+        ranks = [rank for rank in range(world) if shares.group_of(rank) == group]
         places = np.concatenate([plans[rank].mine for rank in ranks])
         assert sorted(places) == list(range(count))
     assert sorted(np.concatenate([plan.finishing for plan in plans])) == list(range(count))

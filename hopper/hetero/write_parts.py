@@ -1,0 +1,126 @@
+"""Write what a server has of a sub-metatree that is cut: some edges, some rows, and which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.shard import TableSpec
+from hopper.graph import layout
+from hopper.graph.array_file import create_array, save_array
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
+from hopper.partition.mapped_pages import release_pages
+from hopper.partition.partitioned_graph import ROOTS_FOLDER, held_file
+from hopper.partition.phases import Progress
+from hopper.partition.write import table_spec, write_rows
+
+Edges = NDArray[np.int64]
+
+
+def write_part(
+    graph: GraphDirectory,
+    folder: Path,
+    part: CutPart,
+    relations: Sequence[Relation],
+    progress: Progress,
+) -> list[TableSpec]:
+    """Write the topology, rows and ids of a part into a server's folder.
+
+    Parameters
+    ----------
+    relations: of the sub-metatree. Progress advances by bytes.
+
+    Returns
+    -------
+    The tables of ``shard.json``.
+    """
+    for relation in relations:
+        below = partial(edges_into, graph.topology(relation), part.expanded[relation.dst])
+        _write_edges(graph, folder, relation, below, progress)
+    own = partial(root_edges, graph, part)
+    _write_edges(graph, folder / ROOTS_FOLDER, part.root, own, progress, with_positions=True)
+    return _write_rows(graph, folder, part.nodes, progress)
+
+
+def _write_edges(
+    graph: GraphDirectory,
+    folder: Path,
+    relation: Relation,
+    chosen: Callable[[], Iterator[Edges]],
+    progress: Progress,
+    *,
+    with_positions: bool = False,
+) -> None:
+    """Write some edges of a relation, with the degrees that nodes have in the whole.
+
+    Parameters
+    ----------
+    chosen: numbers of the edges, ascending, piece by piece; called twice.
+    """
+    whole = graph.topology(relation)
+    nodes = whole.in_degrees.size
+
+    def create(name: Any, length: int) -> NDArray[Any]:
+        array = create_array(layout.topology_file(folder, relation, name), np.int64, (length,))
+        return np.asarray(array)
+
+    counts = np.zeros(nodes, np.int64)
+    for edges in chosen():
+        counts += np.bincount(_rows_of(whole, edges), minlength=nodes)
+    indptr = create("indptr", nodes + 1)
+    np.cumsum(counts, out=indptr[1:])
+    total = int(indptr[-1])
+    indices, edge_ids = create("indices", total), create("edge_ids", total)
+    positions = create("positions", total) if with_positions else None
+    at = 0
+    for edges in chosen():
+        place = slice(at, at + edges.size)
+        indices[place], edge_ids[place] = whole.indices[edges], whole.edge_ids[edges]
+        if positions is not None:
+            positions[place] = edges - whole.indptr[_rows_of(whole, edges)]
+            release_pages(positions)
+        release_pages(indices, edge_ids, whole.edge_ids)
+        at += edges.size
+        progress.advance((3 if with_positions else 2) * edges.nbytes)
+    for name in ("in_degrees", "out_degrees"):
+        degrees = getattr(whole, name)
+        create(name, degrees.size)[:] = degrees
+        progress.advance(degrees.nbytes)
+    progress.advance(indptr.nbytes)
+    if graph.schema.relations[relation].feature_dim is not None:
+        # In order of the topology, as in every partitioned directory.
+        file = layout.edge_features_file(folder, relation)
+        write_rows(graph.edge_features(relation), edge_ids, file, progress)
+
+
+def _rows_of(topology: Topology, edges: Edges) -> Edges:
+    """[n] int64: the destinations of edges, by their numbers."""
+    return np.searchsorted(topology.indptr, edges, side="right") - 1
+
+
+def _write_rows(
+    graph: GraphDirectory, folder: Path, nodes: Mapping[str, Any], progress: Progress
+) -> list[TableSpec]:
+    """Write features and labels of some nodes of each type, and their ids."""
+    tables = []
+    for node_type, mask in nodes.items():
+        ids = np.flatnonzero(mask)
+        save_array(held_file(folder, node_type), ids)
+        progress.advance(ids.nbytes)
+        if graph.schema.node_types[node_type].feature_dim is not None:
+            file, rows = layout.features_file(folder, node_type), graph.features(node_type)
+            write_rows(rows, ids, file, progress)
+            tables.append(table_spec("features", node_type, file, folder, 0, ids.size, rows))
+        if node_type in graph.schema.labels:
+            file, rows = layout.labels_file(folder, node_type), graph.labels(node_type)
+            write_rows(rows, ids, file, progress)
+            tables.append(table_spec("labels", node_type, file, folder, 0, ids.size, rows))
+    return tables
