@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
         )
-    limit = parse_size(arguments.memory_limit) if arguments.memory_limit else None
+    limit = _size("memory-limit", arguments.memory_limit)
     console, progress = _shown()
     result = partition_graph(
         GraphDirectory.open(arguments.graph),
@@ -164,7 +164,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         target=arguments.target,
         metapaths=split_metapaths(arguments.metapath),
         weights_fanouts=weights_fanouts,
-        server_memory=parse_size(arguments.server_memory) if arguments.server_memory else None,
+        server_memory=_size("server-memory", arguments.server_memory),
         progress=progress,
     )
     if arguments.json:
@@ -172,6 +172,10 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
     else:
         _show_by_relation(result.description, arguments.out)
     return 0
+
+
+def _size(option: str, text: str | None) -> int | None:
+    return parse_size(text, f"--{option}") if text else None
 
 
 def _shown() -> tuple[Console, Progress]:

@@ -24,7 +24,6 @@ from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import Objective, build_model, build_typed_model, check_exactness
-from hopper.models.layer import SumLayer
 from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
@@ -149,15 +148,11 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
 
 def _check_parts(config: Config, graph: PartitionedGraph) -> None:
     """Refuse draws and aggregations that need all edges of a node, where servers have some each."""
-    divided = [
-        each
-        for held in renamed(graph.holdings, unrolling_of(config, graph.schema))
-        if held.part.parts > 1
-        for each in held.roots
-    ]
-    if not divided:
+    cut = [held for held in graph.holdings if held.part.parts > 1]
+    if not cut:
         return
-    where = f"{config.data.partitioned}, where several servers have a part of {divided[0]} each"
+    named = ", ".join(sorted({str(each) for held in cut for each in held.roots}))
+    where = f"{config.data.partitioned}, where several servers have a part of {named} each"
     if config.sampler.kind != "node":
         raise RequestError(
             f"sampler.kind: {config.sampler.kind!r} reads all in-edges of a node, which no server "
@@ -165,22 +160,29 @@ def _check_parts(config: Config, graph: PartitionedGraph) -> None:
         )
     model = make_model(config, graph.schema)
     assert isinstance(model, HGNN)
+    is_own = config.model.name == "hgnn"
+    roots = {
+        each for held in renamed(cut, unrolling_of(config, graph.schema)) for each in held.roots
+    }
     for layer in model.root_layers():
-        for relation in divided:
-            own, combination = layer.aggregation(relation), layer.combination
-            name = type(own).__name__
-            if not own.has_parts or (
-                isinstance(own, SumLayer) and type(own).own_term is not SumLayer.own_term
-            ):
+        combination = layer.combination
+        if not combination.has_parts():
+            raise RequestError(
+                f"model.combine: {type(combination).__name__} makes partials of whole relations, "
+                f"which no server has in {where}; expected one that defines joined() too"
+            )
+        for own in map(layer.aggregation, sorted(roots)):
+            key, name = "model.aggregate" if is_own else "model.name", type(own).__name__
+            if not own.has_parts():
                 raise RequestError(
-                    f"model.name: {name} needs all of a node's neighbours at once, which no server "
-                    f"has in {where}; expected an AGG_r that defines part() and joined(), such as "
-                    "a SumLayer without a term of the destination's own"
+                    f"{key}: {name} needs all of a node's neighbours at once, which no server has "
+                    f"in {where}; expected an AGG_r whose class defines joined(), or a SumLayer "
+                    "without another aggregate() or own_term()"
                 )
             if own.part_width() is not None and combination.algebra != "sum":
                 raise RequestError(
-                    f"model.name: a part of {name} can be joined under a sum over relations alone, "
-                    f"given {type(combination).__name__}, with {where}"
+                    f"{key}: parts of {name} can be joined under a sum over relations alone, given "
+                    f"{type(combination).__name__}, with {where}"
                 )
 
 

@@ -41,6 +41,11 @@ class RemoteRows:
                 f"cluster.servers: expected {graph.book.servers} addresses, one per partition, "
                 f"got {len(addresses)}"
             )
+        if any(held.part.parts > 1 for held in graph.holdings):
+            raise ConfigError(
+                f"cluster.servers: servers of {graph.path} store some nodes of a type each, which "
+                "feature servers do not serve; expected to read rows by file (LocalRows)"
+            )
         self._graph = graph
         self._client = FeatureClient(
             addresses,

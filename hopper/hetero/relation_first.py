@@ -268,8 +268,9 @@ class RelationFirst:
             if parts == 1:
                 found.append(rows[:, : layer.nothing[0]] if widths else rows)
                 continue
-            own = layer.aggregation(relations[0]).part_width()
-            parts_of.setdefault(relations[0], []).append(rows if own is None else rows[:, :own])
+            if widths:
+                rows = rows[:, : layer.aggregation(relations[0]).part_width() or layer.nothing[0]]
+            parts_of.setdefault(relations[0], []).append(rows)
         return [*found, *(layer.joined(each, rows) for each, rows in parts_of.items())]
 
     def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:

@@ -1,8 +1,9 @@
 """Who aggregates and who finishes which roots, where relations are divided over servers.
 
-Every root meets all root relations: one rank of every group of servers with the same relations
-aggregates them for it. One of these ranks finishes it: it combines the groups' partials and makes
-the new row. All ranks derive the same answers from the holdings alone: no communication.
+Every root meets all root relations: one rank of every group of servers with the same relations (or
+the same part of one's edges) aggregates them for it. One of these ranks finishes it: it combines
+the groups' partials and makes the new row. All ranks derive the same answers from the holdings
+alone: no communication.
 """
 
 from __future__ import annotations

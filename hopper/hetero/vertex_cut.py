@@ -37,34 +37,42 @@ class CutPart:
     Attributes
     ----------
     root: the relation whose edges into roots are divided.
-    sources: [sources] bool, whose of these edges it has.
-    roots: [destinations] bool, into which nodes: those of any split.
+    relations: of its sub-metatree.
+    sources: [sources] bool, whose edges into roots it has.
+    root_nodes: [destinations] bool, the nodes of any split.
     expanded: by type, [nodes] bool, the nodes below the roots all of whose in-edges it has.
     nodes: by type, [nodes] bool, those whose rows it has.
+    edges: by relation, how many it has below the roots.
+    root_edges: how many it has into roots.
     """
 
     root: Relation
+    relations: Sequence[Relation]
     sources: Mask
-    roots: Mask
+    root_nodes: Mask
     expanded: Mapping[str, Mask]
     nodes: Mapping[str, Mask]
+    edges: Mapping[Relation, int]
+    root_edges: int
 
 
 def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> list[CutPart]:
     """Divide a root relation's edges into so many parts, and find what each reads below.
 
-    Memory holds ten bytes a node of the sub-metatree's types and part.
+    Memory holds two bytes a part and node of the sub-metatree's types, and forty a source once.
     """
-    topology, target = graph.topology(root), tree.target
-    roots = np.zeros(graph.schema.node_types[target].count, np.bool_)
+    topology = graph.topology(root)
+    root_nodes = np.zeros(graph.schema.node_types[tree.target].count, np.bool_)
     for name in graph.schema.splits:
-        roots[graph.split(name)] = True
+        root_nodes[graph.split(name)] = True
     degrees = np.zeros(graph.schema.node_types[root.src].count, np.int64)
-    for edges in edges_into(topology, roots):
-        np.add.at(degrees, np.asarray(topology.indices[edges]), 1)
+    for edges in edges_into(topology, root_nodes):
+        degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
     dealt = _dealt(degrees, row_bytes(graph, root.src), parts)
     return [
-        CutPart(root, dealt == place, roots, *_below(graph, tree, root, dealt == place, roots))
+        _make_part(
+            graph, tree, root, dealt == place, root_nodes, int(degrees[dealt == place].sum())
+        )
         for place in range(parts)
     ]
 
@@ -100,40 +108,25 @@ def row_bytes(graph: GraphDirectory, node_type: str) -> int:
 def root_edges(graph: GraphDirectory, part: CutPart) -> Iterator[NDArray[np.int64]]:
     """Numbers of the root relation's edges that a part has, ascending, piece by piece."""
     topology = graph.topology(part.root)
-    for edges in edges_into(topology, part.roots):
+    for edges in edges_into(topology, part.root_nodes):
         yield edges[part.sources[topology.indices[edges]]]
 
 
-def count_edges(
-    graph: GraphDirectory, part: CutPart, relations: Sequence[Relation]
-) -> dict[Relation, int]:
-    """How many edges a part has by relation, those into roots and those below."""
-    counts = {
-        relation: sum(
-            each.size for each in edges_into(graph.topology(relation), part.expanded[relation.dst])
-        )
-        for relation in relations
-    }
-    counts[part.root] += sum(each.size for each in root_edges(graph, part))
-    return counts
-
-
-def part_bytes(
-    graph: GraphDirectory, part: CutPart, relations: Sequence[Relation]
-) -> tuple[int, int]:
+def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
     """Bytes of a part's rows (features, edge features, labels, ids) and of its topology."""
+    schema = graph.schema
     rows = sum(
         int(mask.sum()) * (row_bytes(graph, each) + _NUMBER_BYTES)
         for each, mask in part.nodes.items()
     )
-    schema, edges = graph.schema, count_edges(graph, part, relations)
-    rows += sum(_feature_bytes(schema.relations[each]) * count for each, count in edges.items())
-    ends = sum(
-        schema.node_types[each.src].count + 2 * schema.node_types[each.dst].count + 1
-        for each in (*relations, part.root)
-    )
-    own = sum(each.size for each in root_edges(graph, part))
-    return rows, _NUMBER_BYTES * (ends + 2 * sum(edges.values()) + own)
+    stored = [*part.edges.items(), (part.root, part.root_edges)]
+    rows += sum(_feature_bytes(schema.relations[each]) * count for each, count in stored)
+    numbers = part.root_edges  # their positions
+    for relation, count in stored:
+        sources = schema.node_types[relation.src].count
+        destinations = schema.node_types[relation.dst].count
+        numbers += sources + 2 * destinations + 1 + 2 * count
+    return rows, _NUMBER_BYTES * numbers
 
 
 def _feature_bytes(kind: NodeType | EdgeType) -> int:
@@ -142,24 +135,33 @@ def _feature_bytes(kind: NodeType | EdgeType) -> int:
     return kind.feature_dim * np.dtype(kind.feature_dtype).itemsize
 
 
-def _below(
-    graph: GraphDirectory, tree: Metatree, root: Relation, sources: Mask, roots: Mask
-) -> tuple[dict[str, Mask], dict[str, Mask]]:
-    """By type, the nodes that are expanded below the roots, and those whose rows are read."""
-    kinds = graph.schema.node_types
+def _make_part(
+    graph: GraphDirectory,
+    tree: Metatree,
+    root: Relation,
+    sources: Mask,
+    root_nodes: Mask,
+    edges_into_roots: int,
+) -> CutPart:
+    kinds, relations = graph.schema.node_types, tree.relations_of([root])
     found = {each: np.zeros(kinds[each].count, np.bool_) for each in tree.types_of([root])}
     expanded = {each: mask.copy() for each, mask in found.items()}
+    edges_below = dict.fromkeys(relations, 0)
     found[root.src] |= sources
     for _ in range(tree.layers - 1):
         # Frontiers are cumulative: what one hop found, all later hops expand.
         expanded = {each: mask.copy() for each, mask in found.items()}
-        for relation in tree.relations_of([root]):
-            topology = graph.topology(relation)
+        for relation in relations:
+            topology, count = graph.topology(relation), 0
             if expanded[relation.dst].any():
                 for edges in edges_into(topology, expanded[relation.dst]):
                     found[relation.src][topology.indices[edges]] = True
-    found[tree.target] |= roots
-    return expanded, found
+                    count += edges.size
+            edges_below[relation] = count
+    found[tree.target] |= root_nodes
+    return CutPart(
+        root, relations, sources, root_nodes, expanded, found, edges_below, edges_into_roots
+    )
 
 
 def _dealt(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArray[np.int64]:

@@ -23,10 +23,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import refuse_occupied
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
-from hopper.hetero.metagraph import Metagraph, make_metagraph
+from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.sampled_weights import sampled_weights
-from hopper.hetero.vertex_cut import CutPart, count_edges, cut, part_bytes
+from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
 from hopper.hetero.write_parts import write_part
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
@@ -61,7 +61,8 @@ def partition_by_relation(
     metapaths: what these hops follow, as of :func:`hopper.hetero.metatree.make_metatree`.
     weights_fanouts: weigh sub-metatrees by what sampling with these fanouts meets of them, instead
         of by what is stored.
-    server_memory: bytes that a server may store; a sub-metatree with more is cut.
+    server_memory: bytes that a server may store; a sub-metatree with more is cut, and others are
+        dealt by their bytes, unless there are ``weights_fanouts``.
 
     Raises
     ------
@@ -81,8 +82,12 @@ def partition_by_relation(
             weights = sampled_weights(graph, tree, weights_fanouts)
     parts: dict[Relation, list[CutPart]] = {}
     if server_memory is not None:
+        alone = divide(metagraph, tree, len(tree.roots)).shares
+        bytes_of = {share.roots[0]: sum(_sizes(graph, share, None)) for share in alone}
         with phases.phase("cut what is too large for a server"):
-            parts = _cuts(graph, metagraph, tree, servers, server_memory)
+            parts = _cuts(graph, tree, bytes_of, servers, server_memory)
+        # What is limited is what is balanced.
+        weights = weights or bytes_of
     cuts = {root: len(made) for root, made in parts.items()}
     partition = divide(metagraph, tree, servers, weights, cuts)
     if parts:
@@ -120,38 +125,55 @@ def _checked_target(schema: GraphSchema, target: str | None) -> str:
 
 
 def _cuts(
-    graph: GraphDirectory, metagraph: Metagraph, tree: Metatree, servers: int, memory: int
+    graph: GraphDirectory,
+    tree: Metatree,
+    sizes: Mapping[Relation, int],
+    servers: int,
+    memory: int,
 ) -> dict[Relation, list[CutPart]]:
     """By root relation, the parts of sub-metatrees that a server cannot store, as few as will do;
-    more where nothing else needs a server."""
-    alone = divide(metagraph, tree, len(tree.roots))
-    sizes = {share.roots[0]: sum(_sizes(graph, share, None)) for share in alone.shares}
+    more where nothing else needs a server.
+
+    Parameters
+    ----------
+    sizes: bytes of the whole sub-metatrees.
+    """
     large = sorted((r for r in tree.roots if sizes[r] > memory), key=lambda r: (-sizes[r], r))
     free = servers - (len(large) < len(sizes))
     found: dict[Relation, list[CutPart]] = {}
+    largest: dict[Relation, int] = {}
+
+    def cut_into(root: Relation, parts: int) -> tuple[list[CutPart], int]:
+        made = cut(graph, tree, root, parts)
+        return made, max(sum(part_bytes(graph, part)) for part in made)
+
     for root in large:
-        parts, largest = 1, sizes[root]
-        while largest > memory:
-            parts += 1
+        largest[root] = sizes[root]
+        while largest[root] > memory:
+            parts = len(found.get(root, [None])) + 1
             if parts > free:
+                cut_so_far = f" when it is cut into {parts - 1}" if parts > 2 else ""
                 raise RequestError(
-                    f"--server-memory: what {root} reads takes {format_bytes(largest)} on a server"
-                    f"{f' when it is cut into {parts - 1}' if parts > 2 else ''}; expected at most "
-                    f"{format_bytes(memory)}; take more servers, or more memory"
+                    f"--server-memory: what {root} reads takes {format_bytes(largest[root])} on a "
+                    f"server{cut_so_far}; expected at most {format_bytes(memory)}; take more "
+                    "servers, or more memory"
                 )
-            found[root] = cut(graph, tree, root, parts)
-            largest = _largest(graph, tree, found[root])
-        free -= parts
+            found[root], largest[root] = cut_into(root, parts)
+        free -= len(found[root])
     while free and large and len(large) == len(sizes):
-        root = max(large, key=lambda each: _largest(graph, tree, found[each]))
-        found[root] = cut(graph, tree, root, len(found[root]) + 1)
+        # More parts may share more: those with most bytes first, as far as they stay small enough.
+        for root in sorted(large, key=lambda each: -largest[each]):
+            made, most = cut_into(root, len(found[root]) + 1)
+            if most <= memory:
+                found[root], largest[root] = made, most
+                break
+        else:
+            raise RequestError(
+                f"--servers: with {format_bytes(memory)} a server what is cut takes "
+                f"{servers - free}, and no finer cut fits; given {servers}"
+            )
         free -= 1
     return found
-
-
-def _largest(graph: GraphDirectory, tree: Metatree, parts: Sequence[CutPart]) -> int:
-    relations = tree.relations_of([parts[0].root])
-    return max(sum(part_bytes(graph, part, relations)) for part in parts)
 
 
 def _part_of(share: Share, parts: Mapping[Relation, Sequence[CutPart]]) -> CutPart | None:
@@ -178,7 +200,7 @@ def _with_parts(
             replace(
                 share,
                 nodes=sum(counts.values()),
-                edges=sum(count_edges(graph, part, share.relations).values()),
+                edges=sum(part.edges.values()) + part.root_edges,
                 held=counts,
             )
         )
@@ -219,7 +241,7 @@ def _topology_files(folder: Path, relation: Relation) -> list[Path]:
 def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[int, int]:
     """Bytes of a server's rows (features, edge features, labels) and of its topology."""
     if part is not None:
-        return part_bytes(graph, part, share.relations)
+        return part_bytes(graph, part)
     tables = [graph.features(each) for each in _with_features(graph, share)]
     tables += [graph.labels(each) for each in _labelled(graph, share)]
     tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
@@ -239,8 +261,9 @@ def _write_server(
     folder = server_folder(work, server)
     folder.mkdir()
     if part is not None:
-        tables = write_part(graph, folder, part, share.relations, progress)
-        write_manifest(folder, server, servers, tables)
+        write_part(graph, folder, part, progress)
+        # A feature server finds a row by its id's distance from a first one: here it cannot.
+        write_manifest(folder, server, servers, [])
         return
     for relation in share.relations:
         pairs = zip(
@@ -285,7 +308,7 @@ def _describe(
     nodes = np.array([share.nodes for share in shares])
     edges = np.array([share.edges for share in shares])
     roots = int(training_roots(graph).sum())
-    # Servers with the same root relations finish an equal part of the roots together.
+    # Groups (servers with the same edges of the same root relations) finish as many roots each.
     groups = len({(share.roots, share.part) for share in shares})
     train = [roots // (groups * share.replica.copies) for share in shares]
     return {
@@ -299,7 +322,7 @@ def _describe(
         "offsets": {
             name: _offsets(schema, partition, name, target) for name in schema.node_types
         },
-        # A relation is whole wherever it is.
+        # No hop leaves the server that it began on.
         "edge_cut": 0.0,
         "balance": {
             name: round(float(values.max() / max(1e-9, values.mean())), 6) if values.any() else 1.0

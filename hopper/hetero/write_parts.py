@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.shard import TableSpec
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, save_array
 from hopper.graph.directory import GraphDirectory
@@ -20,7 +19,7 @@ from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.partitioned_graph import ROOTS_FOLDER, held_file
 from hopper.partition.phases import Progress
-from hopper.partition.write import table_spec, write_rows
+from hopper.partition.write import write_rows
 
 Edges = NDArray[np.int64]
 
@@ -29,25 +28,16 @@ def write_part(
     graph: GraphDirectory,
     folder: Path,
     part: CutPart,
-    relations: Sequence[Relation],
     progress: Progress,
-) -> list[TableSpec]:
-    """Write the topology, rows and ids of a part into a server's folder.
-
-    Parameters
-    ----------
-    relations: of the sub-metatree. Progress advances by bytes.
-
-    Returns
-    -------
-    The tables of ``shard.json``.
-    """
-    for relation in relations:
+) -> None:
+    """Write the topology, rows and ids of a part into a server's folder; progress advances by
+    bytes."""
+    for relation in part.relations:
         below = partial(edges_into, graph.topology(relation), part.expanded[relation.dst])
         _write_edges(graph, folder, relation, below, progress)
     own = partial(root_edges, graph, part)
     _write_edges(graph, folder / ROOTS_FOLDER, part.root, own, progress, with_positions=True)
-    return _write_rows(graph, folder, part.nodes, progress)
+    _write_rows(graph, folder, part.nodes, progress)
 
 
 def _write_edges(
@@ -108,19 +98,15 @@ def _rows_of(topology: Topology, edges: Edges) -> Edges:
 
 def _write_rows(
     graph: GraphDirectory, folder: Path, nodes: Mapping[str, Any], progress: Progress
-) -> list[TableSpec]:
+) -> None:
     """Write features and labels of some nodes of each type, and their ids."""
-    tables = []
     for node_type, mask in nodes.items():
         ids = np.flatnonzero(mask)
         save_array(held_file(folder, node_type), ids)
         progress.advance(ids.nbytes)
         if graph.schema.node_types[node_type].feature_dim is not None:
-            file, rows = layout.features_file(folder, node_type), graph.features(node_type)
-            write_rows(rows, ids, file, progress)
-            tables.append(table_spec("features", node_type, file, folder, 0, ids.size, rows))
+            file = layout.features_file(folder, node_type)
+            write_rows(graph.features(node_type), ids, file, progress)
         if node_type in graph.schema.labels:
-            file, rows = layout.labels_file(folder, node_type), graph.labels(node_type)
-            write_rows(rows, ids, file, progress)
-            tables.append(table_spec("labels", node_type, file, folder, 0, ids.size, rows))
-    return tables
+            file = layout.labels_file(folder, node_type)
+            write_rows(graph.labels(node_type), ids, file, progress)

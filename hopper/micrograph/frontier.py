@@ -81,7 +81,7 @@ def draw_hop(
 def draw_hop_of_part(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
-    held: NDArray[np.int64],
+    stored: NDArray[np.int64],
     degrees: NDArray[np.int64],
     original_ids: NDArray[np.int64],
     frontier: NDArray[np.int64],
@@ -92,7 +92,7 @@ def draw_hop_of_part(
 
     Parameters
     ----------
-    held: [edges] int64, where each edge stands among all of its destination's; ascending.
+    stored: [edges] int64, where each edge stands among all of its destination's; ascending.
     degrees: [destinations] int64, how many in-edges a destination has in all.
     """
     size = frontier.size
@@ -109,8 +109,8 @@ def draw_hop_of_part(
         draw_positions(own, degrees[node], stop - start, drawn[start:stop])
         first, last = indptr[node], indptr[node + 1]
         for j in range(start, stop):
-            place = first + np.searchsorted(held[first:last], drawn[j])
-            found = place < last and held[min(place, held.size - 1)] == drawn[j]
+            place = first + np.searchsorted(stored[first:last], drawn[j])
+            found = place < last and stored[place] == drawn[j]
             places[j] = place if found else -1
             offsets[i + 1] += found
     for i in range(size):

@@ -50,7 +50,6 @@ class RelationPartial(Layer):
 
     algebra: ClassVar[Algebra] = "softmax"
     reads_destination: ClassVar[bool] = True
-    has_parts: ClassVar[bool] = True
 
     def __init__(self, source: TypeProjections, destination: TypeProjections, heads: int) -> None:
         super().__init__()

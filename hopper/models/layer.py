@@ -26,8 +26,7 @@ class Layer(nn.Module):
     """how ``aggregate`` combines messages; says whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
-    has_parts: ClassVar[bool] = False
-    """whether a destination's edges may be aggregated in parts: :meth:`part`, :meth:`joined`"""
+    _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, ...]: what an edge reads of its source; by default the row itself."""
@@ -44,8 +43,8 @@ class Layer(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no aggregate()")
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, ...]: what some of the destinations' edges contribute; by default ``aggregate``
-        over these. ``block.sampled_degree()`` counts all edges.
+        """[num_dst, ...]: what some of the destinations' edges contribute, where the others lie on
+        other servers; by default ``aggregate`` over these. ``block.sampled_degree()`` counts all.
 
         Parameters
         ----------
@@ -58,13 +57,23 @@ class Layer(nn.Module):
         return None
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
-        """[num_dst, ...]: what ``aggregate`` yields over all edges, up to rounding.
+        """[num_dst, ...]: what ``aggregate`` yields over all edges, up to rounding. A class that
+        defines it, and those derived from it that define no other ``aggregate``, can be trained on
+        relations whose edges lie on several servers.
 
         Parameters
         ----------
         parts: [num_dst, ...] each, from :meth:`part`; every edge in one of them.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no joined()")
+
+    @classmethod
+    def has_parts(cls) -> bool:
+        """Whether :meth:`joined` is of the class that says how messages are combined, or of one
+        derived from it."""
+        return cls.joined is not Layer.joined and all(
+            _place(cls, "joined") <= _place(cls, name) for name in cls._combining
+        )
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out]: the new rows; by default what was combined."""
@@ -91,7 +100,7 @@ class SumLayer(Layer):
 
     algebra: ClassVar[Algebra] = "sum"
     reads_destination: ClassVar[bool] = False
-    has_parts: ClassVar[bool] = True
+    _combining: ClassVar[tuple[str, ...]] = ("aggregate", "own_term")
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """See :class:`Layer`: the sum."""
@@ -124,3 +133,8 @@ class SumLayer(Layer):
         combined = weighted_sum(block, z_src, weights)
         own = self.own_term(block, h_dst)
         return combined if own is None else combined + own
+
+
+def _place(cls: type, name: str) -> int:
+    """How far up a class's bases an attribute is defined."""
+    return next(place for place, each in enumerate(cls.__mro__) if name in vars(each))

@@ -41,8 +41,29 @@ class Combination(nn.Module):
         return aggregated
 
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
-        """[num_dst, ...]: :meth:`partial` of a part of a relation's edges, the ``place``-th."""
-        return self.partial(block, aggregated)
+        """[num_dst, ...]: what takes part of the ``place``-th part of a relation's edges.
+
+        Parameters
+        ----------
+        aggregated: [num_dst, ...], from ``AGG_r.part``.
+        """
+        return aggregated
+
+    def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
+        """[num_dst, ...]: a relation's partial, of all of its parts.
+
+        Parameters
+        ----------
+        aggregation: AGG_r.
+        """
+        return aggregation.joined(parts)
+
+    @classmethod
+    def has_parts(cls) -> bool:
+        """Whether :meth:`joined` fits :meth:`partial`: who defines another one defines both."""
+        bases = cls.__mro__
+        found = [next(c for c in bases if name in vars(c)) for name in ("joined", "partial")]
+        return bases.index(found[0]) <= bases.index(found[1])
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, ...]: combined rows.
@@ -94,9 +115,12 @@ class MeanOfRelations(Combination):
     def part(self, block: Block, aggregated: Tensor, place: int) -> Tensor:
         """See :class:`Combination`; the first part counts the relation."""
         partial = self.partial(block, aggregated)
-        if place:
-            partial = torch.cat((partial[:, :-1], torch.zeros_like(partial[:, -1:])), -1)
-        return partial
+        return partial if place == 0 else torch.cat((aggregated, 0 * partial[:, -1:]), -1)
+
+    def joined(self, aggregation: Layer, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Combination`."""
+        rows = aggregation.joined([part[:, :-1] for part in parts])
+        return torch.cat((rows, _added([part[:, -1:] for part in parts])), -1)
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """[num_dst, width]: zero where there is no relation to count."""
@@ -284,7 +308,7 @@ class RelationLayer(nn.Module):
 
     def joined(self, relation: Relation, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, ...]: a relation's partial, of all of its parts."""
-        return self.aggregation(relation).joined(parts)
+        return self.combination.joined(self.aggregation(relation), parts)
 
 
 class HGNN(nn.Module):

@@ -38,7 +38,6 @@ class RelationAttention(Layer):
 
     algebra: ClassVar[Algebra] = "other"
     reads_destination: ClassVar[bool] = True
-    has_parts: ClassVar[bool] = True
 
     def __init__(self, in_dim: int, out_dim: int, heads: int) -> None:
         super().__init__()

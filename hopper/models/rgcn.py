@@ -44,6 +44,10 @@ class RelationMean(SumLayer):
             return copy_mean(block, z_src)
         return super().aggregate(block, z_src, h_dst)
 
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Layer`: the sum; every part divides by the number of all edges."""
+        return super().joined(parts)
+
 
 class Bases(nn.Module):
     """The matrices that all relations of a layer are made of (eq. 3)."""

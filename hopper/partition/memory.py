@@ -157,8 +157,12 @@ def require_memory(
     )
 
 
-def parse_size(text: str) -> int:
+def parse_size(text: str, name: str = "size") -> int:
     """Bytes of a size such as "800M", "16GiB" or "1.5G" (powers of 1024).
+
+    Parameters
+    ----------
+    name: what it is, for the error.
 
     Raises
     ------
@@ -166,7 +170,7 @@ def parse_size(text: str) -> int:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise RequestError(f"size: expected a number and a unit (K, M, G, T), given {text!r}")
+        raise RequestError(f"{name}: expected a number and a unit (K, M, G, T), given {text!r}")
     return int(float(match[1]) * 2 ** _UNITS[match[2].upper()])
 
 

@@ -151,8 +151,10 @@ class PartitionedGraph:
         Parameters
         ----------
         server: whose copy, where relations are divided, and whose nodes' in-edges, where topology
-            is: other nodes then have none. None = any server's that has a copy, and all in-edges
-            (put together in memory where topology is divided).
+            is: other nodes then have none; of a server with a part of a root relation, the in-edges
+            of what is expanded below roots. None = any server's that has a copy, and all in-edges
+            (put together in memory where topology is divided, or where servers have parts: those
+            that hops from the splits read).
 
         Raises
         ------
@@ -193,24 +195,30 @@ class PartitionedGraph:
     def _all_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
         """What servers have of a relation of which none has all, put together in memory: every edge
         that hops from a split's nodes read."""
-        tables = []
-        for server in holders:
-            copies = [self.topology(relation, server)]
-            if relation in self.holdings[server].roots:
-                copies.append(self.root_topology(relation, server))
-            for copy in copies:
-                counts = np.diff(copy.indptr)
-                at = copy.positions
-                if at is None:
-                    at = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
-                rows = np.repeat(np.arange(counts.size), counts)
-                tables.append(np.stack((rows, at, copy.indices, copy.edge_ids)))
-        edges = np.unique(np.concatenate(tables, 1), axis=1)
-        counts = np.bincount(edges[0], minlength=copies[0].in_degrees.size)
+        copies = [self.topology(relation, server) for server in holders]
+        copies += [
+            self.root_topology(relation, server)
+            for server in holders
+            if relation in self.holdings[server].roots
+        ]
+        rows, positions = [], []
+        for copy in copies:
+            counts = np.diff(copy.indptr)
+            rows.append(np.repeat(np.arange(counts.size), counts))
+            whole = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
+            positions.append(whole if copy.positions is None else copy.positions)
+        row, position = np.concatenate(rows), np.concatenate(positions)
+        order = np.lexsort((position, row))
+        row, position = row[order], position[order]
+        # An edge that several copies have counts once.
+        first = np.ones(order.size, np.bool_)
+        first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
+        edges = order[first]
+        counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
         return Topology(
             indptr=np.concatenate(([0], np.cumsum(counts))),
-            indices=np.ascontiguousarray(edges[2]),
-            edge_ids=np.ascontiguousarray(edges[3]),
+            indices=np.concatenate([copy.indices for copy in copies])[edges],
+            edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
             in_degrees=copies[0].in_degrees,
             out_degrees=copies[0].out_degrees,
         )
@@ -281,13 +289,24 @@ class PartitionedGraph:
         Row r belongs to position ``indptr[offsets[dst][server]] + r`` of the server's
         :meth:`topology`.
         """
-        described = self._edge_type(relation)
-        if described.feature_dim is None or described.feature_dtype is None:
+        if self._edge_type(relation).feature_dim is None:
             return None
         stored = self.stored(relation.dst, server)
         start, stop = self.topology(relation, server).indptr[[stored.first, stored.stop]]
-        file = layout.edge_features_file(server_folder(self.path, server), relation)
-        shape = (int(stop - start), described.feature_dim)
+        return self._edge_rows(relation, server_folder(self.path, server), int(stop - start))
+
+    def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
+        """[edges, dim], in the order of :meth:`root_topology`; None without edge features."""
+        if self.holdings[server].part.parts == 1:
+            return self.edge_features(relation, server)
+        edges = self.root_topology(relation, server).indices.size
+        return self._edge_rows(relation, server_folder(self.path, server) / ROOTS_FOLDER, edges)
+
+    def _edge_rows(self, relation: Relation, folder: Path, edges: int) -> NDArray[Any] | None:
+        described = self._edge_type(relation)
+        if described.feature_dim is None or described.feature_dtype is None:
+            return None
+        file, shape = layout.edge_features_file(folder, relation), (edges, described.feature_dim)
         return open_array(file, f"edge features of {relation}", described.feature_dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:

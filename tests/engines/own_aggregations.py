@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from hopper.graph.block import Block
 from hopper.models import Layer
 from hopper.models.dropout import EdgeDropout
-from hopper.models.relational import Combination
-from hopper.ops import weighted_sum
+from hopper.models.layer import SumLayer
+from hopper.models.relational import Combination, SumOfRelations
+from hopper.ops import copy_sum, weighted_sum
 
 
 class Dropping(Layer):
@@ -35,6 +36,59 @@ class Dropping(Layer):
         return torch.sigmoid(self.scale(h_dst)) * weighted_sum(block, z_src, weights)
 
 
+class Smooth(Layer):
+    """A smooth maximum: what parts yield is not added up."""
+
+    reads_destination = False
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim, bias=False)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        return self.linear(h_src)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]: zero without edges."""
+        return torch.log1p(copy_sum(block, z_src.exp()))
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """[num_dst, out_dim]."""
+        return torch.log1p(sum(torch.expm1(part) for part in parts))
+
+
+class Bounded(SumLayer):
+    """Adds up, and then does not leave it at that."""
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim, bias=False)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        return self.linear(h_src)
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]."""
+        return block.mean_weights(dtype)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]."""
+        return torch.tanh(super().aggregate(block, z_src, h_dst))
+
+
+class BoundedSum(SumOfRelations):
+    """Sums what every relation says, but no more of it than one."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def partial(self, block: Block, aggregated: Tensor) -> Tensor:
+        """[num_dst, width]."""
+        return torch.tanh(aggregated)
+
+
 class AttentionOverRelations(Combination):
     """Every relation by itself: a softmax over relations of what each of them says."""
 
@@ -50,8 +104,6 @@ class AttentionOverRelations(Combination):
 
 class DroppingInParts(Dropping):
     """The same where a destination's edges lie on several servers."""
-
-    has_parts = True
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, out_dim]: the sum."""

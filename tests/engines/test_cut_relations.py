@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cache_server.shard import Shard
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines.assemble import check_division
 from hopper.engines.reference import Reference
-from hopper.errors import RequestError
+from hopper.errors import ConfigError, RequestError
+from hopper.features import RemoteRows
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.hetero.metagraph import make_metagraph
@@ -20,8 +22,11 @@ from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph
+from hopper.traffic import Traffic
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
 CITES = Relation("paper", "to", "paper")
 OWN: dict[str, Any] = {
@@ -35,56 +40,72 @@ ON_FEATURES: dict[str, dict[str, Any]] = {
     "own, relations apart": OWN,
     "own, mean of present": {**OWN, "combine": "mean_of_present"},
     "own, mean": {**OWN, "combine": "mean"},
+    "own, not added up": {
+        **OWN,
+        "aggregate": "own_aggregations:Smooth",
+        "combine": "mean_of_present",
+    },
 }
 BARE_MODELS = ("rgcn", "rgat", "hgt")
 
 
-def smallest_memory(graph: GraphDirectory, parts: int) -> int:
-    """With which CITES is cut into so many parts."""
-    tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
-    relations = tree.relations_of([CITES])
-    return max(sum(part_bytes(graph, part, relations)) for part in cut(graph, tree, CITES, parts))
+def smallest_memory(
+    graph: GraphDirectory, root: Relation = CITES, metapaths: Sequence[Sequence[str]] = ()
+) -> int:
+    """With which a root relation is cut in two."""
+    tree = make_metatree(make_metagraph(graph.schema), "paper", 2, metapaths)
+    return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, root, 2))
 
 
-def case(graph: str, model: dict[str, Any], folder: Path, number: int) -> dict[str, Any]:
+def case(
+    graph: str, model: dict[str, Any], folder: Path, number: int, ranks_per_server: int = 1
+) -> dict[str, Any]:
     return {
         "data": {"partitioned": str(folder / graph)},
         "model": model,
         "sampler": {"fanouts": [3, 2][: model["layers"]]},
         "train": TRAIN | {"engine": "raf", "run_dir": str(folder / f"run {number}")},
         "learnable": LEARNABLE,
-        "cluster": {"ranks_per_server": 1},
+        "cluster": {"ranks_per_server": ranks_per_server},
     }
 
 
-# Four root relations: one server has two of them where CITES takes two servers of four; with five,
-# three have a part of it each.
-@pytest.mark.parametrize(("servers", "parts"), [(4, 2), (5, 3)])
+def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int) -> None:
+    """Gradients and losses are those of one process; no row crossed a link."""
+    for values, result in zip(cases, results, strict=True):
+        config = make_config(values)
+        divided = PartitionedGraph.open(config.data.partitioned)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        reference = Reference(config, divided, world)
+        parity = check_engine(str(config.model), "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+        assert result["rows"]["remote"] == 0
+
+
+# Four root relations, two of them on one server where CITES takes two of four; with six the largest
+# of the others has a replica.
+@pytest.mark.parametrize("servers", [4, 6])
 def test_its_gradient_is_that_of_one_process(
-    servers: int,
-    parts: int,
-    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
-    tmp_path: Path,
+    servers: int, train_cases: TrainCases, tmp_path: Path
 ) -> None:
     for name, featured in (("featured", tuple(WIDTHS)), ("bare", WITH_FEATURES)):
         graph = make_graph(tmp_path / f"{name} graph", featured)
-        memory = smallest_memory(graph, parts)
+        memory = smallest_memory(graph)
         made = partition_by_relation(
             graph, tmp_path / name, servers, layers=2, server_memory=memory
         )
-        assert [each.part for each in made.holdings if each.roots == (CITES,)] == [
-            (place, parts) for place in range(parts)
-        ]
-        assert [each.part.parts for each in made.holdings].count(1) == servers - parts
+        assert [each.part for each in made.holdings if each.roots == (CITES,)] == [(0, 2), (1, 2)]
+        assert [each.part.parts for each in made.holdings].count(1) == servers - 2
         partition_by_relation(graph, tmp_path / f"{name} whole", servers, layers=2)
     chosen = [("featured", model) for model in ON_FEATURES.values()]
     chosen += [("bare", MODELS[name]) for name in BARE_MODELS]
-    if parts == 3:
-        chosen = chosen[::3]
+    if servers == 6:
+        chosen = chosen[::4]
     cases = [case(*each, tmp_path, number) for number, each in enumerate(chosen)]
-    if parts == 2:
-        cases.append(case("bare", MODELS["rgat"], tmp_path, len(cases)))
-        cases[-1]["learnable"] = LEARNABLE | {"tables": "per_server_table"}
+    cases.append(case("bare", MODELS["rgat"], tmp_path, len(cases)))
+    cases[-1]["learnable"] = LEARNABLE | {"tables": "per_server_table"}
+    if servers == 4:
         cases.append(case("featured", MODELS["rgat"], tmp_path, len(cases)))
         cases[-1]["raf"] = {"reduce": "designated"}
         cases.append(case("featured", MODELS["hgt"], tmp_path, len(cases)))
@@ -93,30 +114,57 @@ def test_its_gradient_is_that_of_one_process(
     for graph, model in chosen[:3]:
         cases.append(case(f"{graph} whole", model, tmp_path, len(cases)))
     results = train_cases(cases, servers, tmp_path)
-    for values in cases:
-        config = make_config(values)
-        divided = PartitionedGraph.open(config.data.partitioned)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        reference = Reference(config, divided, servers)
-        parity = check_engine(str(config.model), "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
-    for result in results:
-        assert result["rows"]["remote"] == 0
-    for result, whole in zip(results, results[-3:], strict=False):
+    check(cases, results, servers)
+    for result, whole in zip(results[:3], results[-3:], strict=True):
         assert result["losses"] == pytest.approx(whole["losses"], rel=1e-9)
         assert result["val"] == whole["val"]
 
 
+def test_nothing_but_parts(train_cases: TrainCases, tmp_path: Path) -> None:
+    """One root relation, along metapaths, on two servers with two ranks each."""
+    graph = make_graph(tmp_path / "graph", WITH_FEATURES)
+    paths = [["author/to/paper", "paper/to/author"]]
+    memory = smallest_memory(graph, Relation("author", "to", "paper"), paths)
+    made = partition_by_relation(
+        graph, tmp_path / "parts", 2, 2, metapaths=paths, server_memory=memory
+    )
+    assert [each.part for each in made.holdings] == [(0, 2), (1, 2)]
+    cases = []
+    for name in ("rgcn", "rgat", "hgt"):
+        model = MODELS[name] | {"metapaths": paths}
+        cases.append(case("parts", model, tmp_path, len(cases), ranks_per_server=2))
+    check(cases, train_cases(cases, 4, tmp_path), 4)
+
+
 def test_what_needs_all_neighbours_is_refused(tmp_path: Path) -> None:
     graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
-    memory = smallest_memory(graph, 2)
+    memory = smallest_memory(graph)
     made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
     good = case("parts", MODELS["rgcn"], tmp_path, 0)
     check_division(make_config(good), made)
-    labor = good | {"sampler": {"kind": "labor", "fanouts": [3, 2]}}
-    with pytest.raises(RequestError, match=r"sampler.kind: 'labor' reads all in-edges"):
-        check_division(make_config(labor), made)
-    gated = good | {"model": MODELS["own, mean of present"]}
-    with pytest.raises(RequestError, match="GatedAggregation needs all of a node's neighbours"):
-        check_division(make_config(gated), made)
+
+    def refused(words: str, **more: Any) -> None:
+        with pytest.raises(RequestError, match=words):
+            check_division(make_config(good | more), made)
+
+    labor = {"kind": "labor", "fanouts": [3, 2]}
+    refused("sampler.kind: 'labor' reads all in-edges .* a part of paper/to/paper", sampler=labor)
+    gated = MODELS["own, mean of present"]
+    refused("model.aggregate: GatedAggregation needs all of a node's neighbours", model=gated)
+    for own in ("Bounded", "DroppingInParts"):
+        model = OWN | {"aggregate": f"own_aggregations:{own}", "combine": "sum"}
+        if own == "Bounded":
+            refused("model.aggregate: Bounded needs all of a node's neighbours", model=model)
+        combine = {"combine": "own_aggregations:BoundedSum"}
+        refused(
+            "model.combine: BoundedSum makes partials of whole relations", model=model | combine
+        )
+
+
+def test_feature_servers_are_not_asked(tmp_path: Path) -> None:
+    graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
+    memory = smallest_memory(graph)
+    made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
+    assert Shard.open(tmp_path / "parts" / "server-3").tables == {}
+    with pytest.raises(ConfigError, match=r"store some nodes of a type each"):
+        RemoteRows(made, ["127.0.0.1:1"] * 4, 1.0, Traffic())

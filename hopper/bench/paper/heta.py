@@ -136,6 +136,7 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     """How many groups of servers hold the same root relations, and the bytes of partials that an
     iteration has to send."""
     schema, train = graph.schema, config.train
+    # The sides' own graph is divided by node; how relations would be is what this is about.
     shares = divide(make_metagraph(schema), metatree_of(config, schema), graph.book.servers).shares
     groups = len({share.roots for share in shares})
     model = make_model(config, schema)
