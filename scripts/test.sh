@@ -29,8 +29,7 @@ step() {
 }
 
 run_tests() {
-  # Files of tests on two processes; what one file's tests share is made once.
-  "$bin/python" -m pytest -n 2 --dist loadfile | tee "$log"
+  "$bin/python" -m pytest | tee "$log"
 }
 
 step format "$bin/ruff" format --check .

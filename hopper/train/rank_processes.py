@@ -21,10 +21,6 @@ from hopper.signal_handlers import handled
 
 DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
 POLL_SECONDS = 0.1
-SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-SHUTDOWN_SECONDS = 5
-"""how long torchrun's agent waits for ranks that it ended before it kills them: they have nothing
-to put in order"""
 
 
 @dataclass(frozen=True)
@@ -78,17 +74,8 @@ def run_ranks(config_file: Path, ranks: int, machine: Machine) -> None:
     """
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     # Ranks share cores: a thread that waits must not spin on one that another could use.
-    environment = {
-        "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        SHUTDOWN_TIMEOUT: str(SHUTDOWN_SECONDS),
-    }
+    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     environment = {name: os.environ.get(name, value) for name, value in environment.items()}
-    with _environment(environment | {DIE_WITH_PARENT: "1"}):
-        _launch(config_file, ranks, machine)
-
-
-def _launch(config_file: Path, ranks: int, machine: Machine) -> None:
     alone = machine.count == 1
     launch = LaunchConfig(
         min_nodes=machine.count,
@@ -105,7 +92,8 @@ def _launch(config_file: Path, ranks: int, machine: Machine) -> None:
         logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
     )
     try:
-        elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
+        with _environment(environment | {DIE_WITH_PARENT: "1"}):
+            elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
     except ChildFailedError as error:
         failures: dict[int, ProcessFailure] = error.failures
         raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error

@@ -55,7 +55,7 @@ def test_the_table_names_every_measure(
     [
         (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
         (["--memory-limit", "1M"], "are allowed by --memory-limit"),
-        (["--memory-limit", "lots"], "error: size: expected a number and a unit"),
+        (["--memory-limit", "lots"], "error: --memory-limit: expected a number and a unit"),
         (["--locality-fanouts", "10,x"], "error: --locality-fanouts: expected positive numbers"),
         (["--locality-roots", "-1"], "error: --locality-roots: expected at least 0, given -1"),
         (["--backend", "parmetis"], "error: METIS backend: expected auto, dgl or pymetis"),

@@ -63,7 +63,7 @@ def test_a_signal_ends_everything(training: Any, name: str) -> None:
 def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
     """A stopped process is alive and says nothing: only the deadline tells."""
     training.ranks()[0].suspend()
-    # The agent gives a process some seconds to end before it kills it; that of an older torch 30.
+    # torchrun's agent gives a process 30 s to end before it kills it.
     error = last_words(training, 8.0 + 30.0 + END)
     assert error.startswith("error: rank 1 (pid")
     assert error.endswith("did not finish within 8 s")
