@@ -294,6 +294,11 @@ class Learnable(_Section):
     tables: Literal["tied", "per_server_table"] = "tied"
     """tied = a node has one row; per_server_table = one in every sub-metatree that meets it, as in
     Heta, so that its rows never leave a server that has the sub-metatree: another model"""
+    initial: str = ""
+    """folder of rows to begin with, ``<type>.npy``, [count, dim] by original id; types without a
+    file begin at random"""
+    frozen: list[str] = Field(default=[])
+    """node types whose rows stay what they began with"""
     storage: Literal["memory", "mmap"] = "memory"
     """where rows and the optimiser's state are: with the model, or in mapped files, which may be
     larger than memory"""

@@ -11,6 +11,7 @@ from hopper.config import Config
 from hopper.config.sections import TYPED_MODELS
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.typed_reads import (
+    check_learnable,
     learnable_tables,
     metatree_of,
     typed_inputs,
@@ -68,15 +69,17 @@ def check_request(config: Config, schema: GraphSchema) -> None:
     if bare and not config.model.typed:
         raise RequestError(f"{where}: node type {', '.join(bare)} has no features")
     if bare:
-        _check_learnable(config, bare)
+        _check_replicas(config, bare)
+    if config.model.typed:
+        check_learnable(config, schema)
     if schema.target not in schema.labels:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
         raise RequestError(f"{where}: the graph has no training split")
 
 
-def _check_learnable(config: Config, types: list[str]) -> None:
-    """Refuse what learnable rows do not go with."""
+def _check_replicas(config: Config, types: list[str]) -> None:
+    """Refuse models of their own where rows are learned."""
     if config.hop.replicas == "independent":
         raise RequestError(
             f"hop.replicas: node type {', '.join(types)} has learnable rows, which all models "

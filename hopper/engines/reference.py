@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
+from hopper.engines.typed_reads import frozen_tables
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
@@ -70,6 +71,7 @@ class Reference:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
+        self._frozen = frozen_tables(config, graph.schema)
         model = make_model(config, graph.schema).to(self._device)
         self._packed = PackedModel(model.train())
         self.schedule = make_schedule(config, graph, world)
@@ -106,7 +108,7 @@ class Reference:
         self._trainer.learned = learned
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for table in sorted(set(self._trainer.tables.values())):
+        for table in sorted(set(self._trainer.tables.values()) - self._frozen):
             gradients[f"{PREFIX}{table}"] = learned.gradient(table).cpu()
         return float(packed.loss), gradients
 
@@ -127,7 +129,7 @@ class Reference:
                     f"{ids.size}, others among them"
                 )
             found[table] = ids, parameters[key].to(self._device)
-        return FetchedRows(found, tables)
+        return FetchedRows(found, tables, set(found) - self._frozen)
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hopper.config import Config
+from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import LearnableTable
 from hopper.hetero.unroll import Unrolling, unroll
@@ -58,6 +60,64 @@ def learnable_tables(config: Config, schema: GraphSchema) -> dict[str, str]:
     return {each: unrolling.tables[each] for each, own in unrolling.types.items() if own in bare}
 
 
+def frozen_tables(config: Config, schema: GraphSchema) -> set[str]:
+    """The tables whose rows are not learned after all."""
+    unrolling = unrolling_of(config, schema)
+    stored = {} if unrolling is None else unrolling.types
+    return {
+        table
+        for name, table in learnable_tables(config, schema).items()
+        if stored.get(name, name) in config.learnable.frozen
+    }
+
+
+def initial_rows(config: Config, node_type: str) -> Path | None:
+    """The file of the rows that a type begins with; None where it has none."""
+    file = Path(config.learnable.initial) / f"{node_type}.npy"
+    return file if config.learnable.initial and file.exists() else None
+
+
+def check_learnable(config: Config, schema: GraphSchema) -> None:
+    """Refuse rows to begin with, and rows to leave alone, that do not fit.
+
+    Raises
+    ------
+    RequestError: names the key, what was expected and what was given.
+    """
+    own, bare = config.learnable, _without_features(config, schema)
+    unknown = sorted(set(own.frozen) - set(bare))
+    if unknown:
+        raise RequestError(
+            f"learnable.frozen: expected node types without features that the model reads "
+            f"({', '.join(bare)}), given {', '.join(unknown)}"
+        )
+    if not own.initial:
+        return
+    files = {each: initial_rows(config, each) for each in bare}
+    if not any(files.values()):
+        raise RequestError(
+            f"learnable.initial: {own.initial} has none of "
+            f"{', '.join(f'{each}.npy' for each in bare)}"
+        )
+    for each, file in files.items():
+        if file is not None:
+            _check_rows(file, (schema.node_types[each].count, own.dim or config.model.hidden))
+
+
+def _check_rows(file: Path, expected: tuple[int, int]) -> None:
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RequestError(
+            f"learnable.initial: {file}: not a readable .npy file: {error}"
+        ) from None
+    if rows.shape != expected or not np.issubdtype(rows.dtype, np.floating):
+        raise RequestError(
+            f"learnable.initial: {file}: expected floats {list(expected)} (nodes, learnable.dim), "
+            f"given {rows.dtype} {list(rows.shape)}"
+        )
+
+
 def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]:
     """The tables of learnable rows, and where their rows have their homes: those of the nodes, or,
     where a sub-metatree has tables of its own and relations are divided, the servers that have it.
@@ -76,7 +136,14 @@ def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]
     for name, table in learnable_tables(config, schema).items():
         read_as.setdefault(table, []).append(name)
     return [
-        LearnableTable(table, stored[names[0]], offsets[names[0]], tuple(names))
+        LearnableTable(
+            table,
+            stored[names[0]],
+            offsets[names[0]],
+            tuple(names),
+            initial_rows(config, stored[names[0]]),
+            stored[names[0]] in config.learnable.frozen,
+        )
         for table, names in sorted(read_as.items())
     ]
 

@@ -8,8 +8,9 @@ iteration. So all exact engines train the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numba
@@ -44,12 +45,16 @@ class LearnableTable:
     node_type: as stored.
     offsets: [servers + 1] int64: whose rows each server has.
     read_as: names that the type has in subgraphs where it reads this table.
+    initial: file of the rows to begin with, [count, dim] by original id; None = random ones.
+    frozen: whether they stay what they are.
     """
 
     name: str
     node_type: str
     offsets: Ids
     read_as: tuple[str, ...]
+    initial: Path | None = None
+    frozen: bool = False
 
 
 class FetchedRows:
@@ -59,19 +64,20 @@ class FetchedRows:
     ----------
     rows: by table, [n] ascending ids and [n, dim] their rows.
     tables: by name of a type in subgraphs, its table.
-    gradients: whether any are wanted.
+    learned: tables whose gradients are wanted.
     """
 
     def __init__(
         self,
         rows: Mapping[str, tuple[Ids, Tensor]],
         tables: Mapping[str, str],
-        gradients: bool = True,
+        learned: Collection[str],
     ) -> None:
         self._tables = tables
         self._ids = {name: ids for name, (ids, _) in rows.items()}
         self._rows = {
-            name: found.detach().requires_grad_(gradients) for name, (_, found) in rows.items()
+            name: found.detach().requires_grad_(name in learned)
+            for name, (_, found) in rows.items()
         }
 
     def __contains__(self, node_type: str) -> bool:
@@ -225,18 +231,27 @@ class LearnableRows:
             originals = np.ascontiguousarray(graph.original_ids(described.node_type)[first:stop])
             self._originals[name] = torch.from_numpy(originals.copy())
             table = self._tables[name] = storage.zeros(originals.size, dim, dtype)
+            given = None
+            if described.initial is not None:
+                given = np.load(described.initial, mmap_mode="r", allow_pickle=False)
             for start in range(0, originals.size, _ROWS_AT_ONCE):
                 part = slice(start, start + _ROWS_AT_ONCE)
-                table[part] = torch.from_numpy(first_rows(seed, name, originals[part], dim))
+                if given is None:
+                    rows = first_rows(seed, name, originals[part], dim)
+                else:
+                    rows = given[originals[part]].astype(np.float64)
+                table[part] = torch.from_numpy(rows)
+        self._learned = {each.name: self._tables[each.name] for each in tables if not each.frozen}
         self._optimizers = {
             name: OPTIMIZERS[optimizer](table, learning_rate, storage)
-            for name, table in self._tables.items()
+            for name, table in self._learned.items()
         }
         self._asked: dict[str, list[Tensor]] = {}
-        self._sums: dict[str, tuple[Tensor, Tensor]] = {}
+        self._read: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
         self._kept = {
             name: storage.zeros(len(table), dim, dtype)
-            for name, table in self._tables.items()
+            for name, table in self._learned.items()
             if keeps
         }
 
@@ -279,12 +294,15 @@ class LearnableRows:
             found[name] = np.concatenate(parts[name]), torch.cat(rows)
             if gradients:
                 self._asked[name] = mine
-        return FetchedRows(found, self._read_as, gradients)
+        return FetchedRows(found, self._read_as, self._learned if gradients else ())
 
     def push(self, fetched: FetchedRows, where: str) -> None:
         """Send gradients to the rows' owners, who add them in order of rank; every rank has to
-        call it, after :meth:`fetch`."""
+        call it, after :meth:`fetch`. Those of frozen rows stay away."""
         for name in self._names:
+            self._read[name], places = torch.cat(self._asked[name]).unique(return_inverse=True)
+            if name not in self._learned:
+                continue
             cuts = np.searchsorted(fetched.ids(name), self._bounds[name][1:-1])
             parts = list(fetched.gradient(name).tensor_split(cuts.tolist()))
             asked = self._asked[name]
@@ -294,10 +312,9 @@ class LearnableRows:
                 "gradient",
                 f"sending gradients of {name}, {where}",
             )
-            rows, places = torch.cat(asked).unique(return_inverse=True)
-            total = self._tables[name].new_zeros(rows.numel(), self._dim)
+            total = self._tables[name].new_zeros(self._read[name].numel(), self._dim)
             gradient = torch.cat(received).to(total.device)
-            self._sums[name] = rows, total.index_add_(0, places, gradient)
+            self._sums[name] = total.index_add_(0, places, gradient)
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
@@ -306,7 +323,7 @@ class LearnableRows:
         ----------
         operation: names it in errors.
         """
-        own = sum(float(gradient.double().square().sum()) for _, gradient in self._sums.values())
+        own = sum(float(gradient.double().square().sum()) for gradient in self._sums.values())
         total = torch.tensor([own], dtype=torch.float64)
         self._cluster.all_reduce(total, "control", operation)
         return float(total)
@@ -318,8 +335,9 @@ class LearnableRows:
         ----------
         scale: what gradients are multiplied by, as those of all parameters are.
         """
-        for name, (rows, gradient) in self._sums.items():
-            self._optimizers[name].step(rows, gradient if scale == 1.0 else gradient * scale)
+        for name, gradient in self._sums.items():
+            scaled = gradient if scale == 1.0 else gradient * scale
+            self._optimizers[name].step(self._read[name], scaled)
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The rows that any rank has read and their pushed gradients, on rank 0; every rank has
@@ -328,23 +346,27 @@ class LearnableRows:
         Returns
         -------
         By :data:`PREFIX` and type, [n, dim] rows, and, with :data:`IDS` behind it, [n] int64
-        ascending global ids; and the gradients, [n, dim]. Empty on other ranks.
+        ascending global ids; and the gradients, [n, dim], of all but frozen rows. Empty on other
+        ranks.
         """
         values: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
-        for name, (rows, total) in self._sums.items():
+        for name, rows in self._read.items():
             key, first = f"{PREFIX}{name}", int(self._bounds[name][self._cluster.rank])
             counts = self._counts(rows.numel(), name)
-            own = self._tables[name].index_select(0, rows), rows + first, total
-            found, ids, gradient = (self._gather(part, counts, name) for part in own)
+            found = self._gather(self._tables[name].index_select(0, rows), counts, name)
+            ids = self._gather(rows + first, counts, name)
             if self._cluster.rank == 0:
                 values |= {key: found, f"{key}{IDS}": ids}
-                gradients[key] = gradient
+            if name in self._sums:
+                gradient = self._gather(self._sums[name], counts, name)
+                if self._cluster.rank == 0:
+                    gradients[key] = gradient
         return values, gradients
 
     def keep(self) -> None:
         """Remember the rows as they are."""
-        for name, table in self._tables.items():
+        for name, table in self._learned.items():
             self._kept[name].copy_(table)
 
     def go_back(self) -> None:
@@ -353,13 +375,13 @@ class LearnableRows:
             self._tables[name].copy_(table)
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
-        """All that this rank's training depends on, by name; filling the tensors restores it.
+        """All that this rank's training changes, by name; filling the tensors restores it.
 
         Parameters
         ----------
         with_kept: whether :meth:`keep` has been, or had been, called.
         """
-        state = {f"table.{name}": table for name, table in self._tables.items()}
+        state = {f"table.{name}": table for name, table in self._learned.items()}
         for name, optimizer in self._optimizers.items():
             state |= {f"optimizer.{name}.{key}": own for key, own in optimizer.state().items()}
         if with_kept:

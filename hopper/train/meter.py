@@ -31,7 +31,7 @@ class EpochMeter:
         self._log = log
         self._network = NetworkCounter(interface, cluster)
         self._epoch = 0
-        self._start = 0.0
+        self._start = self._cpu_start = 0.0
         self._iteration_seconds: list[float] = []
 
     def start(self, epoch: int) -> None:
@@ -40,7 +40,7 @@ class EpochMeter:
         self._reset()
         self._network.start(f"epoch {epoch}")
         self._iteration_seconds = []
-        self._start = time.perf_counter()
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
@@ -51,11 +51,12 @@ class EpochMeter:
 
     def finish(self, losses: list[float]) -> EpochRecord:
         """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
-        seconds = time.perf_counter() - self._start
+        seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         return agree_on_epoch(
             self._cluster,
             self._epoch,
             seconds,
+            cpu,
             losses,
             self._iteration_seconds,
             self._rows.take_rows(),

@@ -33,7 +33,8 @@ class EpochRecord:
     than all where the run was resumed within the epoch. bytes, rows: summed over ranks.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
-    ranks say for whom that holds. nic_bytes: what each server's network interface sent, in order of
+    ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
+    threads, in the same time. nic_bytes: what each server's network interface sent, in order of
     server; None where none is read.
     """
 
@@ -53,6 +54,7 @@ class EpochRecord:
     engine: str = ""
     ranks: int = 0
     decisions: dict[str, Any] = field(default_factory=dict)
+    cpu_seconds: list[float] = field(default_factory=list)
     nic_bytes: list[int] | None = None
 
 
@@ -60,6 +62,7 @@ def agree_on_epoch(
     cluster: Cluster,
     epoch: int,
     seconds: float,
+    cpu_seconds: float,
     losses: list[float],
     iteration_seconds: list[float],
     rows: RowCounts,
@@ -75,6 +78,7 @@ def agree_on_epoch(
             *(float(sent[cause]) for cause in CAUSES),
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
+            cpu_seconds,
             -1.0 if nic_bytes is None else float(nic_bytes),
         ],
         dtype=torch.float64,
@@ -95,6 +99,7 @@ def agree_on_epoch(
         bytes={cause: int(sums[2 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
+        cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
     )
 

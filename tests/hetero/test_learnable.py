@@ -91,10 +91,10 @@ def test_rows_that_several_passes_read_are_one_leaf() -> None:
     table = torch.arange(12.0).view(6, 2)
     ids = distinct([np.array([4, 1]), np.array([1, 5])])
     assert ids.tolist() == [1, 4, 5]
-    fetched = FetchedRows({"a": (ids, table[ids])}, {"a": "a"})
+    fetched = FetchedRows({"a": (ids, table[ids])}, {"a": "a"}, ["a"])
     (fetched.of("a", np.array([5, 1])).sum() + 2 * fetched.of("a", np.array([1])).sum()).backward()
     assert fetched.gradient("a").tolist() == [[3, 3], [0, 0], [1, 1]]
     assert "b" not in fetched
-    untouched = FetchedRows({"a": (np.array([1]), table[1:2])}, {"a": "a"}, gradients=False)
+    untouched = FetchedRows({"a": (np.array([1]), table[1:2])}, {"a": "a"}, [])
     assert untouched.gradient("a").tolist() == [[0, 0]]
     assert distinct([]).size == 0

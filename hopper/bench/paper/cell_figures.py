@@ -98,12 +98,13 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "seconds": per_epoch.seconds,
         "iterations": fmean(epoch["iterations"] for epoch in measured),
         "stage_seconds": per_epoch.stage_seconds,
+        # Cells of older commits do not tell.
+        "busiest_cpu_seconds": fmean(max(epoch.get("cpu_seconds", [0.0])) for epoch in measured),
         "bytes": {cause: per_epoch.bytes[cause] / turns for cause in CAUSES},
         "rows": rows,
         "input_share": (rows["local"] + rows["remote"]) / nodes,
         "miss_rate": _share(rows["remote"], rows["local"] + rows["remote"]),
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
-        # Cells of older commits do not tell.
         "learnable": held.get("learnable"),
         "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),

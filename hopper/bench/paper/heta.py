@@ -75,9 +75,14 @@ def stage_table(result: Result) -> Table:
     for cell, role, side in sides_of(result):
         turns = side["iterations"]
         told = [number(side["stage_seconds"][name] / turns) for name in names]
-        rows.append([cell["name"], role, number(side["seconds"] / turns), *told])
-    note = "Seconds of an iteration: of the slowest rank, and by stage, mean over ranks."
-    return Table("Where the time goes", ("cell", "side", "iteration, s", *names), rows, note)
+        own = [number(side[name] / turns) for name in ("seconds", "busiest_cpu_seconds")]
+        rows.append([cell["name"], role, *own, *told])
+    headings = ("cell", "side", "iteration, s", "processor, s", *names)
+    note = (
+        "Seconds of an iteration: of the slowest rank, the processor seconds of the busiest one "
+        "(all of its threads, its feature server's left out), and by stage, mean over ranks."
+    )
+    return Table("Where the time goes", headings, rows, note)
 
 
 def learnable_table(result: Result) -> Table:
