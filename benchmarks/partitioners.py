@@ -190,7 +190,8 @@ def main() -> None:
     for name in arguments.graphs:
         with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
             graph = prepare(name, Path(temporary))
-            results[name] = [
+            # Where a graph lies on this machine is nobody's business.
+            results[Path(name).name] = [
                 partition(graph, method, int(servers), Path(temporary) / "parts", *more)
                 for _ in range(arguments.rounds)
                 for servers in arguments.servers.split(",")
