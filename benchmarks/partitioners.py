@@ -183,16 +183,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, metavar="R", help="of every method")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    more = ("--memory-limit", arguments.memory_limit) if arguments.memory_limit else ()
+    of_nodes = ["--memory-limit", arguments.memory_limit] if arguments.memory_limit else []
     if arguments.costs_only:
-        more = (*more, "--locality-roots", "0")
+        of_nodes += ["--locality-roots", "0"]
     results: dict[str, list[dict[str, Any]]] = {}
     for name in arguments.graphs:
         with tempfile.TemporaryDirectory(dir=arguments.out) as temporary:
             graph = prepare(name, Path(temporary))
             # Where a graph lies on this machine is nobody's business.
             results[Path(name).name] = [
-                partition(graph, method, int(servers), Path(temporary) / "parts", *more)
+                partition(
+                    graph,
+                    method,
+                    int(servers),
+                    Path(temporary) / "parts",
+                    # Dividing relations measures no locality, and needs no memory that grows.
+                    *([] if method == "meta" else of_nodes),
+                )
                 for _ in range(arguments.rounds)
                 for servers in arguments.servers.split(",")
                 for method in arguments.methods.split(",")
