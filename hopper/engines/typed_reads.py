@@ -132,6 +132,7 @@ def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]
                 if unrolling.tables[each] != stored[each]:
                     count = graph.book.total(stored[each])
                     offsets[each] = np.cumsum([0, *holders]) * count // sum(holders)
+    frozen = frozen_tables(config, schema)
     read_as: dict[str, list[str]] = {}
     for name, table in learnable_tables(config, schema).items():
         read_as.setdefault(table, []).append(name)
@@ -142,7 +143,7 @@ def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]
             offsets[names[0]],
             tuple(names),
             initial_rows(config, stored[names[0]]),
-            stored[names[0]] in config.learnable.frozen,
+            table in frozen,
         )
         for table, names in sorted(read_as.items())
     ]

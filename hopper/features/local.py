@@ -39,13 +39,12 @@ class LocalRows:
 
     def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64: the local rows of ids, all of this server."""
-        stored = self._graph.stored(node_type, self._server)
-        here = stored.contains(ids)
+        rows, here = self._graph.stored(node_type, self._server).find(ids)
         if not here.all():
             raise GraphError(
                 f"{kind}/{node_type}: node {ids[~here][0]} is not stored on server {self._server}"
             )
-        return stored.rows(ids)
+        return rows
 
     def table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[rows, dim] memory map of this server's rows."""

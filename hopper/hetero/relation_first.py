@@ -129,6 +129,14 @@ class RelationFirst:
         self.root_layers = len(layers)
         """how many layers, the last ones, make rows of the roots"""
         self._reads = any(layer.aggregations_read(model.target) for layer in layers)
+        self._divided = sorted(
+            {
+                each
+                for relations, (_, parts) in zip(shares.relations, shares.parts, strict=True)
+                if parts > 1
+                for each in relations
+            }
+        )
         self._plan: tuple[int, RootPlan] | None = None
 
     def plan(self, count: int) -> RootPlan:
@@ -232,16 +240,13 @@ class RelationFirst:
     ) -> list[Tensor]:
         """[m, ...] of every relation of the group, or of the part of one that it has."""
         place, parts = self._shares.parts[self._group]
-        relations = self._shares.relations[self._group]
-        if parts == 1:
-            return [
-                layer.partial(each, hop.blocks[of_roots(each)], h[each.src], h_dst)
-                for each in relations
-            ]
-        return [
-            layer.part(each, hop.blocks[of_roots(each)], h[each.src], h_dst, place)
-            for each in relations
+        read = [
+            (each, hop.blocks[of_roots(each)], h[each.src], h_dst)
+            for each in self._shares.relations[self._group]
         ]
+        if parts == 1:
+            return [layer.partial(*own) for own in read]
+        return [layer.part(*own, place) for own in read]
 
     def _as_sent(self, layer: RelationLayer, rows: Tensor) -> Tensor:
         """Rows as wide as any group's, where parts are wider than what they are parts of."""
@@ -252,9 +257,7 @@ class RelationFirst:
 
     def _part_widths(self, layer: RelationLayer) -> list[int]:
         """Of the relations that are divided, where it is another than a whole relation's."""
-        shares = zip(self._shares.relations, self._shares.parts, strict=True)
-        divided = {each for relations, (_, parts) in shares if parts > 1 for each in relations}
-        widths = [layer.aggregation(each).part_width() for each in sorted(divided)]
+        widths = [layer.aggregation(each).part_width() for each in self._divided]
         return [width for width in widths if width is not None]
 
     def _whole(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:

@@ -21,10 +21,10 @@ from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
 from hopper.partition.mapped_pages import release_pages
+from hopper.partition.write import row_ranges
 
 Mask = NDArray[np.bool_]
 
-_EDGES_AT_ONCE: Final = 1 << 22
 _NUMBER_BYTES: Final = 8
 _EDGE_BYTES: Final = 3 * _NUMBER_BYTES
 """source, edge id, position"""
@@ -69,31 +69,19 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
     for edges in edges_into(topology, root_nodes):
         degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
     dealt = _dealt(degrees, row_bytes(graph, root.src), parts)
+    chosen = [dealt == place for place in range(parts)]
     return [
-        _make_part(
-            graph, tree, root, dealt == place, root_nodes, int(degrees[dealt == place].sum())
-        )
-        for place in range(parts)
+        _make_part(graph, tree, root, own, root_nodes, int(degrees[own].sum())) for own in chosen
     ]
 
 
 def edges_into(topology: Topology, destinations: Mask) -> Iterator[NDArray[np.int64]]:
     """Numbers of the in-edges of some destinations, ascending, piece by piece."""
-    for first, last in row_ranges(topology.indptr):
+    for first, last in row_ranges(topology.indptr, 0, destinations.size):
         counts = np.diff(topology.indptr[first : last + 1])
         chosen = np.repeat(destinations[first:last], counts)
         yield np.flatnonzero(chosen) + int(topology.indptr[first])
         release_pages(topology.indptr, topology.indices)
-
-
-def row_ranges(indptr: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with few edges each, or of one row."""
-    start, rows = 0, indptr.size - 1
-    while start < rows:
-        full = int(np.searchsorted(indptr, indptr[start] + _EDGES_AT_ONCE, side="right")) - 1
-        last = min(rows, max(full, start + 1))
-        yield start, last
-        start = last
 
 
 def row_bytes(graph: GraphDirectory, node_type: str) -> int:

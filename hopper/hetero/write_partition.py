@@ -93,7 +93,8 @@ def partition_by_relation(
     if parts:
         partition = _with_parts(graph, partition, parts)
     sizes = [_sizes(graph, share, _part_of(share, parts)) for share in partition.shares]
-    _check_sizes(partition, sizes, server_memory)
+    if server_memory is not None:
+        _check_sizes(partition, sizes, server_memory)
     total = sum(rows + topology for rows, topology in sizes)
     with unpublished(out, total) as work:
         copy_shared(graph, work)
@@ -208,11 +209,9 @@ def _with_parts(
     return replace(partition, shares=tuple(shares), distinct_nodes=distinct)
 
 
-def _check_sizes(
-    partition: MetaPartition, sizes: Sequence[tuple[int, int]], memory: int | None
-) -> None:
+def _check_sizes(partition: MetaPartition, sizes: Sequence[tuple[int, int]], memory: int) -> None:
     for server, (share, size) in enumerate(zip(partition.shares, sizes, strict=True)):
-        if memory is not None and sum(size) > memory:
+        if sum(size) > memory:
             raise RequestError(
                 f"--server-memory: server {server} would store {format_bytes(sum(size))} for "
                 f"{', '.join(map(str, share.roots))}; expected at most {format_bytes(memory)}; "

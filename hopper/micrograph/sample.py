@@ -144,24 +144,16 @@ class NeighborSampler:
         moment: epoch and iteration.
         """
         topology = self.topologies[relation]
-        if topology.positions is not None:
-            return frontier.draw_hop_of_part(
-                topology.indptr,
-                topology.indices,
-                topology.positions,
-                topology.in_degrees,
-                self.original_ids[relation.dst],
-                destinations,
-                self.fanouts[hop],
-                self.hop_key(NEIGHBOURS, moment, hop, relation),
-            )
-        return frontier.draw_hop(
-            topology.indptr,
-            topology.indices,
+        asked = (
             self.original_ids[relation.dst],
             destinations,
             self.fanouts[hop],
             self.hop_key(NEIGHBOURS, moment, hop, relation),
+        )
+        if topology.positions is None:
+            return frontier.draw_hop(topology.indptr, topology.indices, *asked)
+        return frontier.draw_hop_of_part(
+            topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
         )
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:

@@ -69,19 +69,19 @@ class StoredRows:
         """How many there are."""
         return self.stop - self.first if self.ids is None else self.ids.size
 
-    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: which of these global ids they are."""
+    def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """[n] int64 and [n] bool: the local rows of these global ids, and which of them are
+        stored; the rows of others mean nothing."""
         if self.ids is None:
-            return (wanted >= self.first) & (wanted < self.stop)
+            return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
+        rows = np.searchsorted(self.ids, wanted)
         if not self.ids.size:
-            return np.zeros(wanted.size, np.bool_)
-        rows = np.minimum(self.rows(wanted), self.ids.size - 1)
-        found: NDArray[np.bool_] = np.take(self.ids, rows) == wanted
-        return found
+            return rows, np.zeros(wanted.size, np.bool_)
+        return rows, np.take(self.ids, rows, mode="clip") == wanted
 
-    def rows(self, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] int64: their local rows, of global ids that are stored."""
-        return wanted - self.first if self.ids is None else np.searchsorted(self.ids, wanted)
+    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: which of these global ids are stored."""
+        return self.find(wanted)[1]
 
 
 @dataclass(frozen=True)

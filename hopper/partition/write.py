@@ -124,7 +124,7 @@ def write_topology(
     indices, edge_ids = create("indices", edges), create("edge_ids", edges)
     cut = 0
     for server in range(dst.offsets.size - 1):
-        for first, last in _row_ranges(indptr, *dst.offsets[server : server + 2].tolist()):
+        for first, last in row_ranges(indptr, *dst.offsets[server : server + 2].tolist()):
             relabel_rows(
                 first,
                 dst.original_ids[first:last],
@@ -238,7 +238,7 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
         save_array(layout.split_file(work, name), graph.split(name))
 
 
-def _row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
+def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Divide rows into ranges with few edges each, or of one row."""
     while start < stop:
         full = int(np.searchsorted(indptr, indptr[start] + _EDGES_AT_ONCE, side="right")) - 1
