@@ -130,6 +130,7 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "decisions": epoch["decisions"],
         "bytes": {cause: epoch["bytes"][cause] for cause in CAUSES},
         "rows": {kind: epoch["rows"][kind] for kind in ROW_KINDS},
+        "lookups": epoch["lookups"],
         "stage_seconds": {stage: epoch["stage_seconds"][stage] for stage in STAGES},
         "cpu_seconds": epoch["cpu_seconds"],
     }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cache_server.errors import CacheServerError
 from hopper.cli import (
     bench,
+    cache,
     dataset,
     metatree,
     partition,
@@ -20,6 +21,8 @@ from hopper.cli import (
 )
 from hopper.errors import HopperError
 
+_COMMANDS = (dataset, metatree, partition, serve, cache, train, sweep, schedule, bench, report)
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
@@ -28,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Train graph neural networks whose features do not fit one machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (dataset, metatree, partition, serve, train, sweep, schedule, bench, report):
+    for module in _COMMANDS:
         module.add_parser(commands)
     return parser
 

@@ -306,6 +306,20 @@ class Learnable(_Section):
     """of these files, on a disk of the rank's machine; empty = train.run_dir"""
 
 
+class Cache(_Section):
+    """``[cache]``: rows of other servers that a rank keeps (docs/cache.md)."""
+
+    policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
+    """which rows are kept: those asked for last (lru), or those that presampling visits most, a
+    type's share being in proportion to its visits (hotness), or to visits times what a missing byte
+    costs (hotness+penalty), or single rows ranked by the latter (benefit)"""
+    size: str = "0"
+    """of the rows that each rank keeps in host memory: "512M", or "10%" of all rows of other
+    servers; 4 bytes a node come on top"""
+    presample_epochs: Positive = 2
+    """epochs that are sampled before training to count visits, where no profile is saved"""
+
+
 class Cluster(_Section):
     """``[cluster]``: the machines."""
 
@@ -331,6 +345,7 @@ class Config(_Section):
     cooperative: Cooperative = Cooperative()
     raf: Raf = Raf()
     learnable: Learnable = Learnable()
+    cache: Cache = Cache()
     cluster: Cluster = Cluster()
 
     @field_validator("sampler", mode="before")

@@ -19,6 +19,7 @@ from hopper.engines.typed_reads import (
 )
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
+from hopper.hetero.cache_plan import parse_cache_size
 from hopper.hetero.relation_first import make_rooted_sampler, renamed
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
@@ -31,6 +32,8 @@ from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+FETCHING_ENGINES = ("model_centric", "hop", "zero_hop", "locality")
+"""those that read rows of other servers, which a cache may keep"""
 SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
 
 
@@ -42,6 +45,7 @@ def check_request(config: Config, schema: GraphSchema) -> None:
     RequestError: names what the graph has and what is needed.
     """
     where = config.data.partitioned
+    _check_cache(config)
     if not isinstance(schema.target, str):
         raise RequestError(
             f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
@@ -76,6 +80,19 @@ def check_request(config: Config, schema: GraphSchema) -> None:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
         raise RequestError(f"{where}: the graph has no training split")
+
+
+def _check_cache(config: Config) -> None:
+    """Refuse a cache that would hold nothing."""
+    own = config.cache
+    if own.policy == "none":
+        return
+    if config.train.engine not in (*FETCHING_ENGINES, "auto"):
+        raise RequestError(
+            f"cache.policy: {config.train.engine} reads no rows of other servers, so there is "
+            f'nothing to keep; expected "none", or train.engine = {", ".join(FETCHING_ENGINES)}'
+        )
+    parse_cache_size(own.size)
 
 
 def _check_replicas(config: Config, types: list[str]) -> None:

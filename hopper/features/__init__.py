@@ -1,17 +1,22 @@
 """Rows of features and labels, wherever they live."""
 
+from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
-from hopper.features.source import FeatureSource, RowKind
+from hopper.features.source import FeatureSource, RemoteSource, RowKind
 
 __all__ = [
+    "CachedRows",
     "FeatureSource",
+    "HeldRows",
     "LocalRows",
+    "Lookups",
     "PartitionedRows",
     "PregatheredRows",
     "RemoteRows",
+    "RemoteSource",
     "RowCounts",
     "RowKind",
 ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
-from hopper.features.remote import RemoteRows
-from hopper.features.source import RowFiller, RowKind
+from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.partition import PartitionedGraph
 
 
@@ -21,14 +22,19 @@ class RowCounts:
     """Input rows of a stretch of training.
 
     local: read from the rank's own server. remote: needed from other servers, counted for every
-    group that needs them. remote_unique: those that were fetched. cached: needed remotely and
-    found in a cache.
+    group that needs them. remote_unique: those that were fetched. lookups: by node type, how many
+    were looked for in a cache.
     """
 
     local: int = 0
     remote: int = 0
     remote_unique: int = 0
-    cached: int = 0
+    lookups: dict[str, Lookups] = field(default_factory=dict)
+
+    @property
+    def cached(self) -> int:
+        """Needed remotely and found in a cache."""
+        return sum(each.hits for each in self.lookups.values())
 
 
 class PartitionedRows:
@@ -39,12 +45,13 @@ class PartitionedRows:
     remote: where rows of other servers come from; None where there is one server only.
     """
 
-    def __init__(self, graph: PartitionedGraph, server: int, remote: RemoteRows | None) -> None:
+    def __init__(self, graph: PartitionedGraph, server: int, remote: RemoteSource | None) -> None:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
         self.remote = remote
         self.rows = RowCounts()
+        self._cache: CachedRows | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="remote-rows")
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -93,7 +100,21 @@ class PartitionedRows:
         coming.result()
         return out
 
+    def keep(self, held: Mapping[str, HeldRows]) -> None:
+        """From now on look for remote rows there first.
+
+        Parameters
+        ----------
+        held: by node type.
+        """
+        assert self.remote is not None
+        assert self._cache is None
+        self.remote = self._cache = CachedRows(self.remote, held)
+
     def take_rows(self) -> RowCounts:
         """The counts since the last call; starts from zero again."""
         taken, self.rows = self.rows, RowCounts()
+        if self._cache is not None:
+            taken.lookups = self._cache.take_lookups()
+            taken.remote_unique -= taken.cached
         return taken

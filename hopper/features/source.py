@@ -57,3 +57,7 @@ class FeatureSource(Protocol):
         ServerLost, DeadlineExceeded: a remote row could not be had.
         """
         ...
+
+
+class RemoteSource(FeatureSource, RowFiller, Protocol):
+    """Rows of other servers."""

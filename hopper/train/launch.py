@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from hopper.engines.assemble import (
 )
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
+from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
@@ -40,6 +42,7 @@ from hopper.train.rank_processes import (
 )
 from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
+from hopper.train.warm_cache import check_profile, made_for
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,32 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
         config_file = write_config(checked, run_dir, servers.addresses)
         _run_ranks(config_file, ranks, servers)
     return RunResult(run_dir, read_summary(run_dir))
+
+
+def profile(config: Config) -> list[CacheProfile]:
+    """Count visits and measure what missing rows cost, as a run of this configuration would before
+    its first iteration; what is found is kept beside the partitions.
+
+    Returns
+    -------
+    By rank.
+
+    Raises
+    ------
+    As :func:`train`; RequestError also where no rows of other servers are read.
+    """
+    graph = PartitionedGraph.open(config.data.partitioned)
+    check_profile(config, graph)
+    with tempfile.TemporaryDirectory(prefix="hopper-profile-") as folder:
+        values = config.model_dump()
+        values["train"] |= {"run_dir": folder, "resume": False}
+        own = Config.model_validate(values)
+        graph, ranks, run_dir = prepare(own)
+        with feature_servers(own, run_dir, [Place()] * graph.book.servers) as servers:
+            config_file = write_config(own, run_dir, servers.addresses)
+            _run_ranks(config_file, ranks, servers, "hopper.train.profile")
+    key = made_for(config, graph.schema, ranks)
+    return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
 
 
 def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
@@ -135,7 +164,9 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     return Config.model_validate(values)
 
 
-def _run_ranks(config_file: Path, ranks: int, servers: FeatureServers) -> None:
+def _run_ranks(
+    config_file: Path, ranks: int, servers: FeatureServers, module: str = "hopper.train"
+) -> None:
     """Run all ranks to their end under torchrun's agent.
 
     Raises
@@ -144,7 +175,7 @@ def _run_ranks(config_file: Path, ranks: int, servers: FeatureServers) -> None:
     """
     try:
         with signals_as_exceptions(), servers.watched():
-            run_ranks(config_file, ranks, Machine())
+            run_ranks(config_file, ranks, Machine(), module)
     except (RanksFailed, SignalException) as error:
         lost = servers.lost or servers.find_lost()
         if lost is not None:

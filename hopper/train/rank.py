@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numba
@@ -45,6 +47,7 @@ from hopper.train.loop import Trainer
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
+from hopper.train.warm_cache import CacheMaker
 
 
 def run_rank(config: Config) -> None:
@@ -57,6 +60,23 @@ def run_rank(config: Config) -> None:
     ------
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
+    """
+    with joined(config) as (graph, cluster, rows):
+        trainer = make_trainer(config, graph, cluster, rows)
+        try:
+            trainer.run()
+        finally:
+            trainer.state.log.close()
+        cluster.leave()
+
+
+@contextmanager
+def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, PartitionedRows]]:
+    """The graph, the cluster that this rank has joined, and the rows that it can read.
+
+    Raises
+    ------
+    As :func:`run_rank`.
     """
     use_threads(config.train.threads)
     make_deterministic()
@@ -83,13 +103,7 @@ def run_rank(config: Config) -> None:
         if graph.book.servers > 1 and not graph.holdings:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
-        rows = PartitionedRows(graph, cluster.server, remote)
-        trainer = make_trainer(config, graph, cluster, rows)
-        try:
-            trainer.run()
-        finally:
-            trainer.state.log.close()
-        cluster.leave()
+        yield graph, cluster, PartitionedRows(graph, cluster.server, remote)
     finally:
         if remote is not None:
             remote.close()
@@ -104,6 +118,7 @@ def make_trainer(
     _check_labels(graph, rows)
     if config.train.engine == "auto":
         config = _settled(config, graph, cluster, rows)
+    CacheMaker(config, graph, cluster, rows, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]

@@ -64,8 +64,14 @@ class RanksFailed(Exception):
         self.failures = tuple(failures)
 
 
-def run_ranks(config_file: Path, ranks: int, machine: Machine) -> None:
+def run_ranks(
+    config_file: Path, ranks: int, machine: Machine, module: str = "hopper.train"
+) -> None:
     """Run this machine's ranks to their end; needs :func:`signals_as_exceptions` around it.
+
+    Parameters
+    ----------
+    module: what a rank runs.
 
     Raises
     ------
@@ -93,7 +99,7 @@ def run_ranks(config_file: Path, ranks: int, machine: Machine) -> None:
     )
     try:
         with _environment(environment | {DIE_WITH_PARENT: "1"}):
-            elastic_launch(launch, sys.executable)("-m", "hopper.train", str(config_file))
+            elastic_launch(launch, sys.executable)("-m", module, str(config_file))
     except ChildFailedError as error:
         failures: dict[int, ProcessFailure] = error.failures
         raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -19,7 +19,7 @@ from hopper.traffic import CAUSES, Cause
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
-ROW_KINDS = [each.name for each in fields(RowCounts)]
+ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 
 
 @dataclass
@@ -30,7 +30,8 @@ class EpochRecord:
     rank's median iteration, times the iterations: what decisions go by, since neither a warm-up nor
     a resumption within the epoch shows in it. loss: mean over the epoch's
     iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
-    than all where the run was resumed within the epoch. bytes, rows: summed over ranks.
+    than all where the run was resumed within the epoch. bytes, rows: summed over ranks. lookups: by
+    node type, [hits, misses] of remote rows that were looked for in a cache, summed over ranks.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
@@ -47,6 +48,7 @@ class EpochRecord:
     iteration_losses: list[float]
     bytes: dict[Cause, int]
     rows: dict[str, int]
+    lookups: dict[str, list[int]]
     stage_seconds: dict[Stage, float]
     val: float | None = None
     evaluation_seconds: float = 0.0
@@ -71,6 +73,7 @@ def agree_on_epoch(
 ) -> EpochRecord:
     """Combine every rank's counters into one record; takes the rank's traffic counters."""
     sent = cluster.traffic.take()
+    found = [count for each in rows.lookups.values() for count in each]
     mine = torch.tensor(
         [
             seconds,
@@ -78,6 +81,7 @@ def agree_on_epoch(
             *(float(sent[cause]) for cause in CAUSES),
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
+            *map(float, found),
             cpu_seconds,
             -1.0 if nic_bytes is None else float(nic_bytes),
         ],
@@ -88,6 +92,7 @@ def agree_on_epoch(
     first_ranks = everyone[:: cluster.ranks_per_server]
     sent_by_server = [int(value) for value in first_ranks[:, -1]]
     first_row, first_stage = 2 + len(CAUSES), 2 + len(CAUSES) + len(ROW_KINDS)
+    counts = [int(value) for value in sums[first_stage + len(STAGES) : -2]]
     return EpochRecord(
         epoch=epoch,
         seconds=float(slowest[0]),
@@ -98,6 +103,7 @@ def agree_on_epoch(
         iteration_losses=losses,
         bytes={cause: int(sums[2 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
+        lookups={each: counts[2 * i : 2 * i + 2] for i, each in enumerate(rows.lookups)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
         cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,

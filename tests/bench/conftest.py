@@ -36,7 +36,8 @@ def make_run(
             "iterations": 4,
             "bytes": dict.fromkeys(CAUSES, 0)
             | {"feature": feature_bytes, "model": model_bytes, "gradient": 200_000},
-            "rows": {"local": 900, "remote": 300, "remote_unique": 250, "cached": 0},
+            "rows": {"local": 900, "remote": 300, "remote_unique": 250, "cached": 50},
+            "lookups": {"paper": [50, 250]},
             "stage_seconds": dict.fromkeys(STAGES, 0.0) | {"gather": each / 2, "compute": each / 4},
         }
         for each in seconds

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hopper.features import (
+    CachedRows,
     FeatureSource,
     LocalRows,
     PartitionedRows,
@@ -21,6 +22,7 @@ from hopper.features import (
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
+from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.traffic import Traffic
 
@@ -107,6 +109,19 @@ def tables(
     return Tables(graph, serve_partitions(graph.path, SERVERS), single, whole)
 
 
+def held_rows(remote: RemoteRows) -> dict[str, RowCache]:
+    """Every second paper, the authors asked for last, and room for no venue."""
+    held = {
+        name: kind(SCHEMA.node_types[name].count, room, SCHEMA.node_types[name].feature_dim or 0,
+                   SCHEMA.node_types[name].feature_dtype)
+        for name, kind, room in (("paper", RowCache, 45), ("author", RecentRows, 7),
+                                 ("venue", RecentRows, 0))
+    }  # fmt: skip
+    papers = np.arange(0, 90, 2)
+    held["paper"].put(papers, remote.gather("features", "paper", papers))
+    return held
+
+
 @dataclass
 class Source:
     """One implementation of FeatureSource and the ids it answers for."""
@@ -125,7 +140,7 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
     rows.close()
 
 
-@pytest.fixture(params=["local", "remote", "partitioned", "pregathered", "single server"])
+@pytest.fixture(params=["local", "remote", "cached", "partitioned", "pregathered", "single server"])
 def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     """Every implementation in turn."""
 
@@ -139,6 +154,8 @@ def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     remote = request.getfixturevalue("remote")
     if request.param == "remote":
         return Source(remote, tables.graph, everyone)
+    if request.param == "cached":
+        return Source(CachedRows(remote, held_rows(remote)), tables.graph, everyone)
     partitioned = PartitionedRows(tables.graph, SERVER, remote)
     if request.param == "partitioned":
         return Source(partitioned, tables.graph, everyone)

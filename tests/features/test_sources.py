@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from hopper.errors import ClusterError, ConfigError, GraphError, ServerLost
-from hopper.features import LocalRows, PartitionedRows, PregatheredRows, RemoteRows, RowCounts
+from hopper.features import (
+    LocalRows,
+    Lookups,
+    PartitionedRows,
+    PregatheredRows,
+    RemoteRows,
+    RowCounts,
+)
+from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.traffic import CAUSES, Traffic
 
 SERVER = 1
@@ -98,6 +106,43 @@ def test_pregathered_rows_cross_once(tables: Any, rows: PartitionedRows, meter: 
     assert counts.remote_unique == needed.size
     assert counts.remote == sum(ids.size for ids in away)
     assert counts.local == sum(ids.size for ids in groups) - counts.remote
+
+
+def test_kept_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+    """Found and fetched rows are told apart, by type, pre-gathered or not; labels are not kept."""
+    everyone, own = np.arange(90), tables.here("paper")
+    away = np.setdiff1d(everyone, own)
+    held = RowCache(90, 20, 7, "float32")
+    held.put(away[:20], meter.rows.gather("features", "paper", away[:20]))
+    expected = tables.rows(tables.graph, "features", "paper")
+    meter.feature_bytes()
+    rows.keep({"paper": held, "author": RowCache(41, 0, 3, "float16")})
+    assert np.array_equal(rows.gather("features", "paper", away[:20]), expected[away[:20]])
+    assert meter.feature_bytes() == 0
+    assert np.array_equal(rows.gather("features", "paper", everyone), expected)
+    assert meter.feature_bytes() < (away.size - 20) * 7 * 4 * 1.5 + 1000
+    counts = rows.take_rows()
+    assert counts == RowCounts(
+        local=own.size,
+        remote=20 + away.size,
+        remote_unique=away.size - 20,
+        lookups={"author": Lookups(), "paper": Lookups(40, away.size - 20)},
+    )
+    assert counts.cached == 40
+    rows.gather("labels", "paper", everyone)
+    assert rows.take_rows().cached == 0
+    pregathered = PregatheredRows(rows, {"paper": [everyone, away[:30]]})
+    assert np.array_equal(pregathered.gather("features", "paper", away), expected[away])
+    taken = rows.take_rows()
+    assert (taken.cached, taken.remote_unique) == (20, away.size - 20)
+
+
+def test_rows_asked_for_last_are_kept(tables: Any, rows: PartitionedRows, meter: Meter) -> None:
+    away = np.setdiff1d(np.arange(90), tables.here("paper"))
+    rows.keep({"paper": RecentRows(90, 10, 7, "float32")})
+    for asked, hits in ((away[:10], 0), (away[:10], 10), (away[5:15], 5), (away[5:15], 10)):
+        rows.gather("features", "paper", asked)
+        assert rows.take_rows().lookups["paper"] == Lookups(hits, 10 - hits)
 
 
 def test_pregathering_asks_for_no_own_rows(

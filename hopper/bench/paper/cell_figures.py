@@ -102,6 +102,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "busiest_cpu_seconds": fmean(max(epoch.get("cpu_seconds", [0.0])) for epoch in measured),
         "bytes": {cause: per_epoch.bytes[cause] / turns for cause in CAUSES},
         "rows": rows,
+        "lookups": _lookups(measured),
         "input_share": (rows["local"] + rows["remote"]) / nodes,
         "miss_rate": _share(rows["remote"], rows["local"] + rows["remote"]),
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
@@ -119,6 +120,17 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
             for index in range(len(own[0]["epochs"]))
         ],
     }
+
+
+def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """By node type, [hits, misses] of all epochs together."""
+    found: dict[str, list[int]] = {}
+    for epoch in epochs:
+        # Cells of older commits do not tell.
+        for each, counts in epoch.get("lookups", {}).items():
+            known = found.setdefault(each, [0, 0])
+            found[each] = [known[0] + counts[0], known[1] + counts[1]]
+    return found
 
 
 def row_bytes(dataset: Mapping[str, Any]) -> int | None:

@@ -33,6 +33,7 @@ NAMED_AXES: Final = {
     "batch_size": "batch-{}",
     "feature_dim": "dim-{}",
     "servers": "servers-{}",
+    "cache_size": "cache-{}",
 }
 """how an axis shows in a cell's name; graph, model and hidden always do"""
 
@@ -48,6 +49,7 @@ class Cell:
     fanout: of every hop, or one per hop, first hop first.
     batch_size: roots a rank and iteration, already scaled.
     feature_dim: instead of the preset's; None = its own.
+    cache_size: ``cache.size`` of the sides that have a cache; None = the configuration's own.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Cell:
     servers: int
     method: str
     feature_dim: int | None
+    cache_size: str | None
 
     @property
     def fanouts(self) -> list[int]:
@@ -82,6 +85,7 @@ class Cell:
 
     def values(self, partitioned: str, epochs: int, iterations: int) -> dict[str, Any]:
         """:meth:`config` as nested values, with ``partitioned`` as it is to be written."""
+        cache = {} if self.cache_size is None else {"cache": {"size": self.cache_size}}
         return {
             "data": {"partitioned": partitioned},
             "model": {"name": self.model, "layers": self.layers, "hidden": self.hidden},
@@ -92,6 +96,7 @@ class Cell:
                 "iterations_per_epoch": iterations,
                 "evaluate_every": 0,
             },
+            **cache,
         }
 
 
@@ -119,6 +124,7 @@ class Grid:
     batch_sizes: tuple[int, ...] = (PAPER_BATCH,)
     feature_dims: tuple[int | None, ...] = (None,)
     servers: tuple[int, ...] | None = None
+    cache_sizes: tuple[str | None, ...] = (None,)
     trains: bool = True
     shared_batch: int | None = None
 
@@ -143,6 +149,7 @@ class Grid:
             self.batch_sizes if options.batch_size is None else (None,),
             self.feature_dims,
             self.servers or (options.servers or 4,),
+            self.cache_sizes,
         ):
             cell = self._cell(options, *choice)
             found.setdefault(cell.name, cell)
@@ -158,6 +165,7 @@ class Grid:
         batch_size: int | None,
         feature_dim: int | None,
         servers: int,
+        cache_size: str | None,
     ) -> Cell:
         scale = (
             None
@@ -173,6 +181,7 @@ class Grid:
             "batch_size": scaled,
             "feature_dim": feature_dim,
             "servers": servers,
+            "cache_size": cache_size,
         }
         network = [model, str(hidden)] if self.trains else []
         return Cell(
@@ -195,12 +204,14 @@ class Grid:
             "batch_size": self.batch_sizes,
             "feature_dim": self.feature_dims,
             "servers": self.servers,
+            "cache_size": self.cache_sizes,
         }
         for axis, form in NAMED_AXES.items():
             if len(varied[axis] or ()) > 1:
                 value = axes[axis]
                 told = "-".join(map(str, value)) if isinstance(value, tuple) else value
-                yield form.format(told)
+                # A percent sign would have to be written otherwise in links to the cell's file.
+                yield form.format(told).replace("%", "-percent")
 
 
 def is_directory(graph: str) -> bool:

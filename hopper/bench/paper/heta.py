@@ -6,6 +6,7 @@ learnable rows, each of which has one home; Heta has a table of its own in every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
@@ -62,7 +63,7 @@ _DIFFERS: Final = (
     "types is ours where none was published.",
     "Learnable rows have one home here and are fetched by whoever reads them; in the paper each "
     "partition has a table of its own, which is what --learnable.tables=per_server_table trains.",
-    "There is no cache yet.",
+    "Sides have no cache but where it is said.",
     "DGL draws a rank's batch among the roots of its own partition: that is the side with local "
     "batches, where there is one (it is approximate). All others draw batches from all roots.",
 )
@@ -137,6 +138,27 @@ def bound_table(result: Result) -> Table:
     return Table("Partial aggregations beside their bound", headings, rows, note)
 
 
+def cache_table(result: Result) -> Table:
+    """Hit rates of every side that has a cache, over all types and by type."""
+    types = sorted({each for _, _, side in sides_of(result) for each in side.get("lookups", {})})
+    rows = []
+    for cell, role, side in sides_of(result):
+        found = side.get("lookups", {})
+        if found:
+            every = [sum(each) for each in zip(*found.values(), strict=True)]
+            told = [_hit_rate(found[each]) if each in found else NONE for each in types]
+            sent = megabytes(side["ranks"] * side["bytes"]["feature"])
+            rows.append([cell["name"], role, _hit_rate(every), *told, sent])
+    headings = ("cell", "side", "all", *types, "features, MB")
+    note = "Of the remote rows that were looked for, those found; bytes of an iteration, all ranks."
+    return Table("Hit rates", headings, rows, note)
+
+
+def _hit_rate(lookups: Sequence[int]) -> str:
+    hits, misses = lookups
+    return percent(hits / (hits + misses)) if hits + misses else NONE
+
+
 def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     """How many groups of servers hold the same root relations, and the bytes of partials that an
     iteration has to send."""
@@ -179,6 +201,38 @@ _OVERALL: Final = _published(
     ("section 8.2, Figures 8 and 9", "Heta over DGL, three models, five graphs", "1.9 to 5.8 x"),
     ("section 8.2", "average over DGL and GraphLearn: R-GCN, R-GAT, HGT", "2.8, 2.6, 2.4 x"),
 )
+
+CACHED: Final = ("lru", "hotness", "hotness+penalty", "benefit")
+
+
+def _cached_sides(engine: str) -> tuple[Side, ...]:
+    """An engine without a cache, and with one under every policy."""
+    plain = Side("none", engine)
+    return (plain, *(Side(each, f"{engine}:cache.policy={each}") for each in CACHED))
+
+
+def _cache_experiment(engine: str, name: str) -> Experiment:
+    return Experiment(
+        name=name,
+        title=f"Policies of a cache of remote rows under {engine}",
+        published=_published(
+            ("section 8.3, Figure 12", "cache of GPU memory over none, R-GCN", "up to 1.6 x"),
+            ("section 8.3", "over a cache by hotness alone: mag240m, Donor", "15 %, 13 %"),
+        ),
+        grid=replace(
+            _GRID,
+            graphs=("donor-like", "mag240m-like"),
+            cache_sizes=("2%", "10%", "30%"),
+        ),
+        tables=(summary_table, speed_table, cache_table, traffic_table, stage_table, parity_table),
+        sides=_cached_sides(engine),
+        comparisons=(
+            *((each, "none") for each in CACHED),
+            *(("benefit", each) for each in CACHED[:-1]),
+        ),
+        draw=draw_speed,
+    )
+
 
 _HARDWARE: Final = "eight T4 GPUs on each of two servers (section 8.1)"
 _GRID: Final = Grid(
@@ -247,6 +301,9 @@ _EXPERIMENTS: Final = (
         comparisons=COMPARISONS_ON_METIS,
         draw=draw_speed,
     ),
+    _cache_experiment("model_centric", "heta-fig12"),
+    _cache_experiment("hop", "heta-fig12-hop"),
+    _cache_experiment("zero_hop", "heta-fig12-zero-hop"),
 )
 
 EXPERIMENTS: Final = tuple(

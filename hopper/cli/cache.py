@@ -1,0 +1,128 @@
+"""``hopper cache``: what a cache of remote rows would hold, and find."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hopper.config import Config, load_config
+
+if TYPE_CHECKING:
+    from hopper.hetero.cache_profile import CacheProfile
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "cache", help="profile visits and penalties of remote rows, and plan a cache of them"
+    )
+    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+    profile = steps.add_parser(
+        "profile",
+        help="count visits by sampling, measure what a missing row costs, keep both",
+        description="Starts servers and ranks on this machine, as `hopper train` does, and ends "
+        "before the first iteration. On a cluster: torchrun ... -m hopper.train.profile CONFIG.",
+    )
+    profile.add_argument("config", metavar="CONFIG.toml")
+    profile.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
+    profile.set_defaults(run=_run_profile)
+    plan = steps.add_parser(
+        "plan",
+        help="what a cache of a size would hold under every policy",
+        description="Reads what `hopper cache profile` kept for the same configuration.",
+    )
+    plan.add_argument("config", metavar="CONFIG.toml")
+    plan.add_argument(
+        "--size", required=True, help='of rows, a rank: "512M", or "10%%" of all remote rows'
+    )
+    plan.add_argument("--rank", type=int, default=0, metavar="R", help="whose cache (default 0)")
+    plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
+    plan.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
+    plan.set_defaults(run=_run_plan)
+
+
+def _run_profile(options: argparse.Namespace) -> int:
+    from hopper.train.launch import profile
+
+    config = load_config(options.config, options.overrides)
+    found = profile(config)
+    console = Console()
+    for rank, each in enumerate(found):
+        console.print(_profile_table(f"rank {rank}, {each.iterations} iterations", each))
+    return 0
+
+
+def _profile_table(title: str, profile: CacheProfile) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("node type")
+    for heading in ("remote rows", "visited", "visits", "bytes a row", "penalty, ns/byte"):
+        table.add_column(heading, justify="right")
+    for name, known in profile.types.items():
+        table.add_row(
+            name,
+            f"{known.rows:,}",
+            f"{known.ids.size:,}",
+            f"{known.total:,}",
+            f"{known.row_bytes:,}",
+            f"{known.penalty * 1e9:.3g}",
+        )
+    return table
+
+
+def _run_plan(options: argparse.Namespace) -> int:
+    from hopper.hetero.cache_picture import draw_plans
+    from hopper.hetero.cache_plan import POLICIES, cache_bytes, plan_cache
+    from hopper.partition.memory import format_bytes
+
+    config = load_config(options.config, options.overrides)
+    profile = _load(config, options.rank)
+    size = cache_bytes(options.size, profile.types)
+    plans = [plan_cache(profile.types, each, size) for each in POLICIES]
+    console = Console()
+    console.print(_profile_table(f"rank {options.rank}", profile))
+    table = Table(title=f"a cache of {format_bytes(size)}", title_justify="left")
+    table.add_column("policy")
+    names = list(profile.types)
+    for heading in (*(f"{each}, rows" for each in names), "visits found", "s saved"):
+        table.add_column(heading, justify="right")
+    total = sum(known.total for known in profile.types.values())
+    for plan in plans:
+        found = ["fills itself", ""]
+        if plan.policy != "lru":
+            hits = sum(plan.hits(profile.types).values())
+            share = f"{hits / total:.1%}" if total else "none"
+            found = [share, f"{plan.saved_seconds(profile.types):.3g}"]
+        table.add_row(plan.policy, *_rows(plan.room, names), *found)
+    console.print(table)
+    console.print(
+        f"Of {total:,} visits in {profile.iterations} iterations; seconds as they were measured, "
+        "if rows came one type after the other.",
+        highlight=False,
+    )  # fmt: skip
+    if options.out is not None:
+        draw_plans(profile.types, plans, options.out, f"a cache of {format_bytes(size)}")
+        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _rows(room: Any, names: Sequence[str]) -> list[str]:
+    return [f"{room[each]:,}" for each in names]
+
+
+def _load(config: Config, rank: int) -> CacheProfile:
+    from hopper.errors import RequestError
+    from hopper.hetero.cache_profile import load_profile, profile_file
+    from hopper.partition import PartitionedGraph
+    from hopper.train.warm_cache import check_profile, made_for
+
+    graph = PartitionedGraph.open(config.data.partitioned)
+    check_profile(config, graph)
+    ranks = graph.book.servers * config.cluster.ranks_per_server
+    if not 0 <= rank < ranks:
+        raise RequestError(f"--rank: expected 0 to {ranks - 1}, given {rank}")
+    return load_profile(profile_file(graph.path, made_for(config, graph.schema, ranks), rank))

@@ -1,0 +1,98 @@
+"""Rows of other servers of which some are kept here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.features.source import RemoteSource, RowKind
+
+
+class HeldRows(Protocol):
+    """Some rows of one node type, as :class:`hopper.hetero.row_cache.RowCache` keeps them."""
+
+    @property
+    def dim(self) -> int:
+        """Of a row."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a row."""
+
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        """[n]: where the rows of ids are; -1 = not here."""
+
+    def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: NDArray[np.int64]) -> None:
+        """``out[places]`` become the rows in these places."""
+
+    def missed(
+        self, ids: NDArray[np.int64], table: NDArray[Any], places: NDArray[np.int64]
+    ) -> None:
+        """Take note of rows that were asked for and are not here, now in ``table[places]``."""
+
+
+class Lookups(NamedTuple):
+    """How many rows were asked for, and found or not."""
+
+    hits: int = 0
+    misses: int = 0
+
+
+class CachedRows:
+    """A source of remote rows that asks another one for those that it does not have.
+
+    It is used by one thread at a time. Rows come out as they are stored, so nothing but the
+    traffic tells whether there is a cache.
+
+    Parameters
+    ----------
+    remote: where missing rows come from.
+    held: by node type; features of other types, and labels, are not looked for.
+    """
+
+    def __init__(self, remote: RemoteSource, held: Mapping[str, HeldRows]) -> None:
+        self._remote = remote
+        self._held = dict(held)
+        self._lookups = dict.fromkeys(sorted(held), Lookups())
+
+    def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """See :class:`FeatureSource`."""
+        held = self._held.get(node_type)
+        if kind != "features" or held is None:
+            return self._remote.gather(kind, node_type, ids)
+        out = np.empty((ids.size, held.dim), held.dtype)
+        self.fill(kind, node_type, ids, out, np.arange(ids.size))
+        return out
+
+    def fill(
+        self,
+        kind: RowKind,
+        node_type: str,
+        ids: NDArray[np.int64],
+        out: NDArray[Any],
+        places: NDArray[np.int64],
+    ) -> None:
+        """See :class:`RowFiller`."""
+        held = self._held.get(node_type)
+        if kind != "features" or held is None:
+            self._remote.fill(kind, node_type, ids, out, places)
+            return
+        slots = held.find(ids)
+        here = slots >= 0
+        held.copy(slots[here], out, places[here])
+        missing, gaps = ids[~here], places[~here]
+        if missing.size:
+            self._remote.fill(kind, node_type, missing, out, gaps)
+            held.missed(missing, out, gaps)
+        before = self._lookups[node_type]
+        self._lookups[node_type] = Lookups(
+            before.hits + ids.size - missing.size, before.misses + missing.size
+        )
+
+    def take_lookups(self) -> dict[str, Lookups]:
+        """By node type, since the last call; starts from zero again."""
+        taken, self._lookups = self._lookups, dict.fromkeys(self._lookups, Lookups())
+        return taken

@@ -1,0 +1,56 @@
+"""Penalties by node type, and what every policy would cache (Heta, Figure 7 and section 6)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from matplotlib.figure import Figure
+
+from hopper.hetero.cache_plan import CachePlan, Profile
+
+# Okabe and Ito's palette, told apart by most colour-blind people.
+_COLOURS: Final = (
+    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
+)  # fmt: skip
+
+
+def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, title: str) -> None:
+    """Write a PNG: what a missing byte of each type costs, the shares of types in the cache under
+    every policy, and the visits that it would find."""
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    costs, shares, found = figure.subplots(1, 3)
+    names = list(profile)
+    colours = [_COLOURS[place % len(_COLOURS)] for place in range(len(names))]
+    labels = [f"{each}\n{known.row_bytes:,} B" for each, known in profile.items()]
+    costs.bar(labels, [known.penalty * 1e9 for known in profile.values()], color=colours)
+    costs.set_ylabel("nanoseconds a missing byte")
+    costs.set_title("Miss penalty", loc="left", fontsize=10)
+    costs.tick_params(axis="x", labelrotation=90 if len(names) > 4 else 0)
+    policies = [plan.policy for plan in plans]
+    bottom = [0.0] * len(plans)
+    for name, colour in zip(names, colours, strict=True):
+        heights = [plan.room[name] * profile[name].row_bytes / 2**20 for plan in plans]
+        shares.bar(policies, heights, bottom=bottom, color=colour, label=name)
+        bottom = [low + high for low, high in zip(bottom, heights, strict=True)]
+    shares.set_ylabel("MiB")
+    shares.set_title("Rows by type", loc="left", fontsize=10)
+    shares.legend(fontsize=8, frameon=False)
+    total = sum(known.total for known in profile.values())
+    planned = [plan for plan in plans if plan.policy != "lru"]
+    rates = [sum(plan.hits(profile).values()) / max(1, total) for plan in planned]
+    found.bar([plan.policy for plan in planned], [100 * rate for rate in rates], color="#0072B2")
+    found.set_ylabel("visits found, %")
+    found.set_ylim(0, 100)
+    found.set_title("Found while sampling", loc="left", fontsize=10)
+    for axes in (shares, found):
+        axes.tick_params(axis="x", labelrotation=20)
+    for axes in (costs, shares, found):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+    path = Path(path)
+    unfinished = path.with_name(f"unfinished-{path.name}")
+    figure.savefig(unfinished, dpi=140, format="png")
+    os.replace(unfinished, path)

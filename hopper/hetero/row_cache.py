@@ -1,0 +1,148 @@
+"""Rows of some nodes, found by id: in host memory by NumPy, in device memory by CuPy.
+
+The same code serves both; what it needs of an array module is what they have in common.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hopper.errors import ConfigError
+from hopper.features.copy_rows import copy_rows
+
+Array = Any
+"""[...] of the array module in use"""
+
+
+def array_module(device: str) -> ModuleType:
+    """NumPy for "cpu", CuPy for "cuda".
+
+    Raises
+    ------
+    ConfigError: CuPy is needed and not installed.
+    """
+    if device == "cpu":
+        return np
+    try:
+        import cupy
+    except ImportError as error:
+        raise ConfigError(
+            f"cache: rows on device {device!r} need CuPy: pip install 'hopper[gpu]' ({error})"
+        ) from None
+    module: ModuleType = cupy
+    return module
+
+
+class RowCache:
+    """A fixed set of rows of one type, put there once.
+
+    A map of four bytes a node tells where a row is, whatever the number of rows.
+
+    Parameters
+    ----------
+    nodes: of the type, over all servers. room: rows, 0 is ordinary.
+    dim, dtype: of a row.
+    """
+
+    def __init__(
+        self, nodes: int, room: int, dim: int, dtype: Any, module: ModuleType = np
+    ) -> None:
+        self._np = module
+        self._room = room
+        self._used = 0
+        self._slot_of = module.full(nodes, -1, np.int32)
+        self._id_in = module.full(room, -1, np.int64)
+        self._rows = module.empty((room, dim), dtype)
+
+    @property
+    def dim(self) -> int:
+        """Of a row."""
+        return int(self._rows.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a row."""
+        return np.dtype(self._rows.dtype)
+
+    @property
+    def held(self) -> Array:
+        """[n] int64: the ids that it has rows of."""
+        return self._id_in[: self._used]
+
+    def find(self, ids: Array) -> Array:
+        """[n] int32: where the rows of [n] int64 ids are; -1 = not here."""
+        if len(ids) and (ids.min() < 0 or ids.max() >= len(self._slot_of)):
+            # Whoever is asked for such rows says what is wrong.
+            return self._np.full(len(ids), -1, np.int32)
+        return self._slot_of[ids]
+
+    def copy(self, slots: Array, out: Array, places: Array) -> None:
+        """``out[places]`` become the rows in [n] ``slots``, all of which hold one.
+
+        Parameters
+        ----------
+        out: [rows, dim], C-contiguous, of the cache's dtype. places: [n] int64, distinct.
+        """
+        if self._np is np:
+            copy_rows(self._rows, slots, out, places)
+        else:
+            out[places] = self._rows[slots]
+
+    def put(self, ids: Array, rows: Array) -> None:
+        """Add [n, dim] rows of [n] int64 distinct ids that are not here yet.
+
+        Raises
+        ------
+        ValueError: there is no room for as many.
+        """
+        first, last = self._used, self._used + len(ids)
+        if last > self._room:
+            raise ValueError(f"room for {self._room - first} more rows, given {len(ids)}")
+        self._place(self._np.arange(first, last), ids, rows)
+        self._used = last
+
+    def missed(self, ids: Array, table: Array, places: Array) -> None:
+        """Take note of [n] int64 ids whose rows were asked for, are not here, and now stand in
+        ``table[places]``."""
+
+    def _place(self, slots: Array, ids: Array, rows: Array) -> None:
+        self._id_in[slots] = ids
+        self._slot_of[ids] = slots
+        self._rows[slots] = rows
+
+
+class RecentRows(RowCache):
+    """The rows that were asked for last: the least recently used ones make room."""
+
+    def __init__(
+        self, nodes: int, room: int, dim: int, dtype: Any, module: ModuleType = np
+    ) -> None:
+        super().__init__(nodes, room, dim, dtype, module)
+        self._asked_at = module.zeros(room, np.int64)
+        self._moment = 0
+
+    def copy(self, slots: Array, out: Array, places: Array) -> None:
+        """See :class:`RowCache`; these rows were asked for."""
+        self._moment += 1
+        self._asked_at[slots] = self._moment
+        super().copy(slots, out, places)
+
+    def missed(self, ids: Array, table: Array, places: Array) -> None:
+        """See :class:`RowCache`: they are kept, or as many of them as there is room for."""
+        ids, first = self._np.unique(ids, return_index=True)
+        ids, places = ids[: self._room], places[first][: self._room]
+        rows = table[places]
+        free = min(len(ids), self._room - self._used)
+        if free:
+            self.put(ids[:free], rows[:free])
+            self._asked_at[self._used - free : self._used] = self._moment
+        ids, rows = ids[free:], rows[free:]
+        if len(ids):
+            # Ties by slot, so that a run evicts the same rows every time.
+            oldest = self._np.argsort(self._asked_at, kind="stable")[: len(ids)]
+            self._slot_of[self._id_in[oldest]] = -1
+            self._place(oldest, ids, rows)
+            self._asked_at[oldest] = self._moment

@@ -1,0 +1,22 @@
+"""One rank that counts visits and measures penalties, and does not train:
+``torchrun ... -m hopper.train.profile CONFIG [--section.key VALUE ...]``."""
+
+from __future__ import annotations
+
+from hopper.config import Config
+from hopper.train.__main__ import run
+from hopper.train.console import RunConsole
+from hopper.train.rank import joined
+from hopper.train.warm_cache import CacheMaker
+
+
+def profile_rank(config: Config) -> None:
+    """Keep this rank's profile beside the partitions; see :func:`hopper.train.rank.run_rank`."""
+    with joined(config) as (graph, cluster, rows):
+        say = RunConsole(cluster.rank == 0, "").say
+        CacheMaker(config, graph, cluster, rows, say).profile()
+        cluster.leave()
+
+
+if __name__ == "__main__":
+    run(profile_rank)

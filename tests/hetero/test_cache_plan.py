@@ -1,0 +1,141 @@
+"""What a cache holds: shares and rows against numbers worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.errors import RequestError
+from hopper.hetero.cache_plan import (
+    POLICIES,
+    Profile,
+    TypeProfile,
+    cache_bytes,
+    parse_cache_size,
+    plan_cache,
+    share_out,
+)
+
+# Visits: a 8 + 4 + 2 + 1 = 15 over rows of 10 bytes, b 3 + 2 + 1 = 6 over rows of 40.
+A = TypeProfile(10, 100, np.array([7, 3, 9, 1]), np.array([4, 8, 2, 1]), 3e-9)
+B = TypeProfile(40, 5, np.array([0, 2, 4]), np.array([1, 3, 2]), 1e-9)
+BOTH: Profile = {"a": A, "b": B}
+NOTHING = np.empty(0, np.int64)
+
+
+def test_shares_are_in_proportion() -> None:
+    assert share_out(90, {"a": 2, "b": 1}, {"a": 1000, "b": 1000}) == {"a": 60, "b": 30}
+
+
+def test_what_a_type_cannot_use_is_dealt_out_again() -> None:
+    """a and b are full in turn: 90 * 3 / 6 > 20, then 70 * 2 / 3 > 30, and c gets the rest."""
+    weights, needs = {"a": 3.0, "b": 2.0, "c": 1.0}, {"a": 20, "b": 30, "c": 1000}
+    assert share_out(90, weights, needs) == {"a": 20, "b": 30, "c": 40}
+    assert share_out(10_000, weights, needs) == needs
+
+
+def test_types_of_no_weight_get_nothing() -> None:
+    assert share_out(90, {"a": 0.0, "b": 1.0, "c": 1.0}, {"a": 9, "b": 30, "c": 0}) == {
+        "a": 0, "b": 30, "c": 0,
+    }  # fmt: skip
+    assert share_out(90, {}, {}) == {}
+
+
+def test_hotness() -> None:
+    """100 bytes at 15 : 6 are 71 and 28, but a has 4 rows; 60 are one row of b, and 20 over."""
+    plan = plan_cache(BOTH, "hotness", 100)
+    assert plan.room == {"a": 4, "b": 1}
+    assert plan.held["a"].tolist() == [3, 7, 9, 1]
+    assert plan.held["b"].tolist() == [2]
+    assert plan.used(BOTH) == 80
+    assert plan.hits(BOTH) == {"a": 15, "b": 3}
+    assert plan.saved_seconds(BOTH) == pytest.approx(15 * 30e-9 + 3 * 40e-9)
+
+
+def test_bytes_over_go_to_the_largest_share() -> None:
+    """50 bytes at 15 : 6 are 35 and 14: three rows of a, none of b, and 20 over, for a's last."""
+    assert plan_cache(BOTH, "hotness", 50).room == {"a": 4, "b": 0}
+
+
+def test_penalties_weigh() -> None:
+    """60 bytes at 15 x 3 : 6 x 1 are 52 and 7; a takes 40, b the 20 left: no whole row."""
+    assert plan_cache(BOTH, "hotness+penalty", 60).room == {"a": 4, "b": 0}
+    dear = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
+    # At 45 : 360, 90 bytes are 10 and 80.
+    assert plan_cache(dear, "hotness+penalty", 90).room == {"a": 1, "b": 2}
+    assert plan_cache(dear, "hotness", 90).room == {"a": 4, "b": 1}
+
+
+def test_benefit_ranks_single_rows() -> None:
+    """Visits x penalty: a 24, 12, 6, 3, b 3, 2, 1; a's last stands before b's first, by name."""
+    assert plan_cache(BOTH, "benefit", 30).room == {"a": 3, "b": 0}
+    assert plan_cache(BOTH, "benefit", 80).room == {"a": 4, "b": 1}
+    assert plan_cache(BOTH, "benefit", 40 + 120).room == {"a": 4, "b": 3}
+
+
+def test_benefit_fills_the_gap_that_a_wide_row_leaves() -> None:
+    """b's rows are worth most and too wide for what is left."""
+    dear = {"a": A, "b": TypeProfile(B.row_bytes, B.rows, B.ids, B.visits, 60e-9)}
+    plan = plan_cache(dear, "benefit", 60)
+    assert plan.room == {"a": 2, "b": 1}
+    assert plan.held["a"].tolist() == [3, 7]
+
+
+def test_lru_shares_by_tables() -> None:
+    """1,000 and 200 bytes of rows: 600 are 500 and 100, of which b's make two rows."""
+    unsampled = {
+        "a": TypeProfile(10, 100, NOTHING, NOTHING),
+        "b": TypeProfile(40, 5, NOTHING, NOTHING),
+    }
+    plan = plan_cache(unsampled, "lru", 600)
+    assert plan.room == {"a": 52, "b": 2}
+    assert all(not held.size for held in plan.held.values())
+    assert plan_cache(unsampled, "lru", 10_000).room == {"a": 100, "b": 5}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_size_is_kept_to(policy: Any) -> None:
+    """And the larger cache never finds less."""
+    generator = np.random.default_rng(3)
+    profile = {
+        name: TypeProfile(
+            width,
+            500,
+            generator.permutation(500)[:count],
+            generator.integers(1, 50, count),
+            float(generator.random()),
+        )
+        for name, width, count in (("a", 4, 300), ("b", 28, 120), ("c", 1578, 77), ("d", 64, 0))
+    }
+    whole = sum(each.ids.size * each.row_bytes for each in profile.values())
+    before = -1
+    for size in (0, 1, 27, 28, 5_000, 60_000, whole - 1, whole, 2 * whole):
+        plan = plan_cache(profile, policy, size)
+        assert plan.used(profile) <= size
+        if policy == "lru":
+            continue
+        assert all(plan.room[each] == held.size for each, held in plan.held.items())
+        found = sum(plan.hits(profile).values())
+        if policy == "benefit":
+            assert plan.saved_seconds(profile) >= before
+            before = plan.saved_seconds(profile)  # type: ignore[assignment]
+        if size >= whole:
+            assert found == sum(each.total for each in profile.values())
+
+
+@pytest.mark.parametrize("policy", ["hotness", "hotness+penalty", "benefit"])
+def test_nothing_visited(policy: Any) -> None:
+    nobody = {"a": TypeProfile(10, 100, NOTHING, NOTHING)}
+    assert plan_cache(nobody, policy, 1000).room == {"a": 0}
+
+
+def test_sizes() -> None:
+    assert parse_cache_size("2K") == 2048
+    assert parse_cache_size("10%") == pytest.approx(0.1)
+    assert cache_bytes("2K", BOTH) == 2048
+    assert cache_bytes("10%", BOTH) == round(0.1 * (100 * 10 + 5 * 40))
+    for text in ("0", "0%", "101%", "-1%", "x%", "much", "-3M"):
+        with pytest.raises(RequestError, match=r"cache\.size: expected"):
+            parse_cache_size(text)

@@ -1,0 +1,113 @@
+"""Runs with a cache of remote rows: the same bits, fewer bytes; and the commands around it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hopper.config import make_config
+from hopper.errors import RequestError
+from hopper.hetero.cache_profile import FOLDER
+from hopper.train.launch import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def _features(summary: Mapping[str, Any]) -> int:
+    return sum(epoch["bytes"]["feature"] for epoch in summary["epochs"])
+
+
+def _lookups(summary: Mapping[str, Any]) -> tuple[int, int]:
+    counts = [found for epoch in summary["epochs"] for found in epoch["lookups"].values()]
+    return sum(hits for hits, _ in counts), sum(misses for _, misses in counts)
+
+
+@pytest.mark.parametrize("engine", ["model_centric", "hop", "zero_hop"])
+def test_a_cache_changes_traffic_alone(runs: Any, engine: str) -> None:
+    plain = runs.finished(f"{engine}-none", engine=engine)
+    expected, asked = plain.summary(), 0
+    assert _lookups(expected) == (0, 0)
+    for policy in ("lru", "benefit"):
+        run = runs.finished(
+            f"{engine}-{policy}", f"--cache.policy={policy}", "--cache.size=20%", engine=engine
+        )
+        found = run.summary()
+        assert run.losses() == plain.losses()
+        assert found["accuracy"] == expected["accuracy"]
+        hits, misses = _lookups(found)
+        assert hits > 0
+        assert misses > 0
+        asked = asked or hits + misses
+        assert hits + misses == asked
+        for epoch, before in zip(found["epochs"], expected["epochs"], strict=True):
+            rows, own = epoch["rows"], before["rows"]
+            assert (rows["local"], rows["remote"]) == (own["local"], own["remote"])
+            assert rows["remote_unique"] + rows["cached"] == own["remote_unique"]
+            assert rows["cached"] == sum(found for found, _ in epoch["lookups"].values())
+        assert _features(found) < _features(expected)
+
+
+def test_profiles_are_kept_and_used_again(runs: Any) -> None:
+    """Profiled by the command, planned, trained with: sampled once."""
+    config = runs.config("profiled", engine="model_centric")
+
+    def hopper(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hopper.cli", *words],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    refused = hopper("cache", "plan", "--size", "1K", str(config), "--train.seed=9")
+    assert refused.returncode == 1
+    assert "no such profile; `hopper cache profile` makes one" in refused.stderr
+    made = hopper("cache", "profile", str(config), "--train.seed=9")
+    assert made.returncode == 0, made.stderr
+    assert "counting" not in made.stderr
+    assert "rank 1," in made.stdout
+    picture = Path(str(config)).with_suffix(".png")
+    planned = hopper(
+        *("cache", "plan", "--size", "20%", "--out", str(picture), str(config), "--train.seed=9")
+    )
+    assert planned.returncode == 0, planned.stderr
+    for policy in ("lru", "hotness", "hotness+penalty", "benefit"):
+        assert policy in planned.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    run = runs.finished(
+        *("profiled", "--train.seed=9", "--cache.policy=hotness", "--cache.size=20%"),
+        engine="model_centric",
+    )
+    assert "to count visits" not in run.stdout
+    assert "cache: " in run.stdout
+    other = runs.finished(
+        *("sampled", "--train.seed=10", "--cache.policy=hotness", "--cache.size=20%"),
+        engine="model_centric",
+    )
+    assert "to count visits" in other.stdout
+
+
+def test_refusals(runs: Any, partitioned: Path, tmp_path: Path) -> None:
+    """Before anything is started, naming the key."""
+
+    def refused(engine: str, **cache: Any) -> str:
+        config = make_config(
+            {
+                "data": {"partitioned": str(partitioned)},
+                "train": {"engine": engine, "run_dir": str(tmp_path / "run")},
+                "cache": cache,
+            }
+        )
+        with pytest.raises(RequestError) as error:
+            prepare(config)
+        assert not (tmp_path / "run").exists()
+        return str(error.value)
+
+    told = refused("cooperative", policy="lru", size="1M")
+    assert "cache.policy: cooperative reads no rows of other servers" in told
+    assert "cache.size: expected room for rows, given '0'" in refused("hop", policy="lru")
+    assert "cache.size: expected a number and a unit" in refused("hop", policy="lru", size="huge")
+    assert not (partitioned / FOLDER / "nothing").exists()
