@@ -80,6 +80,9 @@ class Model(_Section):
     head: bool = False
     """rgcn, rgat: the last layer is as wide as the others, and a linear classifier follows it (hgt
     always has one); with many classes less is computed by relation"""
+    merge: bool = True
+    """rgcn, rgat, hgt: whether all relations of a layer are aggregated at once (HiFuse), where the
+    rows of their sources are at hand; those with diagonal blocks are not"""
 
     @property
     def typed(self) -> bool:

@@ -91,13 +91,20 @@ class Block:
         ----------
         indptr, indices: as of the attributes of these names.
         """
-        unknown = torch.empty(0, dtype=torch.int64)
+        return cls.of_pattern(
+            relation, torch.from_numpy(indptr), torch.from_numpy(indices), num_src
+        )
+
+    @classmethod
+    def of_pattern(cls, relation: Relation, indptr: Tensor, indices: Tensor, num_src: int) -> Block:
+        """:meth:`of_edges` of tensors, on the device where they are."""
+        unknown = indices.new_empty(0)
         return cls(
             relation,
             num_src=num_src,
-            num_dst=indptr.size - 1,
-            indptr=torch.from_numpy(indptr),
-            indices=torch.from_numpy(indices),
+            num_dst=indptr.numel() - 1,
+            indptr=indptr,
+            indices=indices,
             positions=unknown,
             src_original=unknown,
             dst_original=unknown,
@@ -205,6 +212,7 @@ class TypedBlocks:
     original: by type, [sources] int64 original ids; may be looked up when asked for.
     iteration_key: uint64 key of (seed, epoch, iteration), as of :class:`Block`.
     stored_as: types that are another under a name of their own: which.
+    prepared: what depends on the edges alone, kept for whoever asks again.
     """
 
     blocks: Mapping[Relation, Block]
@@ -213,6 +221,7 @@ class TypedBlocks:
     original: Mapping[str, Tensor]
     iteration_key: int = 0
     stored_as: Mapping[str, str] = field(default_factory=dict)
+    prepared: dict[Any, Any] = field(default_factory=dict)
 
     def nodes(self, node_type: str, count: int | None = None) -> Block:
         """A type's sources as a block without destinations: what row-wise modules are keyed by.

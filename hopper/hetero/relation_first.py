@@ -24,6 +24,7 @@ from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.unroll import Unrolling
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
+from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partials import RowExchange
 from hopper.partition import PartitionedGraph
@@ -238,12 +239,14 @@ class RelationFirst:
     def _partials(
         self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor], h_dst: Tensor
     ) -> list[Tensor]:
-        """[m, ...] of every relation of the group, or of the part of one that it has."""
+        """[m, ...] of every relation of the group, or of the part of one that it has; one for all
+        where the layer aggregates them at once."""
         place, parts = self._shares.parts[self._group]
-        read = [
-            (each, hop.blocks[of_roots(each)], h[each.src], h_dst)
-            for each in self._shares.relations[self._group]
-        ]
+        relations = self._shares.relations[self._group]
+        if parts == 1 and layer.merges():
+            merged = merge_relations(hop, [of_roots(each) for each in relations], (ROOTS,))
+            return [layer.merged(merged, relations, h, {ROOTS: h_dst})]
+        read = [(each, hop.blocks[of_roots(each)], h[each.src], h_dst) for each in relations]
         if parts == 1:
             return [layer.partial(*own) for own in read]
         return [layer.part(*own, place) for own in read]

@@ -15,16 +15,26 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, Layer
+from hopper.models.merged import MergedRelations
 from hopper.models.relational import (
     HGNN,
     JointSoftmax,
     RelationLayer,
     Update,
+    joint_partial,
     make_head,
     merged_softmax,
     softmax_part,
 )
-from hopper.ops import destination_rows, source_rows
+from hopper.ops import (
+    destination_rows,
+    edge_dot,
+    edge_sum,
+    grouped_product,
+    segment_max,
+    source_rows,
+    weighted_sum,
+)
 
 
 class TypeProjections(nn.Module):
@@ -65,11 +75,23 @@ class RelationPartial(Layer):
             for matrix in matrices:
                 nn.init.xavier_uniform_(matrix)
 
-    def project(self, h_src: Tensor) -> Tensor:
-        """[n, heads, 2 * width]: what is compared with queries, and the message."""
+    def keys_values(self, h_src: Tensor) -> Tensor:
+        """[n, 2, heads, width]: K and V of the source type."""
         key_value = self._projections[0].key_value
         assert key_value is not None
-        rows = key_value(h_src).view(h_src.shape[0], 2, self.heads, self.width)
+        out: Tensor = key_value(h_src).view(h_src.shape[0], 2, self.heads, self.width)
+        return out
+
+    def queries(self, h_dst: Tensor) -> Tensor:
+        """[n, heads, width]: Q of the destination type."""
+        query = self._projections[1].query
+        assert query is not None
+        out: Tensor = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
+        return out
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, heads, 2 * width]: what is compared with queries, and the message."""
+        rows = self.keys_values(h_src)
         key = torch.einsum("nhi,hio->nho", rows[:, 0], self.attention)
         message = torch.einsum("nhi,hio->nho", rows[:, 1], self.message)
         scale = self.prior / math.sqrt(self.width)
@@ -77,11 +99,9 @@ class RelationPartial(Layer):
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, heads, 2 + width]: see :class:`hopper.models.relational.JointSoftmax`."""
-        query = self._projections[1].query
-        assert query is not None
-        queries = query(h_dst).view(h_dst.shape[0], self.heads, self.width)
         sources = source_rows(block, z_src)
-        logits = (sources[..., : self.width] * destination_rows(block, queries)).sum(-1)
+        queries = destination_rows(block, self.queries(h_dst))
+        logits = (sources[..., : self.width] * queries).sum(-1)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         return softmax_part(block, logits, sources[..., self.width :])
@@ -113,7 +133,13 @@ class HGTLayer(RelationLayer):
     """An HGT layer; keeps the width."""
 
     def __init__(
-        self, relations: Sequence[Relation], types: Sequence[str], width: int, *, heads: int
+        self,
+        relations: Sequence[Relation],
+        types: Sequence[str],
+        width: int,
+        *,
+        heads: int,
+        merge: bool = False,
     ) -> None:
         if width % heads:
             raise ConfigError(
@@ -137,6 +163,69 @@ class HGTLayer(RelationLayer):
             (heads, width // heads),
         )
         self.projections = nn.ModuleList(projections[each] for each in sorted(projections))
+        self._merge = merge
+
+    def merges(self) -> bool:
+        """See :class:`RelationLayer`."""
+        return self._merge
+
+    def merged(
+        self,
+        merged: MergedRelations,
+        relations: Sequence[Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
+        """See :class:`RelationLayer`. Keys and messages are made once a type; a relation's matrices
+        are applied to the queries, and to messages that are already added up."""
+        own = [self._attention(each) for each in relations]
+        heads, width = own[0].heads, own[0].width
+        by_name = dict(zip(merged.blocks, own, strict=True))
+        made = {
+            name: by_name[readers[0]].keys_values(h[name])
+            for name, readers in merged.readers.items()
+        }
+        keys, values = (merged.sources({e: rows[:, i] for e, rows in made.items()}) for i in (0, 1))
+        asked = {each.dst: by_name[each] for each in merged.blocks}
+        queries = merged.segment_rows(
+            {
+                # Of a type that no relation ends in there is no segment.
+                name: asked[name].queries(rows)
+                if name in asked
+                else rows.new_zeros(len(rows), heads, width)
+                for name, rows in h_dst.items()
+            }
+        )
+        prior = torch.stack([each.prior for each in own]) / math.sqrt(width)
+        attention = torch.stack([each.attention for each in own]).transpose(2, 3)
+        queries = _by_head(queries, attention * prior[..., None, None], merged.bounds)
+        pattern = merged.segments(projected=False)
+        logits = edge_dot(pattern, keys, queries)
+        if not merged.equally_likely:
+            importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
+            logits = logits + torch.cat(importance).unsqueeze(-1)
+        top = segment_max(pattern, logits)
+        shares = (logits - destination_rows(pattern, top)).exp()
+        message = torch.stack([each.message for each in own])
+        return joint_partial(
+            merged.destinations,
+            torch.stack((top, edge_sum(pattern, shares)), -1),
+            _by_head(weighted_sum(pattern, values, shares), message, merged.bounds),
+        )
+
+    def _attention(self, relation: Relation) -> RelationPartial:
+        found = self.aggregation(relation)
+        assert isinstance(found, RelationPartial)
+        return found
+
+
+def _by_head(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
+    """[n, heads, out]: [n, heads, in] rows times [groups, heads, in, out]."""
+    products = [
+        grouped_product(rows[:, head], matrices[:, head], bounds) for head in range(rows.shape[1])
+    ]
+    return torch.stack(products, 1)
 
 
 class HGT(HGNN):
@@ -153,6 +242,10 @@ class HGT(HGNN):
         hidden: int,
         heads: int,
         dropout: float,
+        merge: bool = False,
     ) -> None:
-        layers = [HGTLayer(relations, types, hidden, heads=heads) for relations, types in reads]
+        layers = [
+            HGTLayer(relations, types, hidden, heads=heads, merge=merge)
+            for relations, types in reads
+        ]
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)

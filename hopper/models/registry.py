@@ -38,9 +38,9 @@ TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {
     "hgnn": OwnAggregation,
 }
 TYPED_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head"),
-    "rgat": ("head",),
-    "hgt": (),
+    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head", "merge"),
+    "rgat": ("head", "merge"),
+    "hgt": ("merge",),
     "hgnn": ("aggregate", "combine", "root_weight"),
 }
 """what typed models take besides what all do"""
@@ -114,7 +114,8 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head; "rgat": head;
+    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head, merge; "rgat": head,
+        merge; "hgt": merge;
         "hgnn": aggregate (as "package.module:Class"), combine, root_weight.
 
     Raises

@@ -17,6 +17,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.layer import Layer, SumLayer
+from hopper.models.merged import MergedRelations, merge_relations
 from hopper.ops import destination_rows, drop_rows, edge_sum, segment_max
 
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
@@ -202,6 +203,29 @@ class RelationLayer(nn.Module):
         self._place = {each: place for place, each in enumerate(self.relations)}
         self._type_place = {each: place for place, each in enumerate(self.types)}
 
+    def merges(self) -> bool:
+        """Whether :meth:`merged` is there, and wanted."""
+        return False
+
+    def merged(
+        self,
+        merged: MergedRelations,
+        relations: Sequence[Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
+        """[destinations of all types, ...]: the partial that stands for all relations.
+
+        Parameters
+        ----------
+        merged: their edges.
+        relations: as the layer knows them, in the order of ``merged.blocks``.
+        h, h_dst: by type as ``merged`` knows them, [num_src, in] and [num_dst, in].
+        weights: as of :meth:`forward`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
+
     def rename(self, relations: Mapping[Relation, Relation], types: Mapping[str, str]) -> None:
         """Read relations and types that go by other names.
 
@@ -252,8 +276,11 @@ class RelationLayer(nn.Module):
         weights: by relation, [edges], where blocks lack some edges, of a layer that adds up.
         more: by type, [num_dst, ...], what those edges add up to.
         """
+        types = self.types if types is None else types
+        if self.merges():
+            return self._all_at_once(blocks, h, types, weights, more)
         out = {}
-        for node_type in self.types if types is None else types:
+        for node_type in types:
             count = blocks.destinations[node_type]
             h_dst = h[node_type][:count]
             partials = [
@@ -268,6 +295,31 @@ class RelationLayer(nn.Module):
             else:
                 combined = h_dst.new_zeros(count, *self.nothing)
             out[node_type] = self.update(node_type)(h_dst, combined)
+        return out
+
+    def _all_at_once(
+        self,
+        blocks: TypedBlocks,
+        h: Mapping[str, Tensor],
+        types: Sequence[str],
+        weights: Mapping[Relation, Tensor] | None,
+        more: Mapping[str, Tensor] | None,
+    ) -> dict[str, Tensor]:
+        """:meth:`forward`, with one pattern of edges for all relations."""
+        relations = [each for each in self.relations if each.dst in types and each in blocks.blocks]
+        h_dst = {each: h[each][: blocks.destinations[each]] for each in types}
+        found: dict[str, Tensor] = {}
+        if relations:
+            merged = merge_relations(blocks, relations, types)
+            partial = self.merged(merged, relations, h, h_dst, weights)
+            found = {each: partial[place] for each, place in merged.places.items()}
+        out = {}
+        for each, rows in h_dst.items():
+            partials = [own[each] for own in (found, more) if own]
+            combined = (
+                self.combination(partials) if partials else rows.new_zeros(len(rows), *self.nothing)
+            )
+            out[each] = self.update(each)(rows, combined)
         return out
 
     def partial(
@@ -473,6 +525,23 @@ def softmax_part(block: Block, logits: Tensor, messages: Tensor) -> Tensor:
     weights = (logits - destination_rows(block, top)).exp().unsqueeze(-1)
     sums = edge_sum(block, torch.cat((weights, weights * messages), -1))
     return torch.cat((top.unsqueeze(-1), sums), -1)
+
+
+def joint_partial(block: Block, weights: Tensor, messages: Tensor) -> Tensor:
+    """[num_dst, heads, 2 + width]: one partial of :class:`JointSoftmax` for the many of each
+    destination, which are the sources of ``block``.
+
+    Parameters
+    ----------
+    weights: [num_src, heads, 2]: largest logits and normalisers; every source has an edge.
+    messages: [num_src, heads, width]: sums of messages.
+    """
+    rows = weights.index_select(0, block.indices)
+    own = rows[..., 0].detach()
+    top = segment_max(block, own)
+    scales = (own - destination_rows(block, top)).exp().unsqueeze(-1)
+    parts = torch.cat((rows[..., 1:], messages.index_select(0, block.indices)), -1)
+    return torch.cat((top.unsqueeze(-1), edge_sum(block, scales * parts)), -1)
 
 
 def merged_softmax(partials: Sequence[Tensor]) -> Tensor:

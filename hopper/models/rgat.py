@@ -15,6 +15,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, Layer
+from hopper.models.merged import MergedRelations
 from hopper.models.relational import (
     HGNN,
     RelationLayer,
@@ -25,7 +26,14 @@ from hopper.models.relational import (
     softmax_part,
 )
 from hopper.models.rgcn import RootWeight
-from hopper.ops import edge_add, edge_softmax, source_rows, weighted_sum
+from hopper.ops import (
+    copy_sum,
+    edge_add,
+    edge_softmax,
+    grouped_product,
+    source_rows,
+    weighted_sum,
+)
 
 
 class RelationAttention(Layer):
@@ -102,6 +110,7 @@ class RGATLayer(RelationLayer):
         *,
         heads: int,
         activation: Callable[[Tensor], Tensor] | None,
+        merge: bool = False,
     ) -> None:
         if out_dim % heads:
             raise ConfigError(
@@ -113,6 +122,57 @@ class RGATLayer(RelationLayer):
             {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
             (out_dim,),
         )
+        self._merge = merge
+
+    def merges(self) -> bool:
+        """See :class:`RelationLayer`."""
+        return self._merge
+
+    def merged(
+        self,
+        merged: MergedRelations,
+        relations: Sequence[Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
+        """See :class:`RelationLayer`. ``a . (W h)`` is ``(W' a) . h``, so logits need no projected
+        rows, and messages may be projected after they are added up."""
+        own = [self._attention(each) for each in relations]
+        matrices = torch.stack([each.linear.weight for each in own]).transpose(1, 2)
+        heads, width = own[0].heads, own[0].width
+        by_head = matrices.unflatten(2, (heads, width))
+        src, dst = (
+            torch.einsum("rihw,rhw->rih", by_head, torch.stack([getattr(e, name) for e in own]))
+            for name in ("attention_src", "attention_dst")
+        )
+        pairs = merged.segments(projected=True)
+        dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
+        logits = edge_add(pairs, merged.projected_rows(h, src), dst_term)
+        logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
+        if not merged.equally_likely:
+            importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
+            logits = logits + torch.cat(importance).unsqueeze(-1)
+        shares = edge_softmax(pairs, logits)
+        if merged.project_first(matrices.shape[1], heads * width, heads):
+            rows = merged.projected_rows(h, matrices).unflatten(1, (heads, width))
+            sums = weighted_sum(pairs, rows, shares).flatten(1)
+        else:
+            rows = merged.sources(h).unsqueeze(1).expand(-1, heads, -1)
+            mixed = weighted_sum(merged.segments(projected=False), rows, shares)
+            sums = torch.cat(
+                [
+                    grouped_product(mixed[:, head], by_head[:, :, head], merged.bounds)
+                    for head in range(heads)
+                ],
+                1,
+            )
+        return copy_sum(merged.destinations, sums)
+
+    def _attention(self, relation: Relation) -> RelationAttention:
+        found = self.aggregation(relation)
+        assert isinstance(found, RelationAttention)
+        return found
 
 
 class RGAT(HGNN):
@@ -130,6 +190,7 @@ class RGAT(HGNN):
         heads: int,
         dropout: float,
         head: bool = False,
+        merge: bool = False,
     ) -> None:
         last = len(reads) - 1
         layers = []
@@ -143,6 +204,7 @@ class RGAT(HGNN):
                     out_dim if classifies else hidden,
                     heads=1 if classifies else heads,
                     activation=None if classifies else torch.relu,
+                    merge=merge,
                 )
             )
         classifier = make_head(hidden, out_dim) if head else None

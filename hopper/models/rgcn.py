@@ -13,8 +13,9 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.layer import SumLayer
+from hopper.models.merged import MergedRelations
 from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, Update, make_head
-from hopper.ops import copy_mean
+from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
 
 
 class RelationMean(SumLayer):
@@ -148,6 +149,7 @@ class RGCNLayer(RelationLayer):
         diagonal_blocks: int,
         root_weight: bool,
         activation: Callable[[Tensor], Tensor] | None,
+        merge: bool = False,
     ) -> None:
         shared = Bases(bases, in_dim, out_dim) if bases else None
 
@@ -172,6 +174,59 @@ class RGCNLayer(RelationLayer):
             (out_dim,),
         )
         self.bases = shared
+        # Blocks on the diagonal would lose by being made full matrices.
+        self._merge = merge and not diagonal_blocks
+
+    def merges(self) -> bool:
+        """See :class:`RelationLayer`."""
+        return self._merge
+
+    def merged(
+        self,
+        merged: MergedRelations,
+        relations: Sequence[Relation],
+        h: Mapping[str, Tensor],
+        h_dst: Mapping[str, Tensor],
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
+        """See :class:`RelationLayer`."""
+        matrices = self._matrices(relations)
+        if merged.project_first(*matrices.shape[1:]):
+            rows = merged.projected_rows(h, matrices)
+            means = _means(merged, merged.segments(projected=True), rows, weights)
+        else:
+            means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)
+            means = grouped_product(means, matrices, merged.bounds)
+        return copy_sum(merged.destinations, means)
+
+    def _matrices(self, relations: Sequence[Relation]) -> Tensor:
+        """[relations, in, out]."""
+        weights = []
+        for each in relations:
+            found = self.aggregation(each)
+            assert isinstance(found, RelationMean)
+            weights.append(found.weight)
+        if self.bases is not None:
+            coefficients = [each.coefficients for each in weights if isinstance(each, OfBases)]
+            return torch.einsum("rb,bio->rio", torch.stack(coefficients), self.bases.matrices)
+        linear: list[Tensor] = [each.weight for each in weights if isinstance(each, nn.Linear)]
+        return torch.stack(linear).transpose(1, 2)
+
+
+def _means(
+    merged: MergedRelations,
+    segments: Block,
+    rows: Tensor,
+    weights: Mapping[Relation, Tensor] | None,
+) -> Tensor:
+    """[segments, ...]: the mean of each segment's rows, or their sum with these weights."""
+    if weights is None and merged.equally_likely:
+        return copy_sum(segments, rows) / merged.degrees().to(rows.dtype).unsqueeze(1)
+    by_edge = [
+        block.mean_weights(rows.dtype) if weights is None else weights[relation]
+        for relation, block in merged.blocks.items()
+    ]
+    return weighted_sum(segments, rows, torch.cat(by_edge))
 
 
 class RGCN(HGNN):
@@ -184,6 +239,7 @@ class RGCN(HGNN):
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
     head: whether a linear classifier follows the last layer, which then is as wide as the others.
+    merge: whether all relations of a layer are aggregated at once where all of them are at hand.
     """
 
     def __init__(
@@ -200,6 +256,7 @@ class RGCN(HGNN):
         diagonal_blocks: int = 0,
         root_weight: bool = True,
         head: bool = False,
+        merge: bool = False,
     ) -> None:
         last = len(reads) - 1
         layers = []
@@ -216,6 +273,7 @@ class RGCN(HGNN):
                     diagonal_blocks=0 if classifies else diagonal_blocks,
                     root_weight=root_weight,
                     activation=None if classifies else torch.relu,
+                    merge=merge,
                 )
             )
         classifier = make_head(hidden, out_dim) if head else None

@@ -3,7 +3,8 @@
 from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self, segment_max
 from hopper.ops.dropout import drop_destinations, drop_edges, drop_rows, drop_self
 from hopper.ops.edges import destination_rows, edge_sum, source_rows
-from hopper.ops.message_passing import copy_mean, copy_sum, weighted_sum
+from hopper.ops.grouped import grouped_product
+from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
 from hopper.ops.modulation import modulated_sum
 from hopper.ops.selection import backend, use_backend
 
@@ -17,9 +18,11 @@ __all__ = [
     "drop_rows",
     "drop_self",
     "edge_add",
+    "edge_dot",
     "edge_softmax",
     "edge_softmax_with_self",
     "edge_sum",
+    "grouped_product",
     "modulated_sum",
     "segment_max",
     "source_rows",

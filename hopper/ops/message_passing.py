@@ -90,6 +90,34 @@ def weighted_sum(block: Block, x: Tensor, w: Tensor) -> Tensor:
     return out.squeeze(1)
 
 
+def edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
+    """The dot product of each edge's source and destination row, per head.
+
+    Parameters
+    ----------
+    x: [num_src, H, D] floating point.
+    y: [num_dst, H, D], same dtype.
+
+    Returns
+    -------
+    [edges, H].
+
+    Raises
+    ------
+    RequestError
+        The shapes or dtypes do not fit the block or each other.
+    """
+    check_rows("x", x, block.num_src)
+    check_rows("y", y, block.num_dst)
+    if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
+        raise RequestError(
+            "edge_dot: expected x [num_src, H, D] and y [num_dst, H, D] of one dtype; given "
+            f"{list(x.shape)} {x.dtype} and {list(y.shape)} {y.dtype}"
+        )
+    out: Tensor = _EdgeDot.apply(block, selection.kernels_for(x.device), x, y)
+    return out
+
+
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
     """[num_rows, ...]: a backend's gathering sum for rows of any shape; empty work is zeros."""
     shape = (csr.num_rows, *x.shape[1:])
@@ -142,6 +170,29 @@ class _WeightedSum(torch.autograd.Function):
         if x is not None:
             grad_w = _edge_dot(ctx.block, x, grad)
         return None, None, grad_x, grad_w
+
+
+class _EdgeDot(torch.autograd.Function):
+    """x [num_src, H, D], y [num_dst, H, D] -> [edges, H]."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        needs_x, needs_y = ctx.needs_input_grad[2:]
+        ctx.save_for_backward(x if needs_y else None, y if needs_x else None)
+        return _edge_dot(block, x, y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor | None, Tensor | None]:
+        x, y = ctx.saved_tensors
+        grad_x = grad_y = None
+        if y is not None:
+            ordered = grad.index_select(0, edge_order(ctx.block))
+            grad_x = _by_head(ctx.kernels, destinations_to_sources(ctx.block), y, ordered)
+        if x is not None:
+            grad_y = _by_head(ctx.kernels, sources_to_destinations(ctx.block), x, grad)
+        return None, None, grad_x, grad_y
 
 
 def _by_head(kernels: Kernels, csr: Csr, x: Tensor, w: Tensor) -> Tensor:

@@ -1,0 +1,83 @@
+"""Products of groups of rows, each with a matrix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.errors import RequestError
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
+    """``rows[bounds[g]:bounds[g + 1]] @ matrices[g]`` for every group g, in one tensor.
+
+    One node of the graph of gradients stands for all groups, of which there may be hundreds.
+
+    Parameters
+    ----------
+    rows: [n, in] floating point.
+    matrices: [groups, in, out], of the same dtype.
+    bounds: [groups + 1] ascending, from 0 to n; a group may be empty.
+
+    Returns
+    -------
+    [n, out].
+
+    Raises
+    ------
+    RequestError
+        Shapes, dtypes or bounds do not fit each other.
+    """
+    fits = (
+        rows.dim() == 2
+        and matrices.dim() == 3
+        and rows.shape[1] == matrices.shape[1]
+        and rows.dtype == matrices.dtype
+        and len(bounds) == matrices.shape[0] + 1
+        and bounds[0] == 0
+        and bounds[-1] == rows.shape[0]
+    )
+    if not fits:
+        raise RequestError(
+            "grouped_product: expected rows [n, in], matrices [groups, in, out] of one dtype and "
+            f"groups + 1 bounds from 0 to n; given {list(rows.shape)} {rows.dtype}, "
+            f"{list(matrices.shape)} {matrices.dtype} and bounds {list(bounds)}"
+        )
+    out: Tensor = _GroupedProduct.apply(rows, matrices, tuple(bounds))
+    return out
+
+
+class _GroupedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
+        needs_rows, needs_matrices = ctx.needs_input_grad[:2]
+        ctx.bounds, ctx.shape = bounds, matrices.shape
+        ctx.save_for_backward(rows if needs_matrices else None, matrices if needs_rows else None)
+        return _products(rows, matrices, bounds)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, matrices = ctx.saved_tensors
+        grad_rows = grad_matrices = None
+        if matrices is not None:
+            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds)
+        if rows is not None:
+            grad_matrices = grad.new_zeros(ctx.shape)
+            for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
+                if stop > first:
+                    torch.mm(rows[first:stop].t(), grad[first:stop], out=grad_matrices[group])
+        return grad_rows, grad_matrices, None
+
+
+def _products(rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    out = rows.new_empty(rows.shape[0], matrices.shape[2])
+    for group, (first, stop) in enumerate(pairwise(bounds)):
+        if stop > first:
+            torch.mm(rows[first:stop], matrices[group], out=out[first:stop])
+    return out

@@ -1,0 +1,59 @@
+"""Products of groups of rows, against a product a group."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from hopper.errors import RequestError
+from hopper.ops import grouped_product
+
+
+@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9)])
+def test_values_and_gradients(bounds: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(bounds[-1], 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(
+        len(bounds) - 1, 4, 5, generator=generator, dtype=torch.float64, requires_grad=True
+    )
+    expected = torch.cat(
+        [rows[a:b] @ matrices[g] for g, (a, b) in enumerate(pairwise(bounds))]
+        or [rows.new_empty(0, 5)]
+    )
+    found = grouped_product(rows, matrices, bounds)
+    assert torch.equal(found, expected)
+    upstream = torch.randn(found.shape, generator=generator, dtype=torch.float64)
+    wanted = torch.autograd.grad(expected, (rows, matrices), upstream)
+    given = torch.autograd.grad(found, (rows, matrices), upstream)
+    for own, other in zip(given, wanted, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_what_needs_them_alone() -> None:
+    rows, matrices = torch.randn(3, 2), torch.randn(1, 2, 2)
+    for needs in ((True, False), (False, True)):
+        own, other = (
+            rows.clone().requires_grad_(needs[0]),
+            matrices.clone().requires_grad_(needs[1]),
+        )
+        grouped_product(own, other, (0, 3)).sum().backward()
+        assert (own.grad is not None, other.grad is not None) == needs
+
+
+@pytest.mark.parametrize(
+    ("rows", "matrices", "bounds"),
+    [
+        (torch.zeros(3, 2), torch.zeros(1, 3, 2), (0, 3)),
+        (torch.zeros(3, 2), torch.zeros(1, 2, 2), (0, 2)),
+        (torch.zeros(3, 2), torch.zeros(2, 2, 2), (0, 3)),
+        (torch.zeros(3, 2), torch.zeros(1, 2, 2, dtype=torch.float64), (0, 3)),
+        (torch.zeros(3), torch.zeros(1, 2, 2), (0, 3)),
+    ],
+)
+def test_what_does_not_fit(
+    rows: torch.Tensor, matrices: torch.Tensor, bounds: tuple[int, ...]
+) -> None:
+    with pytest.raises(RequestError, match="grouped_product: expected rows"):
+        grouped_product(rows, matrices, bounds)
