@@ -207,8 +207,8 @@ class RGCNLayer(RelationLayer):
             assert isinstance(found, RelationMean)
             weights.append(found.weight)
         if self.bases is not None:
-            coefficients = [each.coefficients for each in weights if isinstance(each, OfBases)]
-            return torch.einsum("rb,bio->rio", torch.stack(coefficients), self.bases.matrices)
+            own: list[Tensor] = [e.coefficients for e in weights if isinstance(e, OfBases)]
+            return torch.einsum("rb,bio->rio", torch.stack(own), self.bases.matrices)
         linear: list[Tensor] = [each.weight for each in weights if isinstance(each, nn.Linear)]
         return torch.stack(linear).transpose(1, 2)
 
