@@ -294,9 +294,12 @@ class Learnable(_Section):
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """its sparse form: an update touches the rows that an iteration read; no weight decay"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.01
-    tables: Literal["tied", "per_server_table"] = "tied"
+    tables: Literal["tied", "per_server_table", "per_relation"] = "tied"
     """tied = a node has one row; per_server_table = one in every sub-metatree that meets it, as in
-    Heta, so that its rows never leave a server that has the sub-metatree: another model"""
+    Heta, so that its rows never leave a server that has the sub-metatree; per_relation = one for
+    every relation that reads it, as R-GCN's one-hot vectors have. The last two are other models"""
+    deviation: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    """standard deviation of the numbers that rows begin with; 0 = one over the root of ``dim``"""
     initial: str = ""
     """folder of rows to begin with, ``<type>.npy``, [count, dim] by original id; types without a
     file begin at random"""

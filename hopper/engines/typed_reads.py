@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,11 +11,17 @@ from hopper.config import Config
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import LearnableTable
-from hopper.hetero.unroll import Unrolling, unroll
+from hopper.hetero.unroll import By, Unrolling, unroll
 from hopper.partition import PartitionedGraph
 
 if TYPE_CHECKING:
     from hopper.hetero.metatree import Metatree
+
+_TOLD_APART_BY: Final[dict[str, By | None]] = {
+    "tied": None,
+    "per_server_table": "root",
+    "per_relation": "relation",
+}
 
 
 def metatree_of(config: Config, schema: GraphSchema) -> Metatree:
@@ -41,13 +47,11 @@ def unrolling_of(config: Config, schema: GraphSchema) -> Unrolling | None:
     """The names of places in the metatree, where a type is another one at another place."""
     if not config.model.typed:
         return None
-    by_root = config.learnable.tables == "per_server_table" and bool(
-        _without_features(config, schema)
-    )
+    by = _TOLD_APART_BY[config.learnable.tables] if _without_features(config, schema) else None
     by_depth = bool(config.model.metapaths)
-    if not by_root and not by_depth:
+    if by is None and not by_depth:
         return None
-    return unroll(metatree_of(config, schema), by_depth=by_depth, by_root=by_root)
+    return unroll(metatree_of(config, schema), by_depth=by_depth, by=by)
 
 
 def learnable_tables(config: Config, schema: GraphSchema) -> dict[str, str]:
@@ -125,7 +129,7 @@ def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]
     schema, unrolling = graph.schema, unrolling_of(config, graph.schema)
     stored = {each: each for each in schema.node_types} if unrolling is None else unrolling.types
     offsets = {each: graph.book.offsets[own] for each, own in stored.items()}
-    if unrolling is not None and graph.holdings:
+    if unrolling is not None and graph.holdings and config.learnable.tables == "per_server_table":
         for root, below in unrolling.below.items():
             holders = [root in held.roots for held in graph.holdings]
             for each in {relation.src for relation in below}:
@@ -144,6 +148,7 @@ def make_tables(config: Config, graph: PartitionedGraph) -> list[LearnableTable]
             tuple(names),
             initial_rows(config, stored[names[0]]),
             table in frozen,
+            config.learnable.deviation,
         )
         for table, names in sorted(read_as.items())
     ]

@@ -47,6 +47,7 @@ class LearnableTable:
     read_as: names that the type has in subgraphs where it reads this table.
     initial: file of the rows to begin with, [count, dim] by original id; None = random ones.
     frozen: whether they stay what they are.
+    deviation: standard deviation of random ones; 0 = one over the root of their width.
     """
 
     name: str
@@ -55,6 +56,7 @@ class LearnableTable:
     read_as: tuple[str, ...]
     initial: Path | None = None
     frozen: bool = False
+    deviation: float = 0.0
 
 
 class FetchedRows:
@@ -237,7 +239,7 @@ class LearnableRows:
             for start in range(0, originals.size, _ROWS_AT_ONCE):
                 part = slice(start, start + _ROWS_AT_ONCE)
                 if given is None:
-                    rows = first_rows(seed, name, originals[part], dim)
+                    rows = first_rows(seed, name, originals[part], dim, described.deviation)
                 else:
                     rows = given[originals[part]].astype(np.float64)
                 table[part] = torch.from_numpy(rows)
@@ -406,11 +408,18 @@ class LearnableRows:
         return torch.cat(received)
 
 
-def first_rows(seed: int, node_type: str, original_ids: Ids, dim: int) -> NDArray[np.float64]:
-    """[n, dim] float64, uniform with variance 1 / dim: the rows that learning begins with."""
+def first_rows(
+    seed: int, node_type: str, original_ids: Ids, dim: int, deviation: float = 0.0
+) -> NDArray[np.float64]:
+    """[n, dim] float64, uniform: the rows that learning begins with.
+
+    Parameters
+    ----------
+    deviation: their standard deviation; 0 = one over the root of ``dim``.
+    """
     out = np.empty((original_ids.size, dim), np.float64)
     _fill(np.uint64(key_of(LEARNABLE, seed, *node_type.encode())), original_ids, out)
-    return out * (3.0 / dim) ** 0.5
+    return out * (3.0**0.5 * deviation if deviation else (3.0 / dim) ** 0.5)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -65,6 +65,19 @@ class Metatree:
                 below = (self.children[Vertex(each, depth + 1)] for each in types)
                 level = list(dict.fromkeys(relation for each in below for relation in each))
 
+    def read_from(self, root: Relation) -> Iterator[tuple[Relation, Relation | None, int]]:
+        """Every relation of a root relation's sub-metatree with one that reads its destinations
+        (None: they are the roots) and the depth of these, each such pair once, hop by hop."""
+        level: list[tuple[Relation, Relation | None]] = [(root, None)]
+        for depth in range(self.layers):
+            yield from ((relation, reader, depth) for relation, reader in level)
+            if depth + 1 < self.layers:
+                level = [
+                    (below, relation)
+                    for relation in dict.fromkeys(each for each, _ in level)
+                    for below in self.children[Vertex(relation.src, depth + 1)]
+                ]
+
     def read_at(self, hop: int) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
         """What is drawn at a hop and by which types: frontiers are cumulative, so every type found
         by then is drawn for again. (Where metapaths follow something else at another depth, types

@@ -30,7 +30,7 @@ def array_module(device: str) -> ModuleType:
         import cupy
     except ImportError as error:
         raise ConfigError(
-            f"cache: rows on device {device!r} need CuPy: pip install 'hopper[gpu]' ({error})"
+            f"cache: rows on device {device!r} need CuPy: pip install 'hopper-gnn[gpu]' ({error})"
         ) from None
     module: ModuleType = cupy
     return module

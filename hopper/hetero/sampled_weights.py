@@ -48,7 +48,7 @@ def sampled_weights(
     ids = np.flatnonzero(training_roots(graph))
     if not ids.size:
         raise RequestError(f"weights: {graph.path} has no training root to sample for")
-    names = unroll(tree, by_depth=True, by_root=True)
+    names = unroll(tree, by_depth=True, by="root")
     ids_of = {each: np.arange(graph.schema.node_types[each].count) for each in names.types.values()}
     sampler = NeighborSampler(
         {each: graph.topology(stored) for each, stored in names.relations.items()},

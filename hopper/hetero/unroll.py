@@ -1,16 +1,16 @@
 """Node types and relations under a name for every place in the metatree that they are met at.
 
 Ordinarily a type is one, wherever hops find it. Where metapaths say what is followed at which depth
-(Heta, section 5), or every sub-metatree has learnable rows of its own (section 6), a node found at
-another place is another node: of a type that goes by another name, but has the same features, draws
-and parameters.
+(Heta, section 5), or every sub-metatree has learnable rows of its own (section 6), or every
+relation has (as R-GCN's on one-hot vectors), a node found at another place is another node: of a
+type that goes by another name, but has the same features, draws and parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hopper.graph.schema import Relation
 
@@ -57,22 +57,30 @@ class Unrolling:
         )
 
 
-def unroll(tree: Metatree, *, by_depth: bool, by_root: bool) -> Unrolling:
+By = Literal["root", "relation"]
+"""what tells rows of a type apart: the sub-metatree that meets them, or the relation that reads
+them"""
+
+
+def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling:
     """Name the places of a metatree.
 
     Parameters
     ----------
     by_depth: whether another depth is another place.
-    by_root: whether another sub-metatree is.
+    by: what else tells places apart; None = nothing.
     """
 
-    def table(node_type: str, root: Relation, depth: int) -> str:
+    def table(node_type: str, root: Relation | None, reader: Relation | None) -> str:
         # No type's name has an @ or a slash in it.
-        own = f"{node_type}@{root.src}/{root.rel}" if by_root else node_type
-        return own if depth else node_type
+        if root is None or reader is None or by is None:
+            return node_type
+        if by == "root":
+            return f"{node_type}@{root.src}/{root.rel}"
+        return f"{node_type}@{reader.rel}/{reader.dst}"
 
-    def name(node_type: str, root: Relation, depth: int) -> str:
-        own = table(node_type, root, depth)
+    def name(node_type: str, root: Relation, reader: Relation | None, depth: int) -> str:
+        own = table(node_type, root, reader)
         return f"{own}@{depth}" if by_depth and depth else own
 
     types, tables, depths = {tree.target: tree.target}, {tree.target: tree.target}, {tree.target: 0}
@@ -81,12 +89,12 @@ def unroll(tree: Metatree, *, by_depth: bool, by_root: bool) -> Unrolling:
     below: dict[Relation, tuple[Relation, ...]] = {}
     for root in tree.roots:
         found: dict[Relation, None] = {}
-        for relation, depth in tree.followed_from([root]):
-            source = name(relation.src, root, depth + 1)
-            own = Relation(source, relation.rel, name(relation.dst, root, depth))
+        for relation, reader, depth in tree.read_from(root):
+            source = name(relation.src, root, relation, depth + 1)
+            own = Relation(source, relation.rel, name(relation.dst, root, reader, depth))
             relations[own], found[own] = relation, None
             types[source] = relation.src
-            tables[source] = table(relation.src, root, depth + 1)
+            tables[source] = table(relation.src, root, relation)
             depths[source] = min(depth + 1, depths.get(source, depth + 1))
             if depth == 0:
                 roots[root] = own

@@ -4,13 +4,16 @@ node's layer is computed by its owner (design.md, "cooperative")."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
+from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.ops import weighted_sum
 from hopper.partials.exchange import RowExchange
@@ -18,6 +21,8 @@ from hopper.partials.typed_plan import SumsIn, SumsOut, TypedLayerPlan, TypedPla
 from hopper.partials.typed_planner import TypedPlanner
 from hopper.partition import PartitionBook
 from hopper.run_log import RunLog
+
+_SUMS: Final = "sums for others"
 
 
 def make_typed_planner(
@@ -112,10 +117,13 @@ class TypedForward:
         """By type, [destinations, ...]: what others have added up for this rank's destinations."""
         with self._log.stage("compute", operation="add up for others"):
             some = next(iter(ready.values()))
-            total = some.new_zeros(sum(sums_out.lengths), *layer.nothing)
-            for relation, block in sums_out.blocks.items():
-                projected = layer.aggregation(relation).project(ready[relation.src])
-                total = total + weighted_sum(block, projected, sums_out.weights[relation])
+            if sums_out.blocks and layer.merges():
+                total = _all_at_once(layer, sums_out, ready)
+            else:
+                total = some.new_zeros(sum(sums_out.lengths), *layer.nothing)
+                for relation, block in sums_out.blocks.items():
+                    projected = layer.aggregation(relation).project(ready[relation.src])
+                    total = total + weighted_sum(block, projected, sums_out.weights[relation])
             if not sums_out.blocks:
                 # Gradients come back to every rank, with something to add up or without.
                 total = total + some[:0].sum()
@@ -136,3 +144,18 @@ class TypedForward:
         rounded = sent.to(self._travels_as)
         exchange = RowExchange(self._cluster, self._log, rounded, lengths, counts, operation)
         return exchange.finish().to(sent.dtype)
+
+
+def _all_at_once(layer: RelationLayer, sums_out: SumsOut, ready: Mapping[str, Tensor]) -> Tensor:
+    """[sums, ...]: what every relation adds to the sums for others."""
+    # All relations end in the same sums, so these are their destinations.
+    named = {each: Relation(each.src, f"{each.rel}/{each.dst}", _SUMS) for each in sums_out.blocks}
+    hop = TypedBlocks(
+        blocks={named[each]: block for each, block in sums_out.blocks.items()},
+        sources={each: rows.shape[0] for each, rows in ready.items()},
+        destinations={_SUMS: sum(sums_out.lengths)},
+        original={},
+    )
+    merged = merge_relations(hop, list(named.values()), (_SUMS,))
+    weights = {named[each]: own for each, own in sums_out.weights.items()}
+    return layer.merged(merged, list(named), ready, {}, weights)

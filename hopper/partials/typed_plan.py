@@ -113,7 +113,7 @@ class TypedLayerPlan:
         inner = {each: block.to(device) for each, block in self.blocks.blocks.items()}
         return TypedLayerPlan(
             {each: block.to(device) for each, block in self.own.items()},
-            replace(self.blocks, blocks=inner),
+            replace(self.blocks, blocks=inner, prepared={}),
             self.chosen.to(device),
             self.lengths,
             self.counts,

@@ -52,6 +52,9 @@ class EpochMeter:
     def finish(self, losses: list[float]) -> EpochRecord:
         """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
+        rows = self._rows.take_rows()
+        if rows.lookups:
+            self._log.event("lookups", hits_and_misses=rows.lookups)
         return agree_on_epoch(
             self._cluster,
             self._epoch,
@@ -59,7 +62,7 @@ class EpochMeter:
             cpu,
             losses,
             self._iteration_seconds,
-            self._rows.take_rows(),
+            rows,
             self._log.take_stage_seconds(),
             self._network.stop(f"epoch {self._epoch}"),
         )

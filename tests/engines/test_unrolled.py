@@ -45,6 +45,7 @@ PATHS = [
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "metapaths": ({"metapaths": PATHS}, {}),
     "tables": ({}, {"tables": "per_server_table"}),
+    "relations": ({}, {"tables": "per_relation"}),
     "both": ({"metapaths": PATHS}, {"tables": "per_server_table"}),
 }
 CASES = (
@@ -52,6 +53,7 @@ CASES = (
     ("metapaths", "own, relations apart"),
     ("tables", "rgcn"),
     ("tables", "hgt"),
+    ("relations", "rgcn"),
     ("both", "hgt"),
 )
 ENGINES: dict[str, dict[str, Any]] = {
@@ -139,7 +141,7 @@ def test_relation_aggregation_first(
     cases = {}
     engines = ("raf", "zero_hop") if servers * ranks_per_server == 2 else ("raf",)
     for (option, model), engine in itertools.product(CASES, engines):
-        by_relation = whole if option == "tables" else along
+        by_relation = whole if option in ("tables", "relations") else along
         values = case(
             option, model, by_relation if engine == "raf" else nodes,
             tmp_path / f"{option} {model} {engine}", engine=engine,
@@ -231,7 +233,7 @@ def same_rows(table: str, ids: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("model", ["rgcn in blocks", "rgat", "hgt"])
-@pytest.mark.parametrize("option", ["all metapaths", "tables", "all metapaths and tables"])
+@pytest.mark.parametrize("option", ["all metapaths", "tables", "relations", "metapaths, tables"])
 def test_places_with_equal_rows_are_the_plain_model(
     option: str, model: str, graph: GraphDirectory, tmp_path: Path
 ) -> None:
@@ -244,8 +246,9 @@ def test_places_with_equal_rows_are_the_plain_model(
     plain_loss, plain = gradients(make_config(values), parts, same_rows)
     if "metapaths" in option:
         values["model"] |= {"metapaths": every_path(parts, layers)}
-    if "tables" in option:
-        values["learnable"] = LEARNABLE | {"tables": "per_server_table"}
+    if "tables" in option or option == "relations":
+        kind = "per_relation" if option == "relations" else "per_server_table"
+        values["learnable"] = LEARNABLE | {"tables": kind}
     loss, found = gradients(make_config(values), parts, same_rows)
     assert loss == pytest.approx(plain_loss, rel=1e-12)
     assert found.keys() == plain.keys()
@@ -289,7 +292,7 @@ def test_paths_leave_out_what_they_do_not_follow(graph: GraphDirectory, tmp_path
 def test_names_tell_places_and_tables_apart(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_graph(graph, tmp_path / "parts", 2, "random")
     tree = make_metatree(make_metagraph(parts.schema), "paper", 2)
-    own = unroll(tree, by_depth=True, by_root=True)
+    own = unroll(tree, by_depth=True, by="root")
     assert own.types["author@author/to@1"] == own.types["author@paper/to@2"] == "author"
     assert own.tables["author@author/to@1"] == "author@author/to"
     assert own.tables["paper"] == "paper"
@@ -298,6 +301,13 @@ def test_names_tell_places_and_tables_apart(graph: GraphDirectory, tmp_path: Pat
     assert types == ("paper",)
     assert own.stored((relations, types)) == (tree.roots, ("paper",))
     assert {each.dst for each in own.read_at(1)[0]} >= {"paper", "author@author/to@1"}
+    own = unroll(tree, by_depth=False, by="relation")
+    assert own.tables["author@to/paper"] == "author@to/paper"
+    assert own.types["paper@to/author"] == own.types["paper@to/paper"] == "paper"
+    # Authors are read by roots, and by papers that other papers read; those of authors end there.
+    read = {each for each in own.relations if own.types[each.src] == "author"}
+    assert {each.dst for each in read} == {"paper", "paper@to/paper"}
+    assert {each.src for each in read} == {"author@to/paper"}
 
 
 def test_what_does_not_go_with_metapaths_is_named(graph: GraphDirectory, tmp_path: Path) -> None:

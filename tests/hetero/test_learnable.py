@@ -84,6 +84,8 @@ def test_first_rows_are_a_function_of_seed_type_and_id() -> None:
     many = first_rows(0, "author", np.arange(2000), 16)
     assert abs(many.mean()) < 0.01
     assert many.var() == pytest.approx(1 / 16, rel=0.02)
+    small = first_rows(0, "author", np.arange(2000), 16, deviation=0.03)
+    np.testing.assert_allclose(small, many * (4 * 0.03))
     assert first_rows(0, "author", np.empty(0, np.int64), 4).shape == (0, 4)
 
 

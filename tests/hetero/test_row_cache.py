@@ -139,7 +139,7 @@ def test_array_modules() -> None:
     try:
         import cupy
     except ImportError:
-        with pytest.raises(ConfigError, match=r"pip install 'hopper\[gpu\]'"):
+        with pytest.raises(ConfigError, match=r"pip install 'hopper-gnn\[gpu\]'"):
             array_module("cuda")
     else:
         assert array_module("cuda") is cupy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,17 @@ def _lookups(summary: Mapping[str, Any]) -> tuple[int, int]:
     return sum(hits for hits, _ in counts), sum(misses for _, misses in counts)
 
 
+def _told(spans: Path) -> list[tuple[int, int]]:
+    """Hits and misses that a rank's log tells, of every epoch and type."""
+    lines = map(json.loads, spans.read_text().splitlines())
+    return [
+        tuple(counts)
+        for line in lines
+        if line.get("event") == "lookups"
+        for counts in line["hits_and_misses"].values()
+    ]
+
+
 @pytest.mark.parametrize("engine", ["model_centric", "hop", "zero_hop"])
 def test_a_cache_changes_traffic_alone(runs: Any, engine: str) -> None:
     plain = runs.finished(f"{engine}-none", engine=engine)
@@ -50,6 +62,8 @@ def test_a_cache_changes_traffic_alone(runs: Any, engine: str) -> None:
             assert rows["remote_unique"] + rows["cached"] == own["remote_unique"]
             assert rows["cached"] == sum(found for found, _ in epoch["lookups"].values())
         assert _features(found) < _features(expected)
+        told = [_told(run.run_dir / "spans" / f"rank-{rank}.jsonl") for rank in range(2)]
+        assert sum(map(sum, told[0] + told[1])) == hits + misses
 
 
 def test_profiles_are_kept_and_used_again(runs: Any) -> None:

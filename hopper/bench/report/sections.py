@@ -89,7 +89,38 @@ def traffic(source: Source, found: Findings) -> list[Child]:
         {name: _rows(own.rows) for name, own in found.figures.items()},
         units.count, "engine",
     )  # fmt: skip
-    return [tag("div", causes, rows, class_="pair"), _interfaces(source)]
+    parts: list[Child] = [tag("div", causes, rows, class_="pair")]
+    if any(epoch.lookups for run in source.results.runs for epoch in run.epochs):
+        parts.append(_hit_rates(source))
+    return [*parts, _interfaces(source)]
+
+
+def _hit_rates(source: Source) -> Child:
+    """Of the remote rows that were looked for in a cache, the share that was found."""
+    by_engine: dict[str, dict[str, list[float]]] = {}
+    for name in source.names:
+        sums = by_engine.setdefault(name, {})
+        for run in source.runs_of(name):
+            for epoch in run.epochs:
+                for each, (hits, misses) in epoch.lookups.items():
+                    known = sums.setdefault(each, [0.0, 0.0])
+                    sums[each] = [known[0] + hits, known[1] + misses]
+    types = sorted({each for sums in by_engine.values() for each in sums})
+    rows: list[list[Child | Cell]] = []
+    for name, sums in by_engine.items():
+        if sums:
+            every = [sum(column) for column in zip(*sums.values(), strict=True)]
+            found = [every, *(sums.get(each, [0.0, 0.0]) for each in types)]
+            rows.append([name, *(Cell(_hit_rate(*own)) for own in found)])
+    return figure(
+        "Hit rates of caches",
+        "Of the remote rows that were looked for, those found; all epochs of all rounds.",
+        table("Hit rates by node type", ["engine", "all types", *types], rows, hidden=False),
+    )
+
+
+def _hit_rate(hits: float, misses: float) -> str:
+    return units.share(hits / (hits + misses)) if hits + misses else "none asked"
 
 
 def _rows(rows: Mapping[str, float]) -> list[Part]:

@@ -65,6 +65,7 @@ class Epoch(_Read):
     stage_seconds: Annotated[dict[str, Amount], _known(STAGES)]
     iteration_losses: list[float] = []
     val: float | None = None
+    lookups: dict[str, tuple[Amount, Amount]] = {}
 
 
 class Run(_Read):
