@@ -55,6 +55,8 @@ class Case(NamedTuple):
     bases: int = 0
     hidden: int = 64
     dropout: float = 0.5
+    tables: str = "tied"
+    deviation: float = 0.0
 
 
 BAG_OF_WORDS = ImportOptions(row_normalize=True)
@@ -115,6 +117,7 @@ def run_case(case: Case, seed: int, source: Path, work: Path) -> dict[str, float
             *(f"--model.heads={case.heads}", f"--model.bases={case.bases}"),
             *(f"--train.epochs={case.epochs}", f"--train.seed={seed}"),
             *(f"--train.weight_decay={case.weight_decay}", f"--train.dtype={case.dtype}"),
+            *(f"--learnable.tables={case.tables}", f"--learnable.deviation={case.deviation}"),
         ]
         run_dir = folder / f"{case.model}-{engine}"
         summary = train_in_process(name, config, run_dir, overrides, RUN_SECONDS)
@@ -145,6 +148,8 @@ def run(data: Path, out: Path, seeds: int, only: list[str]) -> dict[str, Any]:
                     "dtype": case.dtype,
                     "hidden": case.hidden,
                     "dropout": case.dropout,
+                    "tables": case.tables,
+                    "deviation": case.deviation,
                     "runs": runs,
                     "mean": statistics.mean(r["test_accuracy"]["zero_hop"] for r in runs),
                     "standard_error": standard_error(r["test_accuracy"]["zero_hop"] for r in runs),

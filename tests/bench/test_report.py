@@ -272,6 +272,21 @@ def test_interfaces_are_set_beside_what_was_counted(tmp_path: Path) -> None:
     assert 'class="number bad">1.200' in html
 
 
+def test_hit_rates_of_caches_are_told(tmp_path: Path) -> None:
+    """Over all types, and by type; where nothing was looked for, nothing is told."""
+    results = make_results([make_run("hop", each, [1.0, 1.0]) for each in (0, 1)], SOUND)
+    for run in results["runs"]:
+        for epoch in run["epochs"]:
+            epoch["lookups"] = {"author": [0, 0], "paper": [50, 150]}
+    text = report(write_ab(tmp_path / "ab", results)).text
+    assert "Hit rates of caches" in text
+    assert "hop 25.0 % none asked 25.0 %" in text
+    for run in results["runs"]:
+        for epoch in run["epochs"]:
+            del epoch["lookups"]
+    assert "Hit rates" not in report(write_ab(tmp_path / "other", results)).text
+
+
 def test_emulated_hosts_are_told(tmp_path: Path) -> None:
     results = sound_results()
     results["machine"]["emulation"] = {"hosts": 4, "link_rate": "1gbit", "effective": True}
