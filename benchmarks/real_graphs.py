@@ -213,7 +213,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME,...", help="data sets; default: all")
     options = parser.parse_args()
     only = [name for name in options.only.split(",") if name]
-    unknown = sorted(set(only) - {case.data for case in CASES})
+    unknown = sorted(set(only) - {case.name for case in CASES})
     if unknown:
         parser.error(f"--only: expected some of {sorted({c.data for c in CASES})}, given {unknown}")
     run(options.data, options.out, options.seeds, only)
