@@ -215,7 +215,7 @@ def main() -> int:
     only = [name for name in options.only.split(",") if name]
     unknown = sorted(set(only) - {case.name for case in CASES})
     if unknown:
-        parser.error(f"--only: expected some of {sorted({c.data for c in CASES})}, given {unknown}")
+        parser.error(f"--only: expected some of {sorted({c.name for c in CASES})}, given {unknown}")
     run(options.data, options.out, options.seeds, only)
     return 0
 
