@@ -226,6 +226,11 @@ class Train(_Section):
         return self
 
     @property
+    def roots_a_pass(self) -> int:
+        """Roots of one forward pass at most."""
+        return self.micro_batch or 4 * self.batch_size
+
+    @property
     def own_seed(self) -> int:
         """The seed of initialisation and dropout."""
         return self.seed if self.model_seed is None else self.model_seed

@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from matplotlib.figure import Figure
 
 from hopper.hetero.cache_plan import CachePlan, Profile
-
-# Okabe and Ito's palette, told apart by most colour-blind people.
-_COLOURS: Final = (
-    "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
-)  # fmt: skip
+from hopper.hetero.picture import COLOURS
 
 
 def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, title: str) -> None:
@@ -23,7 +18,7 @@ def draw_plans(profile: Profile, plans: Sequence[CachePlan], path: Path | str, t
     figure = Figure(figsize=(12, 4.6), layout="constrained")
     costs, shares, found = figure.subplots(1, 3)
     names = list(profile)
-    colours = [_COLOURS[place % len(_COLOURS)] for place in range(len(names))]
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
     labels = [f"{each}\n{known.row_bytes:,} B" for each, known in profile.items()]
     costs.bar(labels, [known.penalty * 1e9 for known in profile.values()], color=colours)
     costs.set_ylabel("nanoseconds a missing byte")

@@ -15,7 +15,7 @@ from hopper.hetero.meta_partition import MetaPartition
 from hopper.hetero.metatree import Metatree, Vertex
 
 # Okabe and Ito's palette, told apart by most colour-blind people.
-_COLOURS: Final = (
+COLOURS: Final = (
     "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
 )  # fmt: skip
 MOST_VERTICES: Final = 150
@@ -63,7 +63,7 @@ def draw_metatree(partition: MetaPartition, path: Path | str, title: str) -> Non
                     layout="constrained")  # fmt: skip
     axes = figure.add_subplot()
     for child, relation, own in zip(root.children, tree.roots, owners, strict=True):
-        colour = _COLOURS[own[0] % len(_COLOURS)]
+        colour = COLOURS[own[0] % len(COLOURS)]
         _draw_branch(axes, root, child, 0, colour)
         servers = ", ".join(map(str, own))
         axes.text(

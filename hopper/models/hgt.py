@@ -161,13 +161,9 @@ class HGTLayer(RelationLayer):
             JointSoftmax(),
             {each: GatedResidual(width) for each in sorted(types)},
             (heads, width // heads),
+            merge,
         )
         self.projections = nn.ModuleList(projections[each] for each in sorted(projections))
-        self._merge = merge
-
-    def merges(self) -> bool:
-        """See :class:`RelationLayer`."""
-        return self._merge
 
     def merged(
         self,
@@ -179,7 +175,7 @@ class HGTLayer(RelationLayer):
     ) -> Tensor:
         """See :class:`RelationLayer`. Keys and messages are made once a type; a relation's matrices
         are applied to the queries, and to messages that are already added up."""
-        own = [self._attention(each) for each in relations]
+        own = self.aggregations_of(RelationPartial, relations)
         heads, width = own[0].heads, own[0].width
         by_name = dict(zip(merged.blocks, own, strict=True))
         made = {
@@ -213,11 +209,6 @@ class HGTLayer(RelationLayer):
             torch.stack((top, edge_sum(pattern, shares)), -1),
             _by_head(weighted_sum(pattern, values, shares), message, merged.bounds),
         )
-
-    def _attention(self, relation: Relation) -> RelationPartial:
-        found = self.aggregation(relation)
-        assert isinstance(found, RelationPartial)
-        return found
 
 
 def _by_head(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ AGG_all, a :class:`Combination`, declares how partials may be combined.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from hopper.models.layer import Layer, SumLayer
 from hopper.models.merged import MergedRelations, merge_relations
 from hopper.ops import destination_rows, drop_rows, edge_sum, segment_max
 
+_Aggregation = TypeVar("_Aggregation", bound=Layer)
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
 
 
@@ -184,6 +185,7 @@ class RelationLayer(nn.Module):
     combination: AGG_all, the same for every type.
     updates: by type of destination.
     nothing: shape of a combined row, for types that no relation of the layer ends in.
+    merge: whether :meth:`merged` may take the place of a partial for every relation.
     """
 
     def __init__(
@@ -192,8 +194,10 @@ class RelationLayer(nn.Module):
         combination: Combination,
         updates: Mapping[str, Update],
         nothing: Sequence[int],
+        merge: bool = False,
     ) -> None:
         super().__init__()
+        self._merge = merge
         self.relations = tuple(sorted(aggregations))
         self.aggregations = nn.ModuleList(aggregations[each] for each in self.relations)
         self.combination = combination
@@ -205,7 +209,7 @@ class RelationLayer(nn.Module):
 
     def merges(self) -> bool:
         """Whether :meth:`merged` is there, and wanted."""
-        return False
+        return self._merge
 
     def merged(
         self,
@@ -241,6 +245,17 @@ class RelationLayer(nn.Module):
         """AGG_r of a relation."""
         found = self.aggregations[self._place[relation]]
         assert isinstance(found, Layer)
+        return found
+
+    def aggregations_of(
+        self, kind: type[_Aggregation], relations: Sequence[Relation]
+    ) -> list[_Aggregation]:
+        """AGG_r of relations, all of one class."""
+        found = []
+        for each in relations:
+            own = self.aggregation(each)
+            assert isinstance(own, kind)
+            found.append(own)
         return found
 
     def update(self, node_type: str) -> Update:

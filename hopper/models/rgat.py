@@ -121,12 +121,8 @@ class RGATLayer(RelationLayer):
             SumOfRelations(),
             {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
             (out_dim,),
+            merge,
         )
-        self._merge = merge
-
-    def merges(self) -> bool:
-        """See :class:`RelationLayer`."""
-        return self._merge
 
     def merged(
         self,
@@ -138,7 +134,7 @@ class RGATLayer(RelationLayer):
     ) -> Tensor:
         """See :class:`RelationLayer`. ``a . (W h)`` is ``(W' a) . h``, so logits need no projected
         rows, and messages may be projected after they are added up."""
-        own = [self._attention(each) for each in relations]
+        own = self.aggregations_of(RelationAttention, relations)
         matrices = torch.stack([each.linear.weight for each in own]).transpose(1, 2)
         heads, width = own[0].heads, own[0].width
         by_head = matrices.unflatten(2, (heads, width))
@@ -168,11 +164,6 @@ class RGATLayer(RelationLayer):
                 1,
             )
         return copy_sum(merged.destinations, sums)
-
-    def _attention(self, relation: Relation) -> RelationAttention:
-        found = self.aggregation(relation)
-        assert isinstance(found, RelationAttention)
-        return found
 
 
 class RGAT(HGNN):

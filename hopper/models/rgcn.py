@@ -172,14 +172,10 @@ class RGCNLayer(RelationLayer):
                 for each in sorted(types)
             },
             (out_dim,),
+            # Blocks on the diagonal would lose by being made full matrices.
+            merge and not diagonal_blocks,
         )
         self.bases = shared
-        # Blocks on the diagonal would lose by being made full matrices.
-        self._merge = merge and not diagonal_blocks
-
-    def merges(self) -> bool:
-        """See :class:`RelationLayer`."""
-        return self._merge
 
     def merged(
         self,
@@ -201,11 +197,7 @@ class RGCNLayer(RelationLayer):
 
     def _matrices(self, relations: Sequence[Relation]) -> Tensor:
         """[relations, in, out]."""
-        weights = []
-        for each in relations:
-            found = self.aggregation(each)
-            assert isinstance(found, RelationMean)
-            weights.append(found.weight)
+        weights = [each.weight for each in self.aggregations_of(RelationMean, relations)]
         if self.bases is not None:
             own: list[Tensor] = [e.coefficients for e in weights if isinstance(e, OfBases)]
             return torch.einsum("rb,bio->rio", torch.stack(own), self.bases.matrices)

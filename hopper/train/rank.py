@@ -250,8 +250,8 @@ def _model(
 def _group_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog
 ) -> GroupTrainer:
-    micro_batch = config.train.micro_batch or 4 * config.train.batch_size
-    return make_group_trainer(config, graph, log, micro_batch, cluster.device, cluster.server)
+    passes = config.train.roots_a_pass
+    return make_group_trainer(config, graph, log, passes, cluster.device, cluster.server)
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:

@@ -138,9 +138,9 @@ class CacheMaker:
 
     def _presample(self) -> CacheProfile:
         config, graph, cluster = self.config, self.graph, self.cluster
-        micro_batch = config.train.micro_batch or 4 * config.train.batch_size
+        passes = config.train.roots_a_pass
         trainer = make_group_trainer(
-            config, graph, RunLog(None), micro_batch, cluster.device, cluster.server
+            config, graph, RunLog(None), passes, cluster.device, cluster.server
         )
         schedule = make_schedule(config, graph, cluster.world)
         types = cached_types(config, graph.schema)
