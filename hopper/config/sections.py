@@ -83,6 +83,10 @@ class Model(_Section):
     merge: bool = True
     """rgcn, rgat, hgt: whether all relations of a layer are aggregated at once (HiFuse), where the
     rows of their sources are at hand; those with diagonal blocks are not"""
+    input_weights: bool = True
+    """rgcn: whether rows go through an input projection and the first layer's matrices; false =
+    they are added up as they are, as R-GCN's one-hot vectors pick rows of the matrices: with
+    learnable.tables = "per_relation", for graphs without features"""
 
     @property
     def typed(self) -> bool:
@@ -102,6 +106,14 @@ class Model(_Section):
             raise ValueError(
                 f"root_weight: only rgcn and hgnn can do without it, not {self.name!r}"
             )
+        if not self.input_weights:
+            if self.name != "rgcn":
+                raise ValueError(f"input_weights: only rgcn can do without, not {self.name!r}")
+            if self.layers == 1 and not self.head:
+                raise ValueError(
+                    "input_weights: the only layer's rows are the logits; expected at least 2 "
+                    "layers, or head = true"
+                )
         if bool(self.aggregate) != (self.name == "hgnn"):
             raise ValueError(
                 f"aggregate: hgnn needs one, other models have their own; got {self.aggregate!r} "

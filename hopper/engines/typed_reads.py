@@ -89,6 +89,8 @@ def check_learnable(config: Config, schema: GraphSchema) -> None:
     RequestError: names the key, what was expected and what was given.
     """
     own, bare = config.learnable, _without_features(config, schema)
+    if not config.model.input_weights:
+        _check_read_as_they_are(config, schema, bare)
     unknown = sorted(set(own.frozen) - set(bare))
     if unknown:
         raise RequestError(
@@ -106,6 +108,21 @@ def check_learnable(config: Config, schema: GraphSchema) -> None:
     for each, file in files.items():
         if file is not None:
             _check_rows(file, (schema.node_types[each].count, own.dim or config.model.hidden))
+
+
+def _check_read_as_they_are(config: Config, schema: GraphSchema, bare: list[str]) -> None:
+    """Refuse rows that need an input projection where there is none."""
+    featured = sorted(set(typed_inputs(config, schema)) - set(bare))
+    if featured:
+        raise RequestError(
+            "model.input_weights: false wants a learnable row of every node, given node type "
+            f"{', '.join(featured)} with features; expected true"
+        )
+    if config.learnable.dim not in (0, config.model.hidden):
+        raise RequestError(
+            f"learnable.dim: rows that no projection follows are model.hidden wide; expected "
+            f"{config.model.hidden} or 0, given {config.learnable.dim}"
+        )
 
 
 def _check_rows(file: Path, expected: tuple[int, int]) -> None:

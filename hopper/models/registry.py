@@ -38,7 +38,7 @@ TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {
     "hgnn": OwnAggregation,
 }
 TYPED_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head", "merge"),
+    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head", "merge", "input_weights"),
     "rgat": ("head", "merge"),
     "hgt": ("merge",),
     "hgnn": ("aggregate", "combine", "root_weight"),
@@ -114,9 +114,9 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head, merge; "rgat": head,
-        merge; "hgt": merge;
-        "hgnn": aggregate (as "package.module:Class"), combine, root_weight.
+    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head, merge,
+        input_weights; "rgat": head, merge; "hgt": merge; "hgnn": aggregate (as
+        "package.module:Class"), combine, root_weight.
 
     Raises
     ------

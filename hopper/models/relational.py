@@ -390,6 +390,7 @@ class HGNN(nn.Module):
         ``head``.
     head: from the last layer's rows to logits.
     dropout: probability in [0, 1) for the input rows of every layer, keyed by type and node.
+    projects: whether there are input projections; otherwise rows are ``hidden`` wide as they come.
     """
 
     def __init__(
@@ -400,6 +401,7 @@ class HGNN(nn.Module):
         layers: Sequence[RelationLayer],
         head: nn.Module | None = None,
         dropout: float = 0.0,
+        projects: bool = True,
     ) -> None:
         super().__init__()
         self.target = target
@@ -407,14 +409,16 @@ class HGNN(nn.Module):
         self.types = tuple(sorted(inputs))
         self.widths = dict(inputs)
         self._place = {each: place for place, each in enumerate(self.types)}
-        self.inputs = nn.ModuleList(nn.Linear(inputs[each], hidden) for each in self.types)
+        self.inputs = nn.ModuleList(
+            nn.Linear(inputs[each], hidden) if projects else nn.Identity() for each in self.types
+        )
         self.layers = nn.ModuleList(layers)
         self.head = head if head is not None else nn.Identity()
         self.dropout = dropout
         for each in self.inputs:
-            assert isinstance(each, nn.Linear)
-            nn.init.xavier_uniform_(each.weight)
-            nn.init.zeros_(each.bias)
+            if isinstance(each, nn.Linear):
+                nn.init.xavier_uniform_(each.weight)
+                nn.init.zeros_(each.bias)
 
     def forward(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Tensor:
         """[num roots, out]: logits of the last hop's destinations of the target type.
@@ -452,22 +456,20 @@ class HGNN(nn.Module):
         ------
         RequestError: the shape does not fit; names the type.
         """
-        linear = self.input_of(node_type)
-        rows = linear.weight.new_empty(0, self.widths[node_type]) if x is None else x
+        parameter = next(self.parameters())
+        rows = parameter.new_empty(0, self.widths[node_type]) if x is None else x
         expected = (count, self.widths[node_type])
         if rows.shape != expected:
             raise RequestError(
                 f"{type(self).__name__}: {node_type}: expected rows {list(expected)}, given "
                 f"{list(rows.shape)}"
             )
-        out: Tensor = linear(rows.to(linear.weight.dtype))
+        out: Tensor = self.input_of(node_type)(rows.to(parameter.dtype))
         return out
 
-    def input_of(self, node_type: str) -> nn.Linear:
+    def input_of(self, node_type: str) -> nn.Module:
         """A type's input projection."""
-        linear = self.inputs[self._place[node_type]]
-        assert isinstance(linear, nn.Linear)
-        return linear
+        return self.inputs[self._place[node_type]]
 
     def drop_all(self, index: int, hop: TypedBlocks, h: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """By type, the rows that a layer reads: dropout applied, in training."""

@@ -135,8 +135,19 @@ class Bias(Update):
         return out if self.activation is None else self.activation(out)
 
 
+class RootRow(Bias):
+    """``activation(combined + h_v + b)``, with a bias of the node type's own."""
+
+    reads_destination: ClassVar[bool] = True
+
+    def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """See :class:`Update`."""
+        return super().forward(h_dst, combined + h_dst)
+
+
 class RGCNLayer(RelationLayer):
-    """An R-GCN layer; ``bases`` or ``diagonal_blocks`` of 0 mean no such decomposition."""
+    """An R-GCN layer; ``bases`` or ``diagonal_blocks`` of 0 mean no such decomposition, not
+    ``weighted`` that there is no matrix at all: rows are what they would give."""
 
     def __init__(
         self,
@@ -150,10 +161,13 @@ class RGCNLayer(RelationLayer):
         root_weight: bool,
         activation: Callable[[Tensor], Tensor] | None,
         merge: bool = False,
+        weighted: bool = True,
     ) -> None:
-        shared = Bases(bases, in_dim, out_dim) if bases else None
+        shared = Bases(bases, in_dim, out_dim) if bases and weighted else None
 
         def weight() -> nn.Module:
+            if not weighted:
+                return nn.Identity()
             if shared is not None:
                 return OfBases(shared)
             if diagonal_blocks:
@@ -162,20 +176,23 @@ class RGCNLayer(RelationLayer):
             nn.init.xavier_uniform_(linear.weight, nn.init.calculate_gain("relu"))
             return linear
 
+        def update() -> Update:
+            if not root_weight:
+                return Bias(out_dim, activation)
+            if not weighted:
+                return RootRow(out_dim, activation)
+            return RootWeight(in_dim, out_dim, activation)
+
         super().__init__(
             {relation: RelationMean(weight()) for relation in sorted(relations)},
             SumOfRelations(),
-            {
-                each: RootWeight(in_dim, out_dim, activation)
-                if root_weight
-                else Bias(out_dim, activation)
-                for each in sorted(types)
-            },
+            {each: update() for each in sorted(types)},
             (out_dim,),
             # Blocks on the diagonal would lose by being made full matrices.
-            merge and not diagonal_blocks,
+            merge and not (diagonal_blocks and weighted),
         )
         self.bases = shared
+        self.weighted = weighted
 
     def merged(
         self,
@@ -186,6 +203,9 @@ class RGCNLayer(RelationLayer):
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
         """See :class:`RelationLayer`."""
+        if not self.weighted:
+            rows, segments = merged.sources(h), merged.segments(projected=False)
+            return copy_sum(merged.destinations, _means(merged, segments, rows, weights))
         matrices = self._matrices(relations)
         if merged.project_first(*matrices.shape[1:]):
             rows = merged.projected_rows(h, matrices)
@@ -232,6 +252,9 @@ class RGCN(HGNN):
         destinations.
     head: whether a linear classifier follows the last layer, which then is as wide as the others.
     merge: whether all relations of a layer are aggregated at once where all of them are at hand.
+    input_weights: whether there are input projections and matrices of the first layer; otherwise
+        this reads rows as they are, which then are what rows of ``W_r`` are where inputs are
+        one-hot vectors (section 2.2).
     """
 
     def __init__(
@@ -249,6 +272,7 @@ class RGCN(HGNN):
         root_weight: bool = True,
         head: bool = False,
         merge: bool = False,
+        input_weights: bool = True,
     ) -> None:
         last = len(reads) - 1
         layers = []
@@ -266,7 +290,8 @@ class RGCN(HGNN):
                     root_weight=root_weight,
                     activation=None if classifies else torch.relu,
                     merge=merge,
+                    weighted=input_weights or index > 0,
                 )
             )
         classifier = make_head(hidden, out_dim) if head else None
-        super().__init__(target, inputs, hidden, layers, classifier, dropout)
+        super().__init__(target, inputs, hidden, layers, classifier, dropout, input_weights)

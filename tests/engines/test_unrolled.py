@@ -202,6 +202,50 @@ def test_tables_resume_and_the_roots_own_type_has_one(
         assert len(papers) == len(set(papers)) > 2
 
 
+def test_rows_that_are_read_as_they_are(
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """R-GCN on what stands for one-hot vectors: no projection, no matrix in the first layer."""
+    graph = make_graph(tmp_path / "graph", ())
+    by_relation, nodes = tmp_path / "relations", tmp_path / "nodes"
+    partition_by_relation(graph, by_relation, 2, layers=2)
+    partition_graph(graph, nodes, 2, "random")
+    addresses = serve_partitions(nodes, 2)
+    cases = {}
+    for engine in ("model_centric", "hop", "cooperative", "raf"):
+        parts = by_relation if engine == "raf" else nodes
+        values = case("relations", "rgcn", parts, tmp_path / engine, engine=engine)
+        values["model"] |= {"input_weights": False}
+        values["learnable"] |= {"dim": 0}
+        cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
+        cases[engine] = values | {"cluster": cluster}
+    found = dict(zip(cases, train_cases(list(cases.values()), 2, tmp_path), strict=True))
+    for engine, values in cases.items():
+        check(values, 2)
+        assert found[engine]["losses"] == pytest.approx(found["raf"]["losses"], rel=1e-9)
+        assert found[engine]["val"] == found["raf"]["val"]
+
+
+def test_rows_that_need_a_projection_are_refused(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_graph(graph, tmp_path / "parts", 2, "random")
+    values = case("", "rgcn", parts.path, tmp_path / "run")
+    values["model"] |= {"input_weights": False}
+    with pytest.raises(RequestError, match=r"model\.input_weights: .* nobody, paper with features"):
+        check_request(make_config(values), parts.schema)
+    bare = make_graph(tmp_path / "graph", ())
+    with pytest.raises(RequestError, match=r"learnable\.dim: .* expected 8 or 0, given 6"):
+        check_request(make_config(values), bare.schema)
+    for model, expected in (
+        ({"name": "rgat"}, "input_weights: only rgcn can do without, not 'rgat'"),
+        ({"name": "rgcn", "layers": 1}, "input_weights: the only layer's rows are the logits"),
+    ):
+        refused = values | {"model": model | {"input_weights": False}, "sampler": {}}
+        with pytest.raises(ConfigError, match=expected):
+            make_config(refused)
+
+
 def gradients(
     config: Config, graph: PartitionedGraph, rows: Callable[[str, np.ndarray], np.ndarray]
 ) -> tuple[float, dict[str, torch.Tensor]]:

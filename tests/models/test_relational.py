@@ -232,6 +232,47 @@ def test_blocks_of_a_diagonal_are_a_matrix_with_zeros() -> None:
     assert torch.allclose(weight(rows), rows @ dense)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("merge", [False, True])
+def test_rows_as_they_are_are_those_behind_identities(merge: bool) -> None:
+    def built(**more: bool) -> HGNN:
+        model = build_typed_model(
+            "rgcn",
+            target="paper",
+            inputs={"author": 8, "paper": 8},
+            reads=[EVERY, ROOTS],
+            out_dim=4,
+            hidden=8,
+            dtype=torch.float64,
+            merge=merge,
+            **more,
+        )
+        return model.eval()
+
+    plain, bare = built(), built(input_weights=False)
+    own = dict(bare.named_parameters())
+    layer = bare.relation_layer(0)
+    first = [name for name, _ in layer.named_parameters()]
+    assert first == ["updates.0.bias", "updates.1.bias"]
+    with torch.no_grad():
+        for parameter in own.values():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, parameter in plain.named_parameters():
+            if name in own:
+                parameter.copy_(own[name])
+            elif parameter.dim() == 2:
+                parameter.copy_(torch.eye(8))
+            elif name.startswith("inputs."):
+                parameter.zero_()
+            else:
+                parameter.copy_(own[name.replace("linear.", "")])
+    blocks, _ = whole(2)
+    x = {
+        each: torch.randn(count, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        for each, count in blocks[0].sources.items()
+    }
+    assert torch.allclose(bare(blocks, x), plain(blocks, x), rtol=1e-12, atol=1e-12)
+
+
 def test_a_joint_softmax_of_large_and_missing_logits() -> None:
     logits = torch.tensor([900.0, -900.0], dtype=torch.float64)
     messages = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
