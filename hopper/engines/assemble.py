@@ -45,7 +45,6 @@ def check_request(config: Config, schema: GraphSchema) -> None:
     RequestError: names what the graph has and what is needed.
     """
     where = config.data.partitioned
-    _check_cache(config)
     if not isinstance(schema.target, str):
         raise RequestError(
             f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
@@ -76,21 +75,24 @@ def check_request(config: Config, schema: GraphSchema) -> None:
         _check_replicas(config, bare)
     if config.model.typed:
         check_learnable(config, schema)
+    _check_cache(config, bool(bare))
     if schema.target not in schema.labels:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
         raise RequestError(f"{where}: the graph has no training split")
 
 
-def _check_cache(config: Config) -> None:
+def _check_cache(config: Config, learns_rows: bool) -> None:
     """Refuse a cache that would hold nothing."""
     own = config.cache
     if own.policy == "none":
         return
-    if config.train.engine not in (*FETCHING_ENGINES, "auto"):
+    is_on_disk = learns_rows and config.learnable.storage == "mmap"
+    if config.train.engine not in (*FETCHING_ENGINES, "auto") and not is_on_disk:
         raise RequestError(
-            f"cache.policy: {config.train.engine} reads no rows of other servers, so there is "
-            f'nothing to keep; expected "none", or train.engine = {", ".join(FETCHING_ENGINES)}'
+            f"cache.policy: {config.train.engine} reads no rows of other servers, and none on "
+            'disk, so there is nothing to keep; expected "none", train.engine = '
+            f'{", ".join(FETCHING_ENGINES)}, or learnable rows with learnable.storage = "mmap"'
         )
     parse_cache_size(own.size)
 
@@ -133,6 +135,11 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
             raise RequestError(
                 f"train.engine: the topology of {where} is partitioned: a server has the in-edges "
                 f"of its own nodes alone; expected cooperative (or auto), given {engine}"
+            )
+        if config.cache.policy not in ("none", "lru"):
+            raise RequestError(
+                f"cache.policy: {config.cache.policy} counts visits by sampling, which wants whole "
+                f"neighbourhoods, and the topology of {where} is partitioned; expected none or lru"
             )
         if config.sampler.kind == "layer":
             raise RequestError(

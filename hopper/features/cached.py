@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,6 +40,33 @@ class Lookups(NamedTuple):
 
     hits: int = 0
     misses: int = 0
+
+    def plus(self, other: Lookups) -> Lookups:
+        """The sum."""
+        return Lookups(self.hits + other.hits, self.misses + other.misses)
+
+
+def look_up(
+    held: HeldRows,
+    ids: NDArray[np.int64],
+    out: NDArray[Any],
+    places: NDArray[np.int64],
+    fetch: Callable[[NDArray[np.int64], NDArray[Any], NDArray[np.int64]], None],
+) -> Lookups:
+    """``out[places]`` become the rows of [n] int64 ``ids``: those that are held, and fetched ones.
+
+    Parameters
+    ----------
+    fetch: as this function, of ids that are not held.
+    """
+    slots = held.find(ids)
+    here = slots >= 0
+    held.copy(slots[here], out, places[here])
+    missing, gaps = ids[~here], places[~here]
+    if missing.size:
+        fetch(missing, out, gaps)
+        held.missed(missing, out, gaps)
+    return Lookups(ids.size - missing.size, missing.size)
 
 
 class CachedRows:
@@ -80,17 +108,8 @@ class CachedRows:
         if kind != "features" or held is None:
             self._remote.fill(kind, node_type, ids, out, places)
             return
-        slots = held.find(ids)
-        here = slots >= 0
-        held.copy(slots[here], out, places[here])
-        missing, gaps = ids[~here], places[~here]
-        if missing.size:
-            self._remote.fill(kind, node_type, missing, out, gaps)
-            held.missed(missing, out, gaps)
-        before = self._lookups[node_type]
-        self._lookups[node_type] = Lookups(
-            before.hits + ids.size - missing.size, before.misses + missing.size
-        )
+        found = look_up(held, ids, out, places, partial(self._remote.fill, kind, node_type))
+        self._lookups[node_type] = self._lookups[node_type].plus(found)
 
     def take_lookups(self) -> dict[str, Lookups]:
         """By node type, since the last call; starts from zero again."""

@@ -8,10 +8,10 @@ iteration. So all exact engines train the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numba
 import numpy as np
@@ -22,6 +22,8 @@ from torch import Tensor
 from cache_server.draw import LEARNABLE, key_of, mix, variate
 from hopper.cluster import Cluster, owned_range
 from hopper.errors import ConfigError
+from hopper.features.cached import Lookups
+from hopper.hetero.row_records import HeldRecords, RowRecords
 from hopper.hetero.row_storage import RowStorage
 from hopper.partition import PartitionedGraph
 
@@ -103,28 +105,21 @@ class FetchedRows:
 
 
 class SparseOptimizer(ABC):
-    """Updates the rows of one table that were read, and leaves all else as it is.
+    """Updates the rows of one table that were read, and leaves all else as it is."""
 
-    Parameters
-    ----------
-    table: [n, dim].
-    storage: of its state, which is as large as the table.
-    """
+    parts: ClassVar[int] = 0
+    """what it keeps of a row: so many more of the row's width"""
 
-    def __init__(self, table: Tensor, learning_rate: float, storage: RowStorage) -> None:
-        self._table = table
+    def __init__(self, learning_rate: float) -> None:
         self._rate = learning_rate
-        self._make_state(lambda: storage.zeros(table.shape[0], table.shape[1], table.dtype))
-
-    def _make_state(self, zeros: Callable[[], Tensor]) -> None:  # noqa: B027  # some have none
-        """Make what is kept between updates; ``zeros`` makes a table like the rows'."""
 
     @abstractmethod
-    def step(self, rows: Tensor, gradient: Tensor) -> None:
-        """Update rows [n] int64, distinct, by their gradients [n, dim]; n may be 0."""
+    def step(self, records: Tensor, gradient: Tensor) -> None:
+        """Update, in place, [n, 1 + parts, dim] records, a row and what is kept of it each, by the
+        gradients [n, dim] of the rows; n may be 0. What is kept begins as zero."""
 
     def state(self) -> dict[str, Tensor]:
-        """What the next update depends on besides the table; its own tensors."""
+        """What the next update depends on besides the records; its own tensors."""
         return {}
 
 
@@ -132,50 +127,45 @@ class SparseAdam(SparseOptimizer):
     """``torch.optim.SparseAdam``: moments of rows that were not read stand still, the number of
     steps is that of all."""
 
-    def _make_state(self, zeros: Callable[[], Tensor]) -> None:
+    parts: ClassVar[int] = 2
+
+    def __init__(self, learning_rate: float) -> None:
+        super().__init__(learning_rate)
         self._steps = torch.zeros(1, dtype=torch.int64)
-        self._mean, self._square = zeros(), zeros()
 
     def state(self) -> dict[str, Tensor]:
         """See :class:`SparseOptimizer`."""
-        return {"steps": self._steps, "mean": self._mean, "square": self._square}
+        return {"steps": self._steps}
 
-    def step(self, rows: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor) -> None:
         """See :class:`SparseOptimizer`."""
         self._steps += 1
-        before = self._mean[rows]
-        mean = before + (gradient - before) * (1 - 0.9)
-        before = self._square[rows]
-        square = before + (gradient * gradient - before) * (1 - 0.999)
-        self._mean[rows], self._square[rows] = mean, square
+        rows, mean, square = records.unbind(1)
+        mean += (gradient - mean) * (1 - 0.9)
+        square += (gradient * gradient - square) * (1 - 0.999)
         steps = int(self._steps)
         size = self._rate * (1 - 0.999**steps) ** 0.5 / (1 - 0.9**steps)
-        self._table[rows] -= size * mean / (square.sqrt() + 1e-8)
+        rows -= size * mean / (square.sqrt() + 1e-8)
 
 
 class SparseAdagrad(SparseOptimizer):
     """``torch.optim.Adagrad`` on sparse gradients."""
 
-    def _make_state(self, zeros: Callable[[], Tensor]) -> None:
-        self._sum = zeros()
+    parts: ClassVar[int] = 1
 
-    def state(self) -> dict[str, Tensor]:
+    def step(self, records: Tensor, gradient: Tensor) -> None:
         """See :class:`SparseOptimizer`."""
-        return {"sum": self._sum}
-
-    def step(self, rows: Tensor, gradient: Tensor) -> None:
-        """See :class:`SparseOptimizer`."""
-        total = self._sum[rows] + gradient * gradient
-        self._sum[rows] = total
-        self._table[rows] -= self._rate * gradient / (total.sqrt() + 1e-10)
+        rows, total = records.unbind(1)
+        total += gradient * gradient
+        rows -= self._rate * gradient / (total.sqrt() + 1e-10)
 
 
 class SparseSGD(SparseOptimizer):
     """``torch.optim.SGD`` on sparse gradients."""
 
-    def step(self, rows: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor) -> None:
         """See :class:`SparseOptimizer`."""
-        self._table[rows] -= self._rate * gradient
+        records[:, 0] -= self._rate * gradient
 
 
 OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
@@ -220,8 +210,12 @@ class LearnableRows:
         self._read_as = {name: each.name for each in tables for name in each.read_as}
         self._dim = dim
         self._bounds: dict[str, Ids] = {}
-        self._tables: dict[str, Tensor] = {}
         self._originals: dict[str, Tensor] = {}
+        self._optimizers = {
+            each.name: OPTIMIZERS[optimizer](learning_rate) for each in tables if not each.frozen
+        }
+        self.records: dict[str, RowRecords] = {}
+        """by table"""
         for described in tables:
             name = described.name
             ranges = [
@@ -232,7 +226,10 @@ class LearnableRows:
             first, stop = ranges[cluster.rank]
             originals = np.ascontiguousarray(graph.original_ids(described.node_type)[first:stop])
             self._originals[name] = torch.from_numpy(originals.copy())
-            table = self._tables[name] = storage.zeros(originals.size, dim, dtype)
+            parts = 1 if described.frozen else 1 + OPTIMIZERS[optimizer].parts
+            stored = storage.zeros(originals.size, parts * dim, dtype)
+            stored = stored.view(originals.size, parts, dim)
+            self.records[name] = RowRecords(stored)
             given = None
             if described.initial is not None:
                 given = np.load(described.initial, mmap_mode="r", allow_pickle=False)
@@ -242,18 +239,15 @@ class LearnableRows:
                     rows = first_rows(seed, name, originals[part], dim, described.deviation)
                 else:
                     rows = given[originals[part]].astype(np.float64)
-                table[part] = torch.from_numpy(rows)
-        self._learned = {each.name: self._tables[each.name] for each in tables if not each.frozen}
-        self._optimizers = {
-            name: OPTIMIZERS[optimizer](table, learning_rate, storage)
-            for name, table in self._learned.items()
-        }
+                stored[part, 0] = torch.from_numpy(rows)
         self._asked: dict[str, list[Tensor]] = {}
         self._read: dict[str, Tensor] = {}
+        self._in_read: dict[str, Tensor] = {}
+        self._found: dict[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._kept = {
-            name: storage.zeros(len(table), dim, dtype)
-            for name, table in self._learned.items()
+            name: storage.zeros(len(self.records[name].stored), dim, dtype)
+            for name in self._optimizers
             if keeps
         }
 
@@ -270,6 +264,33 @@ class LearnableRows:
         gradients: whether :meth:`push` follows.
         """
         cluster, found = self._cluster, {}
+        wanted_of, asked_of_me = self.ask(wanted, where)
+        for name, asked in asked_of_me.items():
+            rows, places = self._look_up(name, asked, gradients)
+            received = cluster.exchange(
+                [rows.index_select(0, each).to(cluster.device) for each in places],
+                [part.size for part in wanted_of[name]],
+                "feature",
+                f"fetching rows of {name}, {where}",
+            )
+            found[name] = np.concatenate(wanted_of[name]), torch.cat(received)
+        return FetchedRows(found, self._read_as, self._optimizers if gradients else ())
+
+    def ask(
+        self, wanted: Mapping[str, Sequence[Ids]], where: str
+    ) -> tuple[dict[str, list[Ids]], dict[str, list[Tensor]]]:
+        """Tell rows' owners who reads them; every rank has to call it.
+
+        Parameters
+        ----------
+        wanted, where: as of :meth:`fetch`.
+
+        Returns
+        -------
+        By table, in a list by rank: [n] int64 ascending ids that this rank reads of each, and [m]
+        int64 ascending places, among this rank's own rows, of those that each reads of it.
+        """
+        cluster, told = self._cluster, {}
         parts = {
             name: np.split(ids, np.searchsorted(ids, self._bounds[name][1:-1]))
             for name, ids in distinct_by_table(wanted, self._read_as).items()
@@ -277,33 +298,35 @@ class LearnableRows:
         sizes = torch.tensor([[part.size for part in parts[name]] for name in self._names])
         asked_of = cluster.all_gather(sizes, "control", f"asking for learnable rows, {where}")
         for index, name in enumerate(self._names):
-            counts = asked_of[:, index, cluster.rank].tolist()
             first = int(self._bounds[name][cluster.rank])
             asked = cluster.exchange(
                 [torch.from_numpy(part) for part in parts[name]],
-                counts,
+                asked_of[:, index, cluster.rank].tolist(),
                 "feature",
                 f"asking for rows of {name}, {where}",
             )
-            table = self._tables[name]
-            mine = [(ids - first).to(table.device) for ids in asked]
-            rows = cluster.exchange(
-                [table.index_select(0, places).to(cluster.device) for places in mine],
-                [part.size for part in parts[name]],
-                "feature",
-                f"fetching rows of {name}, {where}",
-            )
-            found[name] = np.concatenate(parts[name]), torch.cat(rows)
-            if gradients:
-                self._asked[name] = mine
-        return FetchedRows(found, self._read_as, self._learned if gradients else ())
+            device = self.records[name].stored.device
+            told[name] = [(ids - first).to(device) for ids in asked]
+        return parts, told
+
+    def _look_up(
+        self, name: str, asked: list[Tensor], gradients: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Rows of a table, and by rank the places among them of those that it asked for."""
+        records = self.records[name]
+        if not gradients:
+            return records.read_rows(torch.cat(asked)), _counted(asked)
+        # Each record once, for reading now and for the update.
+        read, places = torch.cat(asked).unique(return_inverse=True)
+        self._read[name], self._in_read[name] = read, places
+        self._found[name], self._asked[name] = records.read(read), asked
+        return self._found[name][:, 0], list(places.split([len(each) for each in asked]))
 
     def push(self, fetched: FetchedRows, where: str) -> None:
         """Send gradients to the rows' owners, who add them in order of rank; every rank has to
         call it, after :meth:`fetch`. Those of frozen rows stay away."""
         for name in self._names:
-            self._read[name], places = torch.cat(self._asked[name]).unique(return_inverse=True)
-            if name not in self._learned:
+            if name not in self._optimizers:
                 continue
             cuts = np.searchsorted(fetched.ids(name), self._bounds[name][1:-1])
             parts = list(fetched.gradient(name).tensor_split(cuts.tolist()))
@@ -314,9 +337,9 @@ class LearnableRows:
                 "gradient",
                 f"sending gradients of {name}, {where}",
             )
-            total = self._tables[name].new_zeros(self._read[name].numel(), self._dim)
+            total = self._found[name].new_zeros(self._read[name].numel(), self._dim)
             gradient = torch.cat(received).to(total.device)
-            self._sums[name] = total.index_add_(0, places, gradient)
+            self._sums[name] = total.index_add_(0, self._in_read[name], gradient)
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
@@ -339,7 +362,9 @@ class LearnableRows:
         """
         for name, gradient in self._sums.items():
             scaled = gradient if scale == 1.0 else gradient * scale
-            self._optimizers[name].step(self._read[name], scaled)
+            records = self._found[name]
+            self._optimizers[name].step(records, scaled)
+            self.records[name].write(self._read[name], records)
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The rows that any rank has read and their pushed gradients, on rank 0; every rank has
@@ -356,7 +381,7 @@ class LearnableRows:
         for name, rows in self._read.items():
             key, first = f"{PREFIX}{name}", int(self._bounds[name][self._cluster.rank])
             counts = self._counts(rows.numel(), name)
-            found = self._gather(self._tables[name].index_select(0, rows), counts, name)
+            found = self._gather(self._found[name][:, 0].contiguous(), counts, name)
             ids = self._gather(rows + first, counts, name)
             if self._cluster.rank == 0:
                 values |= {key: found, f"{key}{IDS}": ids}
@@ -368,32 +393,64 @@ class LearnableRows:
 
     def keep(self) -> None:
         """Remember the rows as they are."""
-        for name, table in self._learned.items():
-            self._kept[name].copy_(table)
+        for name, kept in self._kept.items():
+            self.records[name].write_back()
+            kept.copy_(self.records[name].rows)
 
     def go_back(self) -> None:
         """Make the rows what :meth:`keep` remembered."""
-        for name, table in self._kept.items():
-            self._tables[name].copy_(table)
+        for name, kept in self._kept.items():
+            self.records[name].write_back()
+            self.records[name].rows.copy_(kept)
+            self.records[name].read_again()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
-        """All that this rank's training changes, by name; filling the tensors restores it.
+        """All that this rank's training changes, by name; filling the tensors restores it, if
+        :meth:`restored` is called then.
 
         Parameters
         ----------
         with_kept: whether :meth:`keep` has been, or had been, called.
         """
-        state = {f"table.{name}": table for name, table in self._learned.items()}
+        state = {}
         for name, optimizer in self._optimizers.items():
+            self.records[name].write_back()
+            state[f"records.{name}"] = self.records[name].stored
             state |= {f"optimizer.{name}.{key}": own for key, own in optimizer.state().items()}
         if with_kept:
             state |= {f"kept.{name}": table for name, table in self._kept.items()}
         return state
 
+    def restored(self) -> None:
+        """Take note that the tensors of :meth:`state` were filled."""
+        for name in self._optimizers:
+            self.records[name].read_again()
+
     def shard(self) -> dict[str, Tensor]:
         """This rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
-        originals = {f"{name}{IDS}": ids for name, ids in self._originals.items()}
-        return self._tables | originals
+        shard = {f"{name}{IDS}": ids for name, ids in self._originals.items()}
+        for name, records in self.records.items():
+            records.write_back()
+            shard[name] = records.rows
+        return shard
+
+    def hold(self, room: Mapping[str, int], places: Mapping[str, Ids] | None) -> None:
+        """Hold records in memory from now on, of rows that are stored elsewhere.
+
+        Parameters
+        ----------
+        room: by table, for how many. places: by table, [n] int64 whose, among this rank's own rows;
+            None = of those that were read last.
+        """
+        for name, size in room.items():
+            held = None if places is None else places[name]
+            self.records[name] = HeldRecords(self.records[name].stored, size, held)
+
+    def take_lookups(self) -> dict[str, Lookups]:
+        """By table, how many records were looked for in memory since the last call; of tables
+        that keep some there."""
+        taken = {name: self.records[name].take_lookups() for name in self._names}
+        return {name: found for name, found in taken.items() if found is not None}
 
     def _counts(self, own: int, name: str) -> list[int]:
         """What every rank has, on rank 0; nothing comes to the others."""
@@ -429,6 +486,12 @@ def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
         for j in range(out.shape[1]):
             unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
             out[i, j] = 2.0 * unit - 1.0
+
+
+def _counted(groups: Sequence[Tensor]) -> list[Tensor]:
+    """The places of groups that lie behind one another."""
+    sizes = [len(each) for each in groups]
+    return list(torch.arange(sum(sizes), device=groups[0].device).split(sizes))
 
 
 def distinct_by_table(

@@ -5,6 +5,7 @@ The same code serves both; what it needs of an array module is what they have in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -37,7 +38,7 @@ def array_module(device: str) -> ModuleType:
 
 
 class RowCache:
-    """A fixed set of rows of one type, put there once.
+    """A fixed set of rows of one type.
 
     A map of four bytes a node tells where a row is, whatever the number of rows.
 
@@ -71,6 +72,11 @@ class RowCache:
     def held(self) -> Array:
         """[n] int64: the ids that it has rows of."""
         return self._id_in[: self._used]
+
+    @property
+    def rows(self) -> Array:
+        """[n, dim]: their rows, in the same order, to be changed in place."""
+        return self._rows[: self._used]
 
     def find(self, ids: Array) -> Array:
         """[n] int32: where the rows of [n] int64 ids are; -1 = not here."""
@@ -115,12 +121,24 @@ class RowCache:
 
 
 class RecentRows(RowCache):
-    """The rows that were asked for last: the least recently used ones make room."""
+    """The rows that were asked for last: the least recently used ones make room.
+
+    Parameters
+    ----------
+    evicted: is given the [n] int64 ids and [n, dim] rows of those that do; None = they are copies.
+    """
 
     def __init__(
-        self, nodes: int, room: int, dim: int, dtype: Any, module: ModuleType = np
+        self,
+        nodes: int,
+        room: int,
+        dim: int,
+        dtype: Any,
+        module: ModuleType = np,
+        evicted: Callable[[Array, Array], None] | None = None,
     ) -> None:
         super().__init__(nodes, room, dim, dtype, module)
+        self._evicted = evicted
         self._asked_at = module.zeros(room, np.int64)
         self._moment = 0
 
@@ -143,6 +161,8 @@ class RecentRows(RowCache):
         if len(ids):
             # Ties by slot, so that a run evicts the same rows every time.
             oldest = self._np.argsort(self._asked_at, kind="stable")[: len(ids)]
+            if self._evicted is not None:
+                self._evicted(self._id_in[oldest], self._rows[oldest])
             self._slot_of[self._id_in[oldest]] = -1
             self._place(oldest, ids, rows)
             self._asked_at[oldest] = self._moment

@@ -7,6 +7,7 @@ once it is mapped, and is gone with its process, however that ends. What lasts i
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from pathlib import Path
@@ -62,9 +63,11 @@ class MappedStorage:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 # A hole that the disk cannot fill later would kill the process.
                 os.posix_fallocate(file.fileno(), 0, size)
-                path = f"/proc/self/fd/{file.fileno()}"
-                table = torch.from_file(path, shared=True, size=rows * dim, dtype=dtype)
-        except (OSError, RuntimeError) as error:
+                mapped = mmap.mmap(file.fileno(), size)
+                # Rows are met in no order: what lies beside them would be read in vain.
+                mapped.madvise(mmap.MADV_RANDOM)
+                table = torch.frombuffer(mapped, dtype=dtype)
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StorageError(
                 f"learnable.folder: {self._folder}: a table of {size} bytes: {reason}"

@@ -195,10 +195,11 @@ def save_tensors(
     with unfinished.open("wb") as file:
         file.write(struct.pack("<Q", len(words)) + words)
         for value in tensors.values():
-            for part in value.detach().reshape(-1).split(_VALUES_AT_ONCE):
+            rows = value.detach().reshape(1) if value.dim() == 0 else value.detach()
+            for part in rows.split(_rows_at_once(rows)):
                 # A tensor of one number may have any stride, which a view would trip over.
-                piece = torch.empty(part.numel(), dtype=part.dtype).copy_(part)
-                file.write(piece.view(torch.uint8).numpy().data)
+                piece = torch.empty(part.shape, dtype=part.dtype).copy_(part)
+                file.write(piece.view(-1).view(torch.uint8).numpy().data)
     publish(unfinished, path)
 
 
@@ -220,9 +221,13 @@ def _fill(state: Mapping[str, Tensor], path: Path) -> None:
             if target.dim() == 0:
                 target.copy_(file.get_tensor(name))
                 continue
-            rows = max(1, _VALUES_AT_ONCE * len(target) // max(1, target.numel()))
+            rows = _rows_at_once(target)
             for start in range(0, len(target), rows):
                 target[start : start + rows] = stored[start : start + rows]
+
+
+def _rows_at_once(table: Tensor) -> int:
+    return max(1, _VALUES_AT_ONCE * len(table) // max(1, table.numel()))
 
 
 def _facts(path: Path) -> dict[str, Any]:

@@ -75,7 +75,11 @@ class Trainer:
         """that of the checkpoint before"""
         engine.on_gradient = self._record_gradient
         self._meter = EpochMeter(
-            state.cluster, state.rows, state.log, state.config.cluster.interface
+            state.cluster,
+            state.rows,
+            state.log,
+            state.config.cluster.interface,
+            state.learnable,
         )
         self._replay = read_decisions(state.config, state.cluster.world)
 
@@ -181,6 +185,7 @@ class Trainer:
             if state.learnable is not None:
                 rows = state.learnable.state(self._progress.best_epoch is not None)
                 load_training(self._learnable_file(self._progress.step), self._identity, rows)
+                state.learnable.restored()
                 self._forget_learnable(lambda step: step > self._progress.step)
                 self._learnable_step = self._progress.step
             state.log.event("resumed", step=self._progress.step)

@@ -10,6 +10,8 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.features import PartitionedRows
+from hopper.features.cached import Lookups
+from hopper.hetero.learnable import LearnableRows
 from hopper.run_log import RunLog
 from hopper.train.network_counter import NetworkCounter
 from hopper.train.results import EpochRecord, agree_on_epoch
@@ -21,13 +23,20 @@ class EpochMeter:
     Parameters
     ----------
     interface: a network interface whose counters are read around every epoch; "" = none.
+    learnable: rows of which some may be held in memory.
     """
 
     def __init__(
-        self, cluster: Cluster, rows: PartitionedRows, log: RunLog, interface: str
+        self,
+        cluster: Cluster,
+        rows: PartitionedRows,
+        log: RunLog,
+        interface: str,
+        learnable: LearnableRows | None = None,
     ) -> None:
         self._cluster = cluster
         self._rows = rows
+        self._learnable = learnable
         self._log = log
         self._network = NetworkCounter(interface, cluster)
         self._epoch = 0
@@ -53,8 +62,9 @@ class EpochMeter:
         """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         rows = self._rows.take_rows()
-        if rows.lookups:
-            self._log.event("lookups", hits_and_misses=rows.lookups)
+        lookups = rows.lookups | self._take_lookups()
+        if lookups:
+            self._log.event("lookups", hits_and_misses=lookups)
         return agree_on_epoch(
             self._cluster,
             self._epoch,
@@ -63,6 +73,7 @@ class EpochMeter:
             losses,
             self._iteration_seconds,
             rows,
+            lookups,
             self._log.take_stage_seconds(),
             self._network.stop(f"epoch {self._epoch}"),
         )
@@ -81,4 +92,8 @@ class EpochMeter:
     def _reset(self) -> None:
         self._cluster.traffic.take()
         self._rows.take_rows()
+        self._take_lookups()
         self._log.take_stage_seconds()
+
+    def _take_lookups(self) -> dict[str, Lookups]:
+        return {} if self._learnable is None else self._learnable.take_lookups()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hopper.config import Config
 from hopper.train.__main__ import run
 from hopper.train.console import RunConsole
-from hopper.train.rank import joined
+from hopper.train.rank import joined, make_learnable
 from hopper.train.warm_cache import CacheMaker
 
 
@@ -14,7 +14,8 @@ def profile_rank(config: Config) -> None:
     """Keep this rank's profile beside the partitions; see :func:`hopper.train.rank.run_rank`."""
     with joined(config) as (graph, cluster, rows):
         say = RunConsole(cluster.rank == 0, "").say
-        CacheMaker(config, graph, cluster, rows, say).profile()
+        learnable = make_learnable(config, graph, cluster)
+        CacheMaker(config, graph, cluster, rows, learnable, say).profile()
         cluster.leave()
 
 

@@ -118,7 +118,9 @@ def make_trainer(
     _check_labels(graph, rows)
     if config.train.engine == "auto":
         config = _settled(config, graph, cluster, rows)
-    CacheMaker(config, graph, cluster, rows, RunConsole(cluster.rank == 0, "").say).warm()
+    learnable = make_learnable(config, graph, cluster)
+    say = RunConsole(cluster.rank == 0, "").say
+    CacheMaker(config, graph, cluster, rows, learnable, say).warm()
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
@@ -128,8 +130,8 @@ def make_trainer(
         state = _trials_state(config, graph, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
-    engine = _make_engine(config, graph, cluster, rows, log)
-    evaluator.learnable = engine.state.learnable
+    engine = _make_engine(config, graph, cluster, rows, log, learnable)
+    evaluator.learnable = learnable
     schedule = make_schedule(config, graph, cluster.world)
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
@@ -154,7 +156,9 @@ def _settled(
         config,
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
-        lambda own: _make_engine(own, graph, cluster, rows, RunLog(None)),
+        lambda own: _make_engine(
+            own, graph, cluster, rows, RunLog(None), make_learnable(own, graph, cluster)
+        ),
         RunConsole(cluster.rank == 0, "").say,
         _only_engine(graph),
     )
@@ -173,7 +177,12 @@ def _only_engine(graph: PartitionedGraph) -> tuple[str, str] | None:
 
 
 def _make_engine(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
+    config: Config,
+    graph: PartitionedGraph,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    learnable: LearnableRows | None,
 ) -> Engine:
     packed, optimizer = _model(config, graph, cluster)
     return ENGINE_CLASSES[config.train.engine](
@@ -185,12 +194,15 @@ def _make_engine(
             packed=packed,
             optimizer=optimizer,
             trainer=_group_trainer(config, graph, cluster, log),
-            learnable=_learnable(config, graph, cluster),
+            learnable=learnable,
         )
     )
 
 
-def _learnable(config: Config, graph: PartitionedGraph, cluster: Cluster) -> LearnableRows | None:
+def make_learnable(
+    config: Config, graph: PartitionedGraph, cluster: Cluster
+) -> LearnableRows | None:
+    """This rank's share of the learnable rows, if the model reads any."""
     tables = make_tables(config, graph)
     if not tables:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,7 @@ import torch
 from hopper.cluster import Cluster
 from hopper.errors import RequestError
 from hopper.features import RowCounts
+from hopper.features.cached import Lookups
 from hopper.run_log import STAGES, Stage
 from hopper.traffic import CAUSES, Cause
 
@@ -31,7 +33,8 @@ class EpochRecord:
     a resumption within the epoch shows in it. loss: mean over the epoch's
     iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
     than all where the run was resumed within the epoch. bytes, rows: summed over ranks. lookups: by
-    node type, [hits, misses] of remote rows that were looked for in a cache, summed over ranks.
+    node type, or table of learnable rows, [hits, misses] of rows that were looked for in a cache,
+    summed over ranks.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
@@ -68,12 +71,13 @@ def agree_on_epoch(
     losses: list[float],
     iteration_seconds: list[float],
     rows: RowCounts,
+    lookups: Mapping[str, Lookups],
     stage_seconds: dict[Stage, float],
     nic_bytes: int | None = None,
 ) -> EpochRecord:
     """Combine every rank's counters into one record; takes the rank's traffic counters."""
     sent = cluster.traffic.take()
-    found = [count for each in rows.lookups.values() for count in each]
+    found = [count for each in lookups.values() for count in each]
     mine = torch.tensor(
         [
             seconds,
@@ -103,7 +107,7 @@ def agree_on_epoch(
         iteration_losses=losses,
         bytes={cause: int(sums[2 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
-        lookups={each: counts[2 * i : 2 * i + 2] for i, each in enumerate(rows.lookups)},
+        lookups={each: counts[2 * i : 2 * i + 2] for i, each in enumerate(lookups)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
         cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,

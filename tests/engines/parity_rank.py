@@ -43,6 +43,7 @@ def main(out: Path, cases: list[dict]) -> None:
                 "val": [epoch["val"] for epoch in trained],
                 "bytes": trained[-1]["bytes"],
                 "rows": trained[-1]["rows"],
+                "lookups": trained[-1]["lookups"],
             }
         )
         cluster.arrive("the end of a case")

@@ -144,7 +144,11 @@ def test_a_resumed_run_goes_on_bit_for_bit(
     addresses = serve_partitions(tmp_path / "parts", 2)
 
     def case(
-        folder: str, epochs: int, resume: bool = False, storage: str = "memory"
+        folder: str,
+        epochs: int,
+        resume: bool = False,
+        storage: str = "memory",
+        held: str = "none",
     ) -> dict[str, Any]:
         values = case_config("zero_hop in passes", "rgcn", "node", tmp_path / "parts", Path())
         values["train"] |= {
@@ -156,6 +160,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
             "run_dir": str(tmp_path / folder),
         }
         values["learnable"] = LEARNABLE | {"storage": storage}
+        values["cache"] = {"policy": held, "size": "30%"}
         return values | {"cluster": {"servers": addresses, "ranks_per_server": 1}}
 
     cases = [
@@ -164,15 +169,22 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         case("halted", 3, resume=True),
         case("mapped", 1, storage="mmap"),
         case("mapped", 3, resume=True, storage="mmap"),
+        case("held", 1, storage="mmap", held="lru"),
+        case("held", 3, resume=True, storage="mmap", held="hotness"),
     ]
-    whole, _, resumed, _, mapped = train_cases(cases, 2, tmp_path)
-    assert resumed["losses"] == mapped["losses"] == whole["losses"]
-    assert resumed["val"] == mapped["val"] == whole["val"]
+    whole, _, resumed, _, mapped, recent, held = train_cases(cases, 2, tmp_path)
+    assert resumed["losses"] == mapped["losses"] == held["losses"] == whole["losses"]
+    assert resumed["val"] == mapped["val"] == held["val"] == whole["val"]
+    # Features of other servers, too, are looked for.
+    for found in (recent, held):
+        assert found["lookups"].keys() == {"author", "field", "nobody", "paper"}
+        assert found["lookups"]["author"][1]
+    assert held["lookups"]["author"][0]
     assert not list((tmp_path / "mapped").glob(".learnable*"))
     for rank in range(2):
         name = f"learnable-rank-{rank}.safetensors"
-        rows = [(tmp_path / each / name).read_bytes() for each in ("whole", "halted", "mapped")]
-        assert rows[0] == rows[1] == rows[2]
+        runs = ("whole", "halted", "mapped", "held")
+        assert len({(tmp_path / each / name).read_bytes() for each in runs}) == 1
         kept = list((tmp_path / "whole").glob(f"checkpoint-learnable-rank-{rank}-step-*"))
         assert len(kept) == 2
 

@@ -183,13 +183,22 @@ def test_tables_resume_and_the_roots_own_type_has_one(
         cluster = {"ranks_per_server": 1, "servers": [] if engine == "raf" else addresses}
         return values | {"cluster": cluster}
 
+    on_disk = {"learnable": LEARNABLE | {"tables": "per_server_table", "storage": "mmap"}}
     cases = [
         part("raf", "whole", 2),
         part("raf", "halted", 1, record_gradients=[]),
         part("raf", "halted", 2, record_gradients=[], resume=True),
         part("cooperative", "other", 2),
+        part("raf", "held", 2) | on_disk | {"cache": {"policy": "hotness", "size": "40%"}},
+        part("cooperative", "recent", 2) | on_disk | {"cache": {"policy": "lru", "size": "40%"}},
     ]
-    whole, _, resumed, other = train_cases(cases, 2, tmp_path)
+    whole, _, resumed, other, held, recent = train_cases(cases, 2, tmp_path)
+    assert (held["losses"], held["val"]) == (whole["losses"], whole["val"])
+    assert (recent["losses"], recent["val"]) == (other["losses"], other["val"])
+    for found in (held, recent):
+        hits, misses = map(sum, zip(*found["lookups"].values(), strict=True))
+        assert hits
+        assert misses
     assert resumed["losses"] == whole["losses"]
     assert resumed["val"] == whole["val"]
     assert whole["losses"] == pytest.approx(other["losses"], rel=1e-9)

@@ -10,6 +10,7 @@ import torch
 
 from hopper.errors import StorageError
 from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, distinct, first_rows
+from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 
 TORCH = {
@@ -29,13 +30,17 @@ def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None
     storage: RowStorage = MappedStorage(tmp_path)
     if kind == "memory":
         storage = MemoryStorage(torch.device("cpu"))
-    own, theirs = storage.zeros(7, 3, torch.float64), start.clone().requires_grad_()
+    parts = 1 + OPTIMIZERS[name].parts
+    records = RowRecords(storage.zeros(7, parts * 3, torch.float64).view(7, parts, 3))
+    own, theirs = records.rows, start.clone().requires_grad_()
     own.copy_(start)
-    optimizer, expected = OPTIMIZERS[name](own, 0.1, storage), TORCH[name](theirs)
+    optimizer, expected = OPTIMIZERS[name](0.1), TORCH[name](theirs)
     for rows in ([0, 3], [3], [], [6, 1, 3], [0]):
         places = torch.tensor(rows, dtype=torch.int64)
         gradient = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
-        optimizer.step(places, gradient)
+        read = records.read(places)
+        optimizer.step(read, gradient)
+        records.write(places, read)
         theirs.grad = torch.sparse_coo_tensor(
             places[None], gradient, (7, 3), check_invariants=True
         ).coalesce()

@@ -1,0 +1,91 @@
+"""Records of which some are held in memory, against a plain table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hopper.features.cached import Lookups
+from hopper.hetero.row_records import HeldRecords, RowRecords
+
+ROWS, PARTS, DIM = 40, 3, 5
+
+
+def table() -> Tensor:
+    generator = torch.Generator().manual_seed(4)
+    return torch.randn(ROWS, PARTS, DIM, generator=generator)
+
+
+def held(stored: Tensor, room: int, recent: bool) -> HeldRecords:
+    chosen = np.random.default_rng(room).permutation(ROWS)[:room]
+    return HeldRecords(stored, room, None if recent else chosen)
+
+
+@pytest.mark.parametrize("recent", [False, True])
+@pytest.mark.parametrize("room", [0, 1, 7, ROWS])
+def test_what_is_written_is_read(room: int, recent: bool) -> None:
+    """Over random reads, updates, and moments at which all is written back or changed by others."""
+    generator = np.random.default_rng(room)
+    plain, stored = RowRecords(table()), table()
+    records = held(stored, room, recent)
+    asked = 0
+    for moment in range(150):
+        places = torch.from_numpy(generator.permutation(ROWS)[: int(generator.integers(0, 14))])
+        found, expected = records.read(places), plain.read(places)
+        asked += len(places)
+        assert torch.equal(found, expected)
+        change = torch.full((len(places), 1, 1), float(moment))
+        records.write(places, found + change)
+        plain.write(places, expected + change)
+        some = torch.from_numpy(generator.integers(0, ROWS, 6))
+        assert torch.equal(records.read_rows(some), plain.read_rows(some))
+        if moment % 20 == 7:
+            records.write_back()
+            assert torch.equal(stored, plain.stored)
+        if moment % 50 == 30:
+            records.write_back()
+            for each in (plain, records):
+                each.rows.mul_(0.5)
+                each.read_again()
+    found_in_all = records.take_lookups()
+    assert found_in_all is not None
+    hits, misses = found_in_all
+    assert hits + misses == asked
+    assert (hits > 0) == (room > 0)
+    assert (misses == 0) == (room == ROWS and not recent)
+    assert records.take_lookups() == Lookups()
+
+
+def test_a_record_that_is_held_has_no_other_place() -> None:
+    stored = table()
+    records = HeldRecords(stored, 2, np.array([9, 3]))
+    before = stored.clone()
+    places = torch.tensor([3, 9, 20])
+    records.write(places, torch.ones(3, PARTS, DIM))
+    assert torch.equal(stored[[3, 9]], before[[3, 9]])
+    assert stored[20].eq(1).all()
+    records.write_back()
+    assert stored[[3, 9]].eq(1).all()
+
+
+def test_what_makes_room_is_written_back() -> None:
+    stored = table()
+    records = HeldRecords(stored, 2, None)
+    for place in (4, 5):
+        found = records.read(torch.tensor([place]))
+        records.write(torch.tensor([place]), torch.full_like(found, place))
+    assert not stored[[4, 5]].eq(torch.tensor([4.0, 5.0])[:, None, None]).any()
+    records.read(torch.tensor([6]))
+    assert stored[4].eq(4).all()
+    assert not stored[5].eq(5).any()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_bytes_of_a_record(parts: int) -> None:
+    stored = torch.zeros(4, parts, DIM, dtype=torch.float64)
+    assert RowRecords(stored).record_bytes == parts * DIM * 8
+    records = HeldRecords(stored, 1, np.array([0]))
+    assert records.record_bytes == parts * DIM * 8
+    assert records.read(torch.empty(0, dtype=torch.int64)).shape == (0, parts, DIM)
