@@ -330,15 +330,16 @@ class Learnable(_Section):
 
 
 class Cache(_Section):
-    """``[cache]``: rows of other servers that a rank keeps (docs/cache.md)."""
+    """``[cache]``: rows of other servers, and learnable rows on disk with their optimiser's state,
+    that a rank holds in memory (docs/cache.md)."""
 
     policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
     """which rows are kept: those asked for last (lru), or those that presampling visits most, a
     type's share being in proportion to its visits (hotness), or to visits times what a missing byte
     costs (hotness+penalty), or single rows ranked by the latter (benefit)"""
     size: str = "0"
-    """of the rows that each rank keeps in host memory: "512M", or "10%" of all rows of other
-    servers; 4 bytes a node come on top"""
+    """of what each rank holds in host memory: "512M", or "10%" of all that could be missing; 4 bytes
+    a node come on top"""
     presample_epochs: Positive = 2
     """epochs that are sampled before training to count visits, where no profile is saved"""
 

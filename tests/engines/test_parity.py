@@ -52,8 +52,8 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     # One or two nodes of the whole graph a hop: most frontiers stay empty.
     "empty frontiers": {"kind": "layer", "layer_sizes": [2, 1, 1]},
 }
-# 83 training nodes: batches of 16, a short last one; batches of 1, with fewer roots at the end
-# than a world of 4 has ranks.
+# 83 training nodes: batches of 16; batches of 1, with fewer roots in the last iteration than a
+# world of 4 has ranks.
 BATCHES = {"ordinary": (16, [0, 1]), "smaller than the ranks": (1, [0, 20])}
 WORLDS = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
 MAIN_ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
@@ -86,6 +86,7 @@ def case_config(
             "dtype": "float64",
             "evaluate_every": 0,
             "record_gradients": recorded,
+            "iterations_per_epoch": recorded[-1] + 1,
             "run_dir": str(run_dir),
             "seed": 3,
         }
