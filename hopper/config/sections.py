@@ -317,6 +317,9 @@ class Learnable(_Section):
     every relation that reads it, as R-GCN's one-hot vectors have. The last two are other models"""
     deviation: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     """standard deviation of the numbers that rows begin with; 0 = one over the root of ``dim``"""
+    l2: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    """times the row, added to the gradient of a row that an iteration has read: a penalty of the
+    rows that are read (weight decay would also be of those that are not)"""
     initial: str = ""
     """folder of rows to begin with, ``<type>.npy``, [count, dim] by original id; types without a
     file begin at random"""

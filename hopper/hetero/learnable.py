@@ -8,7 +8,7 @@ iteration. So all exact engines train the same rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
@@ -23,7 +23,7 @@ from cache_server.draw import LEARNABLE, key_of, mix, variate
 from hopper.cluster import Cluster, owned_range
 from hopper.errors import ConfigError
 from hopper.features.cached import Lookups
-from hopper.hetero.row_records import HeldRecords, RowRecords
+from hopper.hetero.row_records import HeldRecords, PickedRows, RowRecords
 from hopper.hetero.row_storage import RowStorage
 from hopper.partition import PartitionedGraph
 
@@ -186,6 +186,7 @@ class LearnableRows:
     optimizer: a name in :data:`OPTIMIZERS`.
     storage: of rows and of the optimiser's state.
     keeps: whether :meth:`keep` will be called.
+    l2: times the row, is added to its gradient in an update.
     """
 
     def __init__(
@@ -200,6 +201,7 @@ class LearnableRows:
         learning_rate: float,
         storage: RowStorage,
         keeps: bool,
+        l2: float = 0.0,
     ) -> None:
         if optimizer not in OPTIMIZERS:
             raise ConfigError(
@@ -209,6 +211,7 @@ class LearnableRows:
         self._names = sorted(each.name for each in tables)
         self._read_as = {name: each.name for each in tables for name in each.read_as}
         self._dim = dim
+        self._l2 = l2
         self._bounds: dict[str, Ids] = {}
         self._originals: dict[str, Tensor] = {}
         self._optimizers = {
@@ -250,6 +253,16 @@ class LearnableRows:
             for name in self._optimizers
             if keeps
         }
+
+        def flags(names: Iterable[str], value: bool) -> dict[str, Tensor]:
+            sizes = {each: len(self.records[each].stored) for each in names}
+            return {each: torch.full((size,), value) for each, size in sizes.items()}
+
+        # Of the rows of a table: since they were saved; since they were kept; and of those kept,
+        # since these were saved.
+        self._changed = flags(self._optimizers, False)
+        self._changed_since_kept = flags(self._kept, True)
+        self._changed_in_kept = flags(self._kept, False)
 
     def fetch(
         self, wanted: Mapping[str, Sequence[Ids]], where: str, gradients: bool = True
@@ -363,8 +376,14 @@ class LearnableRows:
         for name, gradient in self._sums.items():
             scaled = gradient if scale == 1.0 else gradient * scale
             records = self._found[name]
+            if self._l2:
+                scaled = scaled + self._l2 * records[:, 0]
             self._optimizers[name].step(records, scaled)
             self.records[name].write(self._read[name], records)
+            places = self._read[name].cpu()
+            self._changed[name][places] = True
+            if name in self._changed_since_kept:
+                self._changed_since_kept[name][places] = True
 
     def collect(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The rows that any rank has read and their pushed gradients, on rank 0; every rank has
@@ -394,15 +413,21 @@ class LearnableRows:
     def keep(self) -> None:
         """Remember the rows as they are."""
         for name, kept in self._kept.items():
-            self.records[name].write_back()
-            kept.copy_(self.records[name].rows)
+            records, changed = self.records[name], self._changed_since_kept[name]
+            records.write_back()
+            _copy_some(records.rows, kept, changed)
+            self._changed_in_kept[name] |= changed
+            changed.zero_()
 
     def go_back(self) -> None:
         """Make the rows what :meth:`keep` remembered."""
         for name, kept in self._kept.items():
-            self.records[name].write_back()
-            self.records[name].rows.copy_(kept)
-            self.records[name].read_again()
+            records, changed = self.records[name], self._changed_since_kept[name]
+            records.write_back()
+            _copy_some(kept, records.rows, changed)
+            records.read_again()
+            self._changed[name] |= changed
+            changed.zero_()
 
     def state(self, with_kept: bool) -> dict[str, Tensor]:
         """All that this rank's training changes, by name; filling the tensors restores it, if
@@ -421,10 +446,37 @@ class LearnableRows:
             state |= {f"kept.{name}": table for name, table in self._kept.items()}
         return state
 
+    def changes(self, with_kept: bool) -> dict[str, Tensor | PickedRows]:
+        """:meth:`state`, with those rows alone that changed since the last :meth:`saved`."""
+        changed = {f"records.{name}": own for name, own in self._changed.items()}
+        changed |= {f"kept.{name}": own for name, own in self._changed_in_kept.items()}
+        return {
+            name: PickedRows(value, changed[name].nonzero().squeeze(1).to(value.device))
+            if name in changed
+            else value
+            for name, value in self.state(with_kept).items()
+        }
+
+    def saved(self) -> None:
+        """Take note that changes were saved."""
+        for changed in (*self._changed.values(), *self._changed_in_kept.values()):
+            changed.zero_()
+
     def restored(self) -> None:
         """Take note that the tensors of :meth:`state` were filled."""
         for name in self._optimizers:
             self.records[name].read_again()
+        self.saved()
+        for changed in self._changed_since_kept.values():
+            changed.fill_(True)
+
+    def count(self) -> int:
+        """This rank's rows that are learned."""
+        return sum(changed.numel() for changed in self._changed.values())
+
+    def count_changed(self) -> int:
+        """Those that changed since the last :meth:`saved`."""
+        return sum(int(changed.sum()) for changed in self._changed.values())
 
     def shard(self) -> dict[str, Tensor]:
         """This rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
@@ -486,6 +538,17 @@ def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
         for j in range(out.shape[1]):
             unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
             out[i, j] = 2.0 * unit - 1.0
+
+
+def _copy_some(source: Tensor, target: Tensor, chosen: Tensor) -> None:
+    """``target[chosen] = source[chosen]``, a piece at a time.
+
+    Parameters
+    ----------
+    chosen: [rows] bool, on the CPU.
+    """
+    for places in chosen.nonzero().squeeze(1).to(target.device).split(_ROWS_AT_ONCE):
+        target.index_copy_(0, places, source.index_select(0, places))
 
 
 def _counted(groups: Sequence[Tensor]) -> list[Tensor]:

@@ -7,6 +7,8 @@ for reading and for writing: such a record has no other place until it is writte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +21,34 @@ from hopper.features.copy_rows import copy_rows
 from hopper.hetero.row_cache import RecentRows, RowCache
 
 _ROWS_AT_ONCE: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class PickedRows:
+    """Some rows of a table, where a copy of them would be too large.
+
+    Attributes
+    ----------
+    table: [rows, ...]. places: [n] int64.
+    """
+
+    table: Tensor
+    places: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of a copy."""
+        return torch.Size((len(self.places), *self.table.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the table."""
+        return self.table.dtype
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """[m, ...] copies, ``size`` rows each but the last."""
+        for part in self.places.split(size):
+            yield self.table.index_select(0, part)
 
 
 class RowRecords:

@@ -25,12 +25,14 @@ from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
+from hopper.hetero.row_records import PickedRows
 from hopper.ops import backend
 from hopper.partition import PartitionedGraph
 from hopper.train.results import publish
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 BEST_MODEL_FILE = "best.safetensors"
+PLACES: Final = ".places"
 _VALUES_AT_ONCE: Final = 1 << 22
 _FORMAT_NAMES: Final = {
     torch.float64: "F64",
@@ -111,14 +113,32 @@ def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
 
 
 def save_training(
-    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], progress: Any
+    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor | PickedRows], progress: Any
 ) -> None:
     """Write a checkpoint of any number of models; ``progress`` as JSON."""
     save_tensors(path, state, {"identity": identity, "progress": progress})
 
 
-def load_training(path: Path, identity: dict[str, Any], state: Mapping[str, Tensor]) -> Any:
+def load_training(
+    path: Path, identity: dict[str, Any], state: Mapping[str, Tensor], *, partly: bool = False
+) -> Any:
     """Fill tensors in place from what :func:`save_training` wrote; returns its progress.
+
+    Parameters
+    ----------
+    partly: whether the file may lack some tensors.
+
+    Raises
+    ------
+    RequestError: as :func:`load_checkpoint`.
+    """
+    progress = read_progress(path, identity)
+    _fill(state, path, partly=partly)
+    return progress
+
+
+def read_progress(path: Path, identity: dict[str, Any]) -> Any:
+    """The progress that :func:`save_training` wrote.
 
     Raises
     ------
@@ -131,7 +151,6 @@ def load_training(path: Path, identity: dict[str, Any], state: Mapping[str, Tens
             raise RequestError(
                 f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
             )
-    _fill(state, path)
     return facts["progress"]
 
 
@@ -172,9 +191,13 @@ def _state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] = MappingProxyType({})
+    path: Path,
+    tensors: Mapping[str, Tensor | PickedRows],
+    facts: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write tensors, with facts about them as JSON; an older file stays whole until this one is.
+    Picked rows are written as a tensor, and beside it, with :data:`PLACES` behind its name, where
+    they belong.
 
     The format is safetensors'. Its own writer makes copies of all tensors before it writes any;
     this one copies a piece at a time, for tables that are larger than memory.
@@ -183,8 +206,12 @@ def save_tensors(
     unfinished = path.with_name(path.name + ".unfinished")
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(dict(facts))}}
     end = 0
+    written = dict(tensors)
     for name, value in tensors.items():
-        start, end = end, end + value.numel() * value.element_size()
+        if isinstance(value, PickedRows):
+            written[f"{name}{PLACES}"] = value.places
+    for name, value in written.items():
+        start, end = end, end + value.shape.numel() * value.dtype.itemsize
         header[name] = {
             "dtype": _FORMAT_NAMES[value.dtype],
             "shape": list(value.shape),
@@ -194,40 +221,49 @@ def save_tensors(
     words += b" " * (-len(words) % 8)
     with unfinished.open("wb") as file:
         file.write(struct.pack("<Q", len(words)) + words)
-        for value in tensors.values():
-            rows = value.detach().reshape(1) if value.dim() == 0 else value.detach()
-            for part in rows.split(_rows_at_once(rows)):
+        for value in written.values():
+            rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
+            for part in rows.split(_rows_at_once(rows.shape)):
                 # A tensor of one number may have any stride, which a view would trip over.
-                piece = torch.empty(part.shape, dtype=part.dtype).copy_(part)
+                piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
                 file.write(piece.view(-1).view(torch.uint8).numpy().data)
     publish(unfinished, path)
 
 
-def _fill(state: Mapping[str, Tensor], path: Path) -> None:
+def _fill(state: Mapping[str, Tensor], path: Path, *, partly: bool = False) -> None:
     """Fill tensors in place, a piece at a time."""
     with _opened(path) as file, torch.no_grad():
         found = set(file.keys())
-        if state.keys() != found:
+        named = {each for each in found if not each.endswith(PLACES)}
+        if named - state.keys() or (state.keys() - named and not partly):
             raise RequestError(
-                f"{path}: of another model: has {sorted(found)}, expected {sorted(state)}"
+                f"{path}: of another model: has {sorted(named)}, expected {sorted(state)}"
             )
-        for name, target in state.items():
-            stored = file.get_slice(name)
-            if list(target.shape) != stored.get_shape():
+        for name in sorted(named):
+            target, stored = state[name], file.get_slice(name)
+            shape, places = list(target.shape), None
+            if f"{name}{PLACES}" in found:
+                places = file.get_tensor(f"{name}{PLACES}").to(target.device)
+                shape[0] = len(places)
+            if shape != stored.get_shape():
                 raise RequestError(
-                    f"{path}: {name}: expected shape {tuple(target.shape)}, "
+                    f"{path}: {name}: expected shape {tuple(shape)}, "
                     f"found {tuple(stored.get_shape())}"
                 )
             if target.dim() == 0:
                 target.copy_(file.get_tensor(name))
                 continue
-            rows = _rows_at_once(target)
-            for start in range(0, len(target), rows):
-                target[start : start + rows] = stored[start : start + rows]
+            rows = _rows_at_once(torch.Size(shape))
+            for start in range(0, shape[0], rows):
+                part = slice(start, start + rows)
+                if places is None:
+                    target[part] = stored[part]
+                else:
+                    target.index_copy_(0, places[part], stored[part].to(target.device))
 
 
-def _rows_at_once(table: Tensor) -> int:
-    return max(1, _VALUES_AT_ONCE * len(table) // max(1, table.numel()))
+def _rows_at_once(shape: torch.Size) -> int:
+    return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
 
 
 def _facts(path: Path) -> dict[str, Any]:

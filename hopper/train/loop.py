@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hopper.engines import Engine, TrainState
-from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.train.checkpoint import (
     CHECKPOINT_FILE,
     Progress,
     load_checkpoint,
-    load_training,
     save_checkpoint,
     save_tensors,
-    save_training,
 )
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.learnable_checkpoints import LearnableCheckpoints
 from hopper.train.meter import EpochMeter
 from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import (
@@ -71,8 +68,11 @@ class Trainer:
             evaluator, state.cluster, state.packed, state.config.train, run_dir, engine.complete
         )
         self._epochs: list[dict[str, Any]] = []
-        self._learnable_step = 0
-        """that of the checkpoint before"""
+        self._learnable: LearnableCheckpoints | None = None
+        if state.learnable is not None:
+            self._learnable = LearnableCheckpoints(
+                run_dir, state.cluster, state.learnable, identity
+            )
         engine.on_gradient = self._record_gradient
         self._meter = EpochMeter(
             state.cluster,
@@ -182,19 +182,16 @@ class Trainer:
                 state.optimizer,
             )
             self.engine.restore_decisions(self._progress.decisions)
-            if state.learnable is not None:
-                rows = state.learnable.state(self._progress.best_epoch is not None)
-                load_training(self._learnable_file(self._progress.step), self._identity, rows)
-                state.learnable.restored()
-                self._forget_learnable(lambda step: step > self._progress.step)
-                self._learnable_step = self._progress.step
+            if self._learnable is not None:
+                with_kept = self._progress.best_epoch is not None
+                self._learnable.load(self._progress.step, with_kept)
             state.log.event("resumed", step=self._progress.step)
         elif self._is_first:
             refuse_finished(self._run_dir)
             shutil.rmtree(self._run_dir / GRADIENTS_FOLDER, ignore_errors=True)
-        if not state.config.train.resume:
-            # What an unfinished run has left; its checkpoint, too, will be replaced.
-            self._forget_learnable(lambda _: True)
+        if self._learnable is not None and not state.config.train.resume:
+            # The checkpoint of an unfinished run, too, will be replaced.
+            self._learnable.forget_all()
         if self._is_first:
             self._epochs = keep_epochs_before(self._run_dir, self._progress.epoch)
 
@@ -208,8 +205,8 @@ class Trainer:
         state = self.state
         self._progress.decisions = self.engine.decision_state()
         self.engine.complete(f"after iteration {self._progress.step}", moments=True)
-        if state.learnable is not None:
-            self._save_learnable(state.learnable)
+        if self._learnable is not None:
+            self._learnable.save(self._progress.step, self._progress.best_epoch is not None)
         if self._is_first:
             save_checkpoint(
                 self._run_dir / CHECKPOINT_FILE,
@@ -218,27 +215,6 @@ class Trainer:
                 state.optimizer,
                 self._progress,
             )
-
-    def _save_learnable(self, learnable: LearnableRows) -> None:
-        """Every rank writes its rows before rank 0 writes the checkpoint that names their step."""
-        progress = self._progress
-        state = learnable.state(progress.best_epoch is not None)
-        path = self._learnable_file(progress.step)
-        save_training(path, self._identity, state, {"step": progress.step})
-        self.state.cluster.arrive("writing learnable rows")
-        # Those of the checkpoint before are needed until the next one is whole.
-        needed = {progress.step, self._learnable_step}
-        self._forget_learnable(lambda step: step not in needed)
-        self._learnable_step = progress.step
-
-    def _learnable_file(self, step: int | str) -> Path:
-        rank = self.state.cluster.rank
-        return self._run_dir / f"checkpoint-learnable-rank-{rank}-step-{step}.safetensors"
-
-    def _forget_learnable(self, is_old: Callable[[int], bool]) -> None:
-        for file in self._run_dir.glob(self._learnable_file("*").name):
-            if is_old(int(file.stem.rpartition("-")[2])):
-                file.unlink()
 
     def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
         """Write parameters and gradient of an iteration that was asked for."""

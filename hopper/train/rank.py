@@ -218,6 +218,7 @@ def make_learnable(
         own.learning_rate,
         _row_storage(config, cluster),
         keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+        l2=own.l2,
     )
 
 

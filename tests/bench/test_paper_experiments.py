@@ -48,7 +48,7 @@ def run_command(*words: str) -> int:
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops"}
     own |= {f"heta-{name}" for name in ("section4", "fig9", "fig14", "fig15")}
-    own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop"}
+    own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
     assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
 
 

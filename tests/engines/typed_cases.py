@@ -27,7 +27,7 @@ EDGES = {
     Relation("author", "likes", "field"): 0,
     Relation("nobody", "to", "paper"): 0,
 }
-LEARNABLE: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.05, "dim": 6}
+LEARNABLE: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.05, "dim": 6, "l2": 0.02}
 TRAIN: dict[str, Any] = {
     "batch_size": 8,
     "epochs": 1,

@@ -1,12 +1,11 @@
-"""Runs with a cache of remote rows: the same bits, fewer bytes; and the commands around it."""
+"""The commands around a cache: profiling, planning, training with what was profiled."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,56 +13,6 @@ from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import FOLDER
 from hopper.train.launch import prepare
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-def _features(summary: Mapping[str, Any]) -> int:
-    return sum(epoch["bytes"]["feature"] for epoch in summary["epochs"])
-
-
-def _lookups(summary: Mapping[str, Any]) -> tuple[int, int]:
-    counts = [found for epoch in summary["epochs"] for found in epoch["lookups"].values()]
-    return sum(hits for hits, _ in counts), sum(misses for _, misses in counts)
-
-
-def _told(spans: Path) -> list[tuple[int, int]]:
-    """Hits and misses that a rank's log tells, of every epoch and type."""
-    lines = map(json.loads, spans.read_text().splitlines())
-    return [
-        tuple(counts)
-        for line in lines
-        if line.get("event") == "lookups"
-        for counts in line["hits_and_misses"].values()
-    ]
-
-
-@pytest.mark.parametrize("engine", ["model_centric", "hop", "zero_hop"])
-def test_a_cache_changes_traffic_alone(runs: Any, engine: str) -> None:
-    plain = runs.finished(f"{engine}-none", engine=engine)
-    expected, asked = plain.summary(), 0
-    assert _lookups(expected) == (0, 0)
-    for policy in ("lru", "benefit"):
-        run = runs.finished(
-            f"{engine}-{policy}", f"--cache.policy={policy}", "--cache.size=20%", engine=engine
-        )
-        found = run.summary()
-        assert run.losses() == plain.losses()
-        assert found["accuracy"] == expected["accuracy"]
-        hits, misses = _lookups(found)
-        assert hits > 0
-        assert misses > 0
-        asked = asked or hits + misses
-        assert hits + misses == asked
-        for epoch, before in zip(found["epochs"], expected["epochs"], strict=True):
-            rows, own = epoch["rows"], before["rows"]
-            assert (rows["local"], rows["remote"]) == (own["local"], own["remote"])
-            assert rows["remote_unique"] + rows["cached"] == own["remote_unique"]
-            assert rows["cached"] == sum(found for found, _ in epoch["lookups"].values())
-        assert _features(found) < _features(expected)
-        told = [_told(run.run_dir / "spans" / f"rank-{rank}.jsonl") for rank in range(2)]
-        assert sum(map(sum, told[0] + told[1])) == hits + misses
 
 
 def test_profiles_are_kept_and_used_again(runs: Any) -> None:

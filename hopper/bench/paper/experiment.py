@@ -94,6 +94,7 @@ class Experiment:
     timed: False where no time is told.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
     shares_cpus: every host gets the same share of the machine, whatever their number.
+    host_memory: what a host may use at most, unless the command line says so; "" = no bound.
     extra: what is added to a cell, from its configuration and its divided graph.
     carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
     count_runs: how many runs ``carry_out`` tells of; None = those of a grid.
@@ -115,6 +116,7 @@ class Experiment:
     timed: bool = True
     lets_auto_choose: bool = False
     shares_cpus: bool = False
+    host_memory: str = ""
     extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
     carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
     count_runs: Callable[[Any], int] | None = None

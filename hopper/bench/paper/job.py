@@ -31,6 +31,8 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
     if experiment.shares_cpus and options.emulated and options.host_cpus is None:
         most = max(experiment.grid.servers or (1,))
         options = replace(options, host_cpus=len(os.sched_getaffinity(0)) / most)
+    if experiment.host_memory and options.emulated and options.host_memory is None:
+        options = replace(options, host_memory=experiment.host_memory)
     _refuse_other_result(experiment, options.out)
     materials = Materials(options.work, progress.say)
     cells = tuple(experiment.grid.cells(options))

@@ -1,0 +1,75 @@
+"""Runs with a cache of other servers' rows: the same bits, fewer bytes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import partition_graph
+
+ENGINES = ("model_centric", "hop", "zero_hop")
+POLICIES = ("none", "lru", "hotness+penalty", "benefit")
+
+
+def told(spans: Path) -> list[list[int]]:
+    """Hits and misses that a rank's log tells, of every epoch and type."""
+    lines = map(json.loads, spans.read_text().splitlines())
+    return [
+        counts
+        for line in lines
+        if line.get("event") == "lookups"
+        for counts in line["hits_and_misses"].values()
+    ]
+
+
+def test_a_cache_changes_traffic_alone(
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    partition_graph(community_graph, tmp_path / "parts", 2, "random")
+    addresses = serve_partitions(tmp_path / "parts", 2)
+    names = list(itertools.product(ENGINES, POLICIES))
+    cases = [
+        {
+            "data": {"partitioned": str(tmp_path / "parts")},
+            "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
+            "sampler": {"fanouts": [4, 3]},
+            "train": {
+                "engine": engine,
+                "batch_size": 16,
+                "epochs": 2,
+                "run_dir": str(tmp_path / f"{engine}-{policy}"),
+            },
+            "hop": {"merge": "off"},
+            "cache": {"policy": policy, "size": "20%"},
+            "cluster": {"servers": addresses, "ranks_per_server": 1},
+        }
+        for engine, policy in names
+    ]
+    found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
+    for engine in ENGINES:
+        plain = found[engine, "none"]
+        assert plain["lookups"] == {}
+        looked_for = set()
+        for policy in POLICIES[1:]:
+            own = found[engine, policy]
+            assert (own["losses"], own["val"]) == (plain["losses"], plain["val"])
+            ((hits, misses),) = own["lookups"].values()
+            assert hits > 0
+            assert misses > 0
+            looked_for.add(hits + misses)
+            rows, before = own["rows"], plain["rows"]
+            assert (rows["local"], rows["remote"]) == (before["local"], before["remote"])
+            assert rows["remote_unique"] + rows["cached"] == before["remote_unique"]
+            assert rows["cached"] == hits
+            assert own["bytes"]["feature"] < plain["bytes"]["feature"]
+            spans = tmp_path / f"{engine}-{policy}" / "spans"
+            last = [told(spans / f"rank-{rank}.jsonl")[-1] for rank in range(2)]
+            assert [sum(each) for each in zip(*last, strict=True)] == [hits, misses]
+        assert len(looked_for) == 1
