@@ -22,7 +22,7 @@ EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
 # A part imports from its own line and from the lines above it.
 LINES = (
-    ("config", "errors", "cluster", "traffic", "run_log", "signal_handlers"),
+    ("config", "errors", "cluster", "traffic", "run_log", "signal_handlers", "array_module"),
     ("graph",),
     ("partition",),
     ("features",),
@@ -49,7 +49,7 @@ HOMES = {
         "hopper.graph.importers",
         "hopper.bench.peers",
     ),
-    "cupy": ("hopper.hetero.row_cache", "hopper.ops"),
+    "cupy": ("hopper.array_module",),
     "networkx": ("hopper.hetero",),
     "grpc": ("cache_server",),
     "grpc_health": ("cache_server",),

@@ -153,9 +153,14 @@ class Sampler(_Section):
     layer_sizes: list[int] = Field(default=[])
     """nodes in the sample of each hop, per relation, first hop first; -1 = all; one per model layer
     (only kind "layer" reads it)"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where neighbours are drawn: "cuda" draws the same ones on each rank's GPU by CuPy, with all
+    topologies in its memory (kind "node" alone)"""
 
     @model_validator(mode="after")
     def _check(self) -> Sampler:
+        if self.device == "cuda" and self.kind != "node":
+            raise ValueError(f"device: 'cuda' draws kind 'node' alone, got {self.kind!r}")
         for key in ("fanouts", "layer_sizes"):
             sizes = getattr(self, key)
             if any(size == 0 or size < -1 for size in sizes):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from hopper.array_module import array_module
 from hopper.config import Config
 from hopper.config.sections import TYPED_MODELS
 from hopper.engines.accumulate import GroupTrainer
@@ -21,6 +23,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import parse_cache_size
 from hopper.hetero.relation_first import make_rooted_sampler, renamed
+from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
@@ -76,6 +79,7 @@ def check_request(config: Config, schema: GraphSchema) -> None:
     if config.model.typed:
         check_learnable(config, schema)
     _check_cache(config, bool(bare))
+    _check_sampler_device(config)
     if schema.target not in schema.labels:
         raise RequestError(f"{where}: node type {schema.target!r} has no labels")
     if not schema.splits.get("train"):
@@ -95,6 +99,21 @@ def _check_cache(config: Config, learns_rows: bool) -> None:
             f'{", ".join(FETCHING_ENGINES)}, or learnable rows with learnable.storage = "mmap"'
         )
     parse_cache_size(own.size)
+
+
+def _check_sampler_device(config: Config) -> None:
+    """Refuse to draw on a GPU for what computes or plans elsewhere."""
+    if config.sampler.device == "cpu":
+        return
+    if config.train.device == "cpu":
+        raise RequestError(
+            'sampler.device: "cuda" wants train.device = "cuda" or "auto", given "cpu"'
+        )
+    if config.train.engine == "cooperative":
+        raise RequestError(
+            'sampler.device: cooperative plans in host memory; expected "cpu", given "cuda"'
+        )
+    array_module("cuda")
 
 
 def _check_replicas(config: Config, types: list[str]) -> None:
@@ -255,7 +274,10 @@ def make_sampler(
         is; None = all that any server stores.
     """
     sizes, seed = config.sampler.sizes, config.train.seed
-    sampler = _sampler(config, graph, server, SAMPLERS[config.sampler.kind], sizes, seed)
+    kind: Callable[..., NeighborSampler] = SAMPLERS[config.sampler.kind]
+    if config.sampler.device == "cuda":
+        kind = partial(ArraySampler, module=array_module("cuda"))
+    sampler = _sampler(config, graph, server, kind, sizes, seed)
     sampler.dropout_seed = config.train.own_seed
     return sampler
 
@@ -269,7 +291,7 @@ def _sampler(
     config: Config,
     graph: PartitionedGraph,
     server: int | None,
-    kind: type[NeighborSampler],
+    kind: Callable[..., NeighborSampler],
     sizes: Sequence[int],
     seed: int,
 ) -> NeighborSampler:

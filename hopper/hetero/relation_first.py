@@ -7,7 +7,7 @@ for layers that read their destination, the roots' finished rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,7 +42,7 @@ def of_roots(relation: Relation) -> Relation:
 
 
 def make_rooted_sampler(
-    kind: type[NeighborSampler],
+    kind: Callable[..., NeighborSampler],
     graph: PartitionedGraph,
     server: int,
     fanouts: Sequence[int],

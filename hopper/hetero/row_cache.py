@@ -11,30 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from hopper.errors import ConfigError
+from hopper.array_module import Array
 from hopper.features.copy_rows import copy_rows
-
-Array = Any
-"""[...] of the array module in use"""
-
-
-def array_module(device: str) -> ModuleType:
-    """NumPy for "cpu", CuPy for "cuda".
-
-    Raises
-    ------
-    ConfigError: CuPy is needed and not installed.
-    """
-    if device == "cpu":
-        return np
-    try:
-        import cupy
-    except ImportError as error:
-        raise ConfigError(
-            f"cache: rows on device {device!r} need CuPy: pip install 'hopper-gnn[gpu]' ({error})"
-        ) from None
-    module: ModuleType = cupy
-    return module
 
 
 class RowCache:

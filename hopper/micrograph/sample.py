@@ -95,11 +95,7 @@ class NeighborSampler:
         ------
         ValueError: a root occurs twice, or is outside the target type.
         """
-        count = self.original_ids[self.target].size
-        if roots.size and not 0 <= roots.min() <= roots.max() < count:
-            raise ValueError(
-                f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
-            )
+        self._check_roots(roots)
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
         sizes = [dict.fromkeys(self.original_ids, 0)]
@@ -128,6 +124,13 @@ class NeighborSampler:
             stored_as=self.stored_as,
             fanouts=self.fanouts,
         )
+
+    def _check_roots(self, roots: NDArray[np.int64]) -> None:
+        count = self.original_ids[self.target].size
+        if roots.size and not 0 <= roots.min() <= roots.max() < count:
+            raise ValueError(
+                f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
+            )
 
     def draw(
         self,

@@ -191,7 +191,8 @@ class SampledBlock(Block):
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
         self.indptr, self.indices, self.positions = (
-            torch.from_numpy(array) if device is None else torch.from_numpy(array).to(device)
+            # Where edges were drawn on the device, no copy is made.
+            torch.as_tensor(array, device=device)
             for array in edges
         )
         self.iteration_key = subgraph.iteration_key

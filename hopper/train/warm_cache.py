@@ -72,7 +72,7 @@ def made_for(config: Config, schema: GraphSchema, ranks: int) -> dict[str, Any]:
         "tables": cached_tables(config, schema),
         "layers": model.layers,
         "metapaths": model.metapaths,
-        "sampler": config.sampler.model_dump(),
+        "sampler": config.sampler.model_dump(exclude={"device"}),
         "roots": "homed" if train.engine in _HOMED else train.engine,
         "batch_size": train.batch_size,
         "last_batch": train.last_batch,

@@ -1,0 +1,144 @@
+"""Sampling in whole arrays draws what the kernels draw: by NumPy always, by CuPy where there is a
+device."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from hopper.array_module import on_host
+from hopper.config import make_config
+from hopper.engines.assemble import check_request
+from hopper.errors import RequestError
+from hopper.graph.build_topology import build_topology
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph.array_sampler import ArraySampler, _high_word
+from hopper.micrograph.sample import NeighborSampler
+
+COUNTS = {"author": 200, "nobody": 0, "paper": 400}
+EDGES = {
+    Relation("author", "writes", "paper"): 3000,
+    Relation("nobody", "reads", "paper"): 0,
+    Relation("paper", "by", "author"): 900,
+    Relation("paper", "cites", "paper"): 6000,
+}
+ORIGINAL = {
+    name: np.random.default_rng(1).permutation(count) + (1 << 40) for name, count in COUNTS.items()
+}
+ROOTS = np.random.default_rng(2).permutation(COUNTS["paper"])[:40]
+
+
+@pytest.fixture(params=["numpy", "cupy"])
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    if request.param == "numpy":
+        return np
+    cupy: ModuleType = pytest.importorskip("cupy")
+    if not cupy.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return cupy
+
+
+def topologies() -> dict[Relation, Topology]:
+    generator, found = np.random.default_rng(3), {}
+    for relation, count in EDGES.items():
+        src = generator.integers(0, max(1, COUNTS[relation.src]), count)
+        dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
+        # A hub: more in-neighbours than any fanout, parallel edges among them.
+        dst[: count // 3] = 7
+        found[relation] = build_topology(src, dst, COUNTS[relation.src], COUNTS[relation.dst])
+    return found
+
+
+def compare(own: ArraySampler, other: NeighborSampler, roots: np.ndarray = ROOTS) -> None:
+    for moment in ((0, 0), (3, 11)):
+        found, expected = own.sample(roots, *moment), other.sample(roots, *moment)
+        assert found.sizes == expected.sizes
+        assert found.iteration_key == expected.iteration_key
+        for name, ids in expected.nodes.items():
+            assert np.array_equal(found.nodes[name], ids)
+        for hop, edges in zip(found.hops, expected.hops, strict=True):
+            assert hop.keys() == edges.keys()
+            for relation, arrays in edges.items():
+                for one, two in zip(hop[relation], arrays, strict=True):
+                    assert one.dtype == np.int64
+                    assert np.array_equal(on_host(one), two)
+
+
+@pytest.mark.parametrize("fanouts", [[3, 2], [1], [60, -1], [-1, 60, 1]])
+def test_the_same_subgraph(module: ModuleType, fanouts: list[int]) -> None:
+    made = topologies()
+    compare(
+        ArraySampler(made, ORIGINAL, "paper", fanouts, 5, module),
+        NeighborSampler(made, ORIGINAL, "paper", fanouts, 5),
+    )
+    none = np.empty(0, np.int64)
+    compare(
+        ArraySampler(made, ORIGINAL, "paper", fanouts, 5, module),
+        NeighborSampler(made, ORIGINAL, "paper", fanouts, 5),
+        none,
+    )
+
+
+def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> None:
+    """Two names of one topology, which is stored once; one that is drawn at the first hop alone."""
+    made = topologies()
+    cites, again = Relation("paper", "cites", "paper"), Relation("paper", "cites@2", "paper")
+    made[again] = made[cites]
+    samplers = (
+        ArraySampler(made, ORIGINAL, "paper", [4, 3, 2], 5, module),
+        NeighborSampler(made, ORIGINAL, "paper", [4, 3, 2], 5),
+    )
+    for each in samplers:
+        each.drawn_as = {again: cites}
+        each.drawn_first = {Relation("author", "writes", "paper"): 1}
+    own, other = samplers
+    compare(own, other)
+    assert len(own._indices) == sum(EDGES.values())
+
+
+def test_what_is_refused() -> None:
+    made = topologies()
+    sampler = ArraySampler(made, ORIGINAL, "paper", [2], 5)
+    with pytest.raises(ValueError, match="a root occurs twice"):
+        sampler.sample(np.array([3, 3]), 0, 0)
+    with pytest.raises(ValueError, match=r"roots: expected ids in \[0, 400\), got 3 to 400"):
+        sampler.sample(np.array([3, 400]), 0, 0)
+    relation = next(iter(made))
+    own = made[relation]
+    parts = np.zeros(own.indices.size, np.int64)
+    made[relation] = Topology(
+        own.indptr, own.indices, own.edge_ids, own.in_degrees, own.out_degrees, parts
+    )
+    with pytest.raises(RequestError, match=r"sampler\.device: a server has some of the edges of"):
+        ArraySampler(made, ORIGINAL, "paper", [2], 5)
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [
+        ({"device": "cpu"}, 'sampler.device: "cuda" wants train.device = "cuda"'),
+        ({"engine": "cooperative"}, "sampler.device: cooperative plans in host memory"),
+    ],
+)
+def test_where_it_is_no_use(
+    community_graph: GraphDirectory, train: dict[str, str], expected: str
+) -> None:
+    config = make_config(
+        {"data": {"partitioned": "parts"}, "train": train, "sampler": {"device": "cuda"}}
+    )
+    with pytest.raises(RequestError, match=expected):
+        check_request(config, community_graph.schema)
+
+
+def test_products_of_words(module: ModuleType) -> None:
+    generator = np.random.default_rng(0)
+    x, y = (generator.integers(0, 1 << 64, 500, np.uint64, endpoint=False) for _ in range(2))
+    y[:250] >>= np.uint64(40)
+    x[0] = y[0] = np.uint64((1 << 64) - 1)
+    found = on_host(_high_word(module.asarray(x), module.asarray(y)))
+    expected = [int(a) * int(b) >> 64 for a, b in zip(x, y, strict=True)]
+    assert found.tolist() == expected
