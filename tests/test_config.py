@@ -173,7 +173,7 @@ def test_an_override_without_a_value() -> None:
         ),
         (["--train.engine", "ring"], "train.engine: expected auto, model_centric, hop, zero_hop"),
         (["--hop.merge", "sometimes"], "hop.merge"),
-        (["--sampler.device", "cuda", "--sampler.kind", "labor"], "sampler.device: 'cuda' draws kind 'node' alone"),
+        (["--sampler.device", "cuda", "--sampler.kind", "labor"], "sampler.device: 'cuda' draws"),
         (["--hop.merge_selection", "most"], "hop.merge_selection"),
         (["--hop.merge", "-1"], "hop.merge"),
         (["--hop.replicas", "independent"], 'hop.replicas: "independent" needs'),

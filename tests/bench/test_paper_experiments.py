@@ -122,8 +122,11 @@ def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:
     assert job.options.host_cpus is not None
     assert 0 < job.options.host_cpus * 8 <= torch.multiprocessing.cpu_count()
     assert {cell.servers for cell in job.cells} == {2, 4, 6, 8}
-    with pytest.raises(RequestError, match="varies the number of servers itself"):
-        make_job(experiment, replace(OPTIONS, out=tmp_path, servers=4), SILENT)
+    with pytest.raises(RequestError, match="itself; expected one of 2, 4, 6, 8, or none; given 3"):
+        make_job(experiment, replace(OPTIONS, out=tmp_path, servers=3), SILENT)
+    job = make_job(experiment, replace(OPTIONS, out=tmp_path, servers=4), SILENT)
+    assert {cell.servers for cell in job.cells} == {4}
+    assert 0 < job.options.host_cpus * 8 <= torch.multiprocessing.cpu_count()
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,16 @@ class Grid:
 
         Raises
         ------
-        RequestError: an axis that the experiment fixes was given on the command line.
+        RequestError: a number of servers that is not among the experiment's was asked for.
         """
-        if self.servers is not None and options.servers is not None:
-            raise RequestError(
-                f"this experiment varies the number of servers itself ({self.servers}); leave the "
-                "number away"
-            )
+        own = self.servers
+        if own is not None and options.servers is not None:
+            if options.servers not in own:
+                raise RequestError(
+                    "--emulate or --loopback: this experiment varies the number of servers itself; "
+                    f"expected one of {', '.join(map(str, own))}, or none; given {options.servers}"
+                )
+            own = (options.servers,)
         found: dict[str, Cell] = {}
         for choice in product(
             options.graphs or self.graphs,
@@ -148,7 +151,7 @@ class Grid:
             self.fanouts or (None,),
             self.batch_sizes if options.batch_size is None else (None,),
             self.feature_dims,
-            self.servers or (options.servers or 4,),
+            own or (options.servers or 4,),
             self.cache_sizes,
         ):
             cell = self._cell(options, *choice)
