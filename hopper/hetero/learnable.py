@@ -232,7 +232,7 @@ class LearnableRows:
             parts = 1 if described.frozen else 1 + OPTIMIZERS[optimizer].parts
             stored = storage.zeros(originals.size, parts * dim, dtype)
             stored = stored.view(originals.size, parts, dim)
-            self.records[name] = RowRecords(stored)
+            self.records[name] = RowRecords(stored, cluster.device)
             given = None
             if described.initial is not None:
                 given = np.load(described.initial, mmap_mode="r", allow_pickle=False)
@@ -281,7 +281,7 @@ class LearnableRows:
         for name, asked in asked_of_me.items():
             rows, places = self._look_up(name, asked, gradients)
             received = cluster.exchange(
-                [rows.index_select(0, each).to(cluster.device) for each in places],
+                [rows.index_select(0, each.to(rows.device)) for each in places],
                 [part.size for part in wanted_of[name]],
                 "feature",
                 f"fetching rows of {name}, {where}",
@@ -352,7 +352,8 @@ class LearnableRows:
             )
             total = self._found[name].new_zeros(self._read[name].numel(), self._dim)
             gradient = torch.cat(received).to(total.device)
-            self._sums[name] = total.index_add_(0, self._in_read[name], gradient)
+            places = self._in_read[name].to(total.device)
+            self._sums[name] = total.index_add_(0, places, gradient)
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all pushed gradients, added up per row; every rank has to call it.
@@ -496,7 +497,8 @@ class LearnableRows:
         """
         for name, size in room.items():
             held = None if places is None else places[name]
-            self.records[name] = HeldRecords(self.records[name].stored, size, held)
+            stored = self.records[name].stored
+            self.records[name] = HeldRecords(stored, self._cluster.device, size, held)
 
     def take_lookups(self) -> dict[str, Lookups]:
         """By table, how many records were looked for in memory since the last call; of tables

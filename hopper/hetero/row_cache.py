@@ -75,6 +75,18 @@ class RowCache:
         else:
             out[places] = self._rows[slots]
 
+    def change(self, slots: Array, rows: Array, places: Array) -> None:
+        """The rows in [n] ``slots``, distinct ones that hold one, become ``rows[places]``.
+
+        Parameters
+        ----------
+        rows: [m, dim], C-contiguous, of the cache's dtype. places: [n] int64.
+        """
+        if self._np is np:
+            copy_rows(rows, places, self._rows, slots)
+        else:
+            self._rows[slots] = rows[places]
+
     def put(self, ids: Array, rows: Array) -> None:
         """Add [n, dim] rows of [n] int64 distinct ids that are not here yet.
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.array_module import Array, array_module, on_host
 from hopper.features.cached import Lookups, look_up
-from hopper.features.copy_rows import copy_rows
 from hopper.hetero.row_cache import RecentRows, RowCache
 
 _ROWS_AT_ONCE: Final = 1 << 16
@@ -57,10 +57,12 @@ class RowRecords:
     Parameters
     ----------
     stored: [rows, parts, dim], contiguous, read and written in place.
+    device: on which records are updated.
     """
 
-    def __init__(self, stored: Tensor) -> None:
+    def __init__(self, stored: Tensor, device: torch.device) -> None:
         self.stored = stored
+        self._device = device
 
     @property
     def rows(self) -> Tensor:
@@ -73,16 +75,16 @@ class RowRecords:
         return self.stored.shape[1:].numel() * self.stored.element_size()
 
     def read(self, places: Tensor) -> Tensor:
-        """[n, parts, dim]: a copy of the records in [n] int64 distinct places."""
-        return self.stored.index_select(0, places)
+        """[n, parts, dim], on the device: a copy of the records in [n] int64 distinct places."""
+        return self.stored.index_select(0, places).to(self._device)
 
     def read_rows(self, places: Tensor) -> Tensor:
-        """[n, dim]: a copy of rows alone, in any places; no update will follow."""
-        return self.rows.index_select(0, places)
+        """[n, dim], on the device: a copy of rows alone, in any places; no update will follow."""
+        return self.rows.index_select(0, places).to(self._device)
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """Store [n, parts, dim] records in [n] int64 distinct places."""
-        self.stored.index_copy_(0, places, records)
+        self.stored.index_copy_(0, places, records.to(self.stored.device))
 
     def write_back(self) -> None:
         """Let ``stored`` be true."""
@@ -96,59 +98,66 @@ class RowRecords:
 
 
 class HeldRecords(RowRecords):
-    """Records of which some are in memory, in a cache, and there alone.
+    """Records of which some are in the device's memory, in a cache, and there alone.
 
     Parameters
     ----------
-    stored: as of :class:`RowRecords`, on the CPU.
+    stored: as of :class:`RowRecords`, in host memory or on disk.
     room: for how many.
     places: [n] int64 distinct, n at most ``room``: whose; None = those that were read last.
     """
 
-    def __init__(self, stored: Tensor, room: int, places: NDArray[np.int64] | None) -> None:
-        super().__init__(stored)
+    def __init__(
+        self,
+        stored: Tensor,
+        device: torch.device,
+        room: int,
+        places: NDArray[np.int64] | None,
+    ) -> None:
+        super().__init__(stored, device)
+        self._np = array_module(device.type)
         self._shape = stored.shape[1:]
         self._table = stored.view(len(stored), self._shape.numel())
         self._lookups = Lookups()
-        width, dtype = self._shape.numel(), self._table[:0].numpy().dtype
+        made = (len(stored), room, self._shape.numel(), self._table[:0].numpy().dtype, self._np)
         if places is None:
-            self._cache: RowCache = RecentRows(
-                len(stored), room, width, dtype, evicted=self._put_back
-            )
+            self._cache: RowCache = RecentRows(*made, evicted=self._put_back)
             return
-        self._cache = RowCache(len(stored), room, width, dtype)
+        self._cache = RowCache(*made)
         wanted = np.sort(places)
         for first in range(0, wanted.size, _ROWS_AT_ONCE):
             part = wanted[first : first + _ROWS_AT_ONCE]
-            self._cache.put(part, self._stored_at(part))
+            self._cache.put(self._np.asarray(part), self._stored_at(part))
 
     def read(self, places: Tensor) -> Tensor:
         """See :class:`RowRecords`."""
-        ids = places.numpy()
-        out = np.empty((ids.size, self._shape.numel()), self._cache.dtype)
-        found = look_up(self._cache, ids, out, np.arange(ids.size), self._fetch)
+        ids = self._np.asarray(places.numpy())
+        out = self._np.empty((ids.size, self._shape.numel()), self._cache.dtype)
+        found = look_up(self._cache, ids, out, self._np.arange(ids.size), self._fetch)
         self._lookups = self._lookups.plus(found)
-        return torch.from_numpy(out).view(ids.size, *self._shape)
+        return torch.as_tensor(out, device=self._device).view(ids.size, *self._shape)
 
     def read_rows(self, places: Tensor) -> Tensor:
         """See :class:`RowRecords`; what is held stays what it is."""
-        ids, dim = places.numpy(), self._shape[1]
-        slots = self._cache.find(ids)
-        here = slots >= 0
-        out = torch.empty(ids.size, dim, dtype=self.stored.dtype)
-        held = torch.from_numpy(self._cache.rows[slots[here], :dim])
-        out[torch.from_numpy(here)] = held
-        out[torch.from_numpy(~here)] = self.rows.index_select(0, torch.from_numpy(ids[~here]))
+        slots = on_host(self._cache.find(self._np.asarray(places.numpy())))
+        here, dim = torch.from_numpy(slots >= 0), self._shape[1]
+        out = torch.empty(len(places), dim, dtype=self.stored.dtype, device=self._device)
+        held = self._cache.rows[self._np.asarray(slots[slots >= 0])][:, :dim]
+        out[here.to(self._device)] = torch.as_tensor(held, device=self._device)
+        missing = self.rows.index_select(0, places[~here])
+        out[(~here).to(self._device)] = missing.to(self._device)
         return out
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """See :class:`RowRecords`."""
-        ids, rows = places.numpy(), records.view(len(records), self._shape.numel())
+        ids = self._np.asarray(places.numpy())
+        rows = self._np.asarray(records.view(len(records), self._shape.numel()))
         slots = self._cache.find(ids)
         here = slots >= 0
-        copy_rows(rows.numpy(), np.flatnonzero(here), self._cache.rows, slots[here])
-        gaps = torch.from_numpy(np.flatnonzero(~here))
-        self._table.index_copy_(0, places[gaps], rows[gaps])
+        self._cache.change(slots[here], rows, self._np.flatnonzero(here))
+        missing = ~here
+        found = torch.from_numpy(on_host(rows[missing]))
+        self._table.index_copy_(0, torch.from_numpy(on_host(ids[missing])), found)
 
     def write_back(self) -> None:
         """See :class:`RowRecords`."""
@@ -156,21 +165,21 @@ class HeldRecords(RowRecords):
 
     def read_again(self) -> None:
         """See :class:`RowRecords`."""
-        self._cache.rows[:] = self._stored_at(self._cache.held)
+        self._cache.rows[:] = self._stored_at(on_host(self._cache.held))
 
     def take_lookups(self) -> Lookups | None:
         """See :class:`RowRecords`."""
         taken, self._lookups = self._lookups, Lookups()
         return taken
 
-    def _stored_at(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        return self._table.index_select(0, torch.from_numpy(ids)).numpy()
+    def _stored_at(self, ids: NDArray[np.int64]) -> Array:
+        return self._np.asarray(self._table.index_select(0, torch.from_numpy(ids)).numpy())
 
-    def _fetch(self, ids: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        out[places] = self._stored_at(ids)
+    def _fetch(self, ids: Array, out: Array, places: Array) -> None:
+        out[places] = self._stored_at(on_host(ids))
 
-    def _put_back(self, ids: NDArray[np.int64], records: NDArray[Any]) -> None:
+    def _put_back(self, ids: Array, records: Array) -> None:
         # In order, as a disk likes it.
-        order = np.argsort(ids)
-        found = torch.from_numpy(records[order])
-        self._table.index_copy_(0, torch.from_numpy(ids[order]), found)
+        order = self._np.argsort(ids)
+        found = torch.from_numpy(on_host(records[order]))
+        self._table.index_copy_(0, torch.from_numpy(on_host(ids[order])), found)

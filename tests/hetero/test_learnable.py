@@ -31,7 +31,8 @@ def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None
     if kind == "memory":
         storage = MemoryStorage(torch.device("cpu"))
     parts = 1 + OPTIMIZERS[name].parts
-    records = RowRecords(storage.zeros(7, parts * 3, torch.float64).view(7, parts, 3))
+    stored = storage.zeros(7, parts * 3, torch.float64).view(7, parts, 3)
+    records = RowRecords(stored, torch.device("cpu"))
     own, theirs = records.rows, start.clone().requires_grad_()
     own.copy_(start)
     optimizer, expected = OPTIMIZERS[name](0.1), TORCH[name](theirs)

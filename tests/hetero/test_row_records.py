@@ -13,30 +13,39 @@ from hopper.hetero.row_records import HeldRecords, RowRecords
 ROWS, PARTS, DIM = 40, 3, 5
 
 
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda":
+        pytest.importorskip("cupy")
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+    return torch.device(request.param)
+
+
 def table() -> Tensor:
     generator = torch.Generator().manual_seed(4)
     return torch.randn(ROWS, PARTS, DIM, generator=generator)
 
 
-def held(stored: Tensor, room: int, recent: bool) -> HeldRecords:
+def held(stored: Tensor, device: torch.device, room: int, recent: bool) -> HeldRecords:
     chosen = np.random.default_rng(room).permutation(ROWS)[:room]
-    return HeldRecords(stored, room, None if recent else chosen)
+    return HeldRecords(stored, device, room, None if recent else chosen)
 
 
 @pytest.mark.parametrize("recent", [False, True])
 @pytest.mark.parametrize("room", [0, 1, 7, ROWS])
-def test_what_is_written_is_read(room: int, recent: bool) -> None:
+def test_what_is_written_is_read(device: torch.device, room: int, recent: bool) -> None:
     """Over random reads, updates, and moments at which all is written back or changed by others."""
     generator = np.random.default_rng(room)
-    plain, stored = RowRecords(table()), table()
-    records = held(stored, room, recent)
+    plain, stored = RowRecords(table(), device), table()
+    records = held(stored, device, room, recent)
     asked = 0
     for moment in range(150):
         places = torch.from_numpy(generator.permutation(ROWS)[: int(generator.integers(0, 14))])
         found, expected = records.read(places), plain.read(places)
         asked += len(places)
         assert torch.equal(found, expected)
-        change = torch.full((len(places), 1, 1), float(moment))
+        change = torch.full((len(places), 1, 1), float(moment), device=device)
         records.write(places, found + change)
         plain.write(places, expected + change)
         some = torch.from_numpy(generator.integers(0, ROWS, 6))
@@ -58,21 +67,21 @@ def test_what_is_written_is_read(room: int, recent: bool) -> None:
     assert records.take_lookups() == Lookups()
 
 
-def test_a_record_that_is_held_has_no_other_place() -> None:
+def test_a_record_that_is_held_has_no_other_place(device: torch.device) -> None:
     stored = table()
-    records = HeldRecords(stored, 2, np.array([9, 3]))
+    records = HeldRecords(stored, device, 2, np.array([9, 3]))
     before = stored.clone()
     places = torch.tensor([3, 9, 20])
-    records.write(places, torch.ones(3, PARTS, DIM))
+    records.write(places, torch.ones(3, PARTS, DIM, device=device))
     assert torch.equal(stored[[3, 9]], before[[3, 9]])
     assert stored[20].eq(1).all()
     records.write_back()
     assert stored[[3, 9]].eq(1).all()
 
 
-def test_what_makes_room_is_written_back() -> None:
+def test_what_makes_room_is_written_back(device: torch.device) -> None:
     stored = table()
-    records = HeldRecords(stored, 2, None)
+    records = HeldRecords(stored, device, 2, None)
     for place in (4, 5):
         found = records.read(torch.tensor([place]))
         records.write(torch.tensor([place]), torch.full_like(found, place))
@@ -83,9 +92,9 @@ def test_what_makes_room_is_written_back() -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_bytes_of_a_record(parts: int) -> None:
+def test_bytes_of_a_record(device: torch.device, parts: int) -> None:
     stored = torch.zeros(4, parts, DIM, dtype=torch.float64)
-    assert RowRecords(stored).record_bytes == parts * DIM * 8
-    records = HeldRecords(stored, 1, np.array([0]))
+    assert RowRecords(stored, device).record_bytes == parts * DIM * 8
+    records = HeldRecords(stored, device, 1, np.array([0]))
     assert records.record_bytes == parts * DIM * 8
     assert records.read(torch.empty(0, dtype=torch.int64)).shape == (0, parts, DIM)
