@@ -29,7 +29,7 @@ step() {
 }
 
 run_tests() {
-  "$bin/python" -m pytest | tee "$log"
+  "$bin/python" -m pytest -n logical --maxprocesses 4 --dist loadgroup | tee "$log"
 }
 
 step format "$bin/ruff" format --check .

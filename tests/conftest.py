@@ -30,6 +30,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path += [str(EXAMPLES), str(OWN)]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers the tests of a file stay together, so that what they share is made once;
+    and all of tests/bench, some of which look for whatever a run on emulated hosts leaves."""
+    bench = Path(__file__).resolve().parent / "bench"
+    for item in items:
+        group = "bench" if bench in item.path.parents else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     """300 nodes in 6 communities, both directions of every edge, a hub and isolated nodes."""

@@ -100,15 +100,19 @@ def cases_of(
 ) -> Iterator[tuple[str, str, str, str]]:
     """(engine, model, batch, sampler): each with every other that it could disagree with."""
     world = servers * ranks_per_server
-    models = list(MODELS) if method == "metis" and servers in (1, 4) else ["sage", "gat"]
     # What an odd number of ranks could break, it breaks in these.
     engines = MAIN_ENGINES if world == 3 or method == "random" else tuple(ENGINES)
-    for engine, model in itertools.product(engines, models):
+    chosen = list(itertools.product(engines, ("sage", "gat")))
+    if method == "metis" and servers in (1, 4):
+        # The other engines move rows in ways that no model notices.
+        others = [model for model in MODELS if model not in ("sage", "gat")]
+        chosen += itertools.product(MAIN_ENGINES, others)
+    for engine, model in chosen:
         yield engine, model, "ordinary", "node"
     for engine in engines:
         yield engine, "sage", "smaller than the ranks", "node"
     if method == "metis":
-        samplers = ("labor", "layer") if world in (1, 4) else ()
+        samplers = ("labor", "layer") if world == 4 else ()
         for engine, model, sampler in itertools.product(
             MAIN_ENGINES, ("gcn", "sage", "gat", "film"), samplers
         ):
