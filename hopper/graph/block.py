@@ -113,6 +113,17 @@ class Block:
         )
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.indptr.device
+
+    def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """``indptr`` and ``indices`` in host memory, where they are there."""
+        if self.device.type != "cpu":
+            return None
+        return self.indptr.numpy(), self.indices.numpy()
+
+    @property
     def num_edges(self) -> int:
         """Number of sampled edges."""
         return int(self.indices.numel())

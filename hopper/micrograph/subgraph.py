@@ -172,9 +172,11 @@ class OriginalIds(Mapping[str, Tensor]):
 
 
 class SampledBlock(Block):
-    """A block that looks facts about its nodes up when they are first asked for.
+    """A block that looks facts about its nodes up, and copies its edges to a device, when they are
+    first asked for.
 
-    Few models read all of them, and each is a random access per node.
+    Few models read all of them: each fact is a random access per node, and layers that merge their
+    relations copy merged edges alone.
     """
 
     def __init__(
@@ -190,11 +192,8 @@ class SampledBlock(Block):
         self._stored_as = relation
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
-        self.indptr, self.indices, self.positions = (
-            # Where edges were drawn on the device, no copy is made.
-            torch.as_tensor(array, device=device)
-            for array in edges
-        )
+        self._edges = edges
+        self._on = torch.device("cpu") if device is None else device
         self.iteration_key = subgraph.iteration_key
         self.prepared = {}
         self._facts = facts
@@ -205,6 +204,16 @@ class SampledBlock(Block):
             self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
+
+    @property
+    def device(self) -> torch.device:
+        """See :class:`Block`."""
+        return self._on
+
+    def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """See :class:`Block`."""
+        indptr, indices, _ = self._edges
+        return (indptr, indices) if isinstance(indptr, np.ndarray) else None
 
     @property
     def draws_a_fixed_number(self) -> bool:
@@ -220,9 +229,13 @@ class SampledBlock(Block):
 
     def __getattr__(self, name: str) -> Tensor:
         # Called only for what is not there yet.
-        if name not in NodeFacts.NAMES:
+        if name in HopEdges._fields:
+            # Where edges were drawn on the device, no copy is made.
+            value = torch.as_tensor(getattr(self._edges, name), device=self._on)
+        elif name in NodeFacts.NAMES:
+            rows = self.num_src if name.startswith("src") else self.num_dst
+            value = self._facts.find(name, self._stored_as)[:rows].to(self._on)
+        else:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        rows = self.num_src if name.startswith("src") else self.num_dst
-        value = self._facts.find(name, self._stored_as)[:rows].to(self.indptr.device)
         setattr(self, name, value)
         return value

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.models.merge_edges import RelationEdges, merge_edges
 
 _NO_RELATION: Final = Relation("", "", "")
 _PLAIN, _WEIGHTED = 10, 50
@@ -160,37 +161,92 @@ def _merge(
     row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
     own_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
     ends = list(accumulate((blocks.destinations[name] for name in types), initial=0))
-    indices, projected, degrees, places, bounds = [], [], [], [], [0]
-    for relation in relations:
-        block, own = blocks.blocks[relation], readers[relation.src]
-        counts = block.edges_per_destination()
-        met = counts.nonzero().squeeze(1)
-        indices.append(block.indices + row_starts[relation.src])
-        first = own_starts[relation.src] + own.index(relation)
-        projected.append(block.indices * len(own) + first)
-        degrees.append(counts.index_select(0, met))
-        places.append(met + ends[types.index(relation.dst)])
-        bounds.append(bounds[-1] + met.numel())
-    place = torch.cat(places)
+    laid = _Laid(
+        {
+            each: (
+                row_starts[each.src],
+                len(readers[each.src]),
+                own_starts[each.src] + readers[each.src].index(each),
+                ends[types.index(each.dst)],
+            )
+            for each in relations
+        },
+        ends[-1],
+    )
+    own = {each: blocks.blocks[each] for each in relations}
+    found = _merge_on_host(own, laid) or _merge_on_device(own, laid)
     return MergedRelations(
-        {each: blocks.blocks[each] for each in relations},
+        own,
         readers,
         sum(sizes),
         sum(widths),
-        torch.cat(indices),
-        torch.cat(projected),
-        _starts(torch.cat(degrees)),
-        place,
-        tuple(bounds),
-        Block.of_pattern(
-            _NO_RELATION,
-            _starts(torch.bincount(place, minlength=ends[-1])),
-            place.argsort(stable=True),
-            place.numel(),
-        ),
+        *found,
         {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(types)},
         {},
     )
+
+
+class _Laid(NamedTuple):
+    """Where relations' ends lie among those of all.
+
+    places: by relation, the first row of its source type, the relations from that type, its first
+    projection, and the first destination of its type. destinations: of all types.
+    """
+
+    places: Mapping[Relation, tuple[int, int, int, int]]
+    destinations: int
+
+
+_Found = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Block]
+"""from ``indices`` to ``destinations`` of :class:`MergedRelations`"""
+
+
+def _merge_on_host(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found | None:
+    """None where some edges are not in host memory."""
+    edges = []
+    for relation, block in blocks.items():
+        own = block.edges_on_host()
+        if own is None:
+            return None
+        edges.append(RelationEdges(*own, *laid.places[relation]))
+    merged = merge_edges(edges, laid.destinations)
+    device = next(iter(blocks.values())).device
+    tensors = {
+        name: torch.from_numpy(array).to(device, non_blocking=True)
+        for name, array in merged._asdict().items()
+        if name != "bounds"
+    }
+    destinations = Block.of_pattern(
+        _NO_RELATION,
+        tensors.pop("destination_starts"),
+        tensors.pop("destination_segments"),
+        merged.segment_places.size,
+    )
+    indices, projected, starts, places = tensors.values()
+    return indices, projected, starts, places, tuple(merged.bounds.tolist()), destinations
+
+
+def _merge_on_device(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found:
+    """The same of edges that were drawn on a device."""
+    indices, projected, degrees, places, bounds = [], [], [], [], [0]
+    for relation, block in blocks.items():
+        first_row, readers, first_projection, first_destination = laid.places[relation]
+        counts = block.edges_per_destination()
+        met = counts.nonzero().squeeze(1)
+        indices.append(block.indices + first_row)
+        projected.append(block.indices * readers + first_projection)
+        degrees.append(counts.index_select(0, met))
+        places.append(met + first_destination)
+        bounds.append(bounds[-1] + met.numel())
+    place = torch.cat(places)
+    destinations = Block.of_pattern(
+        _NO_RELATION,
+        _starts(torch.bincount(place, minlength=laid.destinations)),
+        place.argsort(stable=True),
+        place.numel(),
+    )
+    starts = _starts(torch.cat(degrees))
+    return torch.cat(indices), torch.cat(projected), starts, place, tuple(bounds), destinations
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:

@@ -172,6 +172,25 @@ def test_layout() -> None:
         assert own.tolist() == [i for i, (d, _) in enumerate(expected) if d == destination]
 
 
+def test_the_layout_is_the_same_wherever_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one kernel of edges in host memory, by tensor operations of those on a device."""
+    types = tuple(sorted(COUNTS))
+    for hop, again in zip(sample(2), sample(2), strict=True):
+        on_host = merge_relations(hop, RELATIONS, types)
+        with monkeypatch.context() as patched:
+            patched.setattr("hopper.models.merged._merge_on_host", lambda *_: None)
+            on_device = merge_relations(again, RELATIONS, types)
+        assert on_host.bounds == on_device.bounds
+        assert on_host.places == on_device.places
+        for name in ("indices", "projected", "segment_starts", "segment_places"):
+            one, other = getattr(on_host, name), getattr(on_device, name)
+            assert one.dtype == other.dtype == torch.int64
+            assert torch.equal(one, other), name
+        for name in ("indptr", "indices"):
+            one, other = (getattr(each.destinations, name) for each in (on_host, on_device))
+            assert torch.equal(one, other), name
+
+
 def test_the_cheaper_order() -> None:
     """Few sources of many segments are projected first; narrow results of many edges too."""
     hop = sample(3)[0]
