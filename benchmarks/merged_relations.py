@@ -1,14 +1,16 @@
 """All relations of a layer at once against relation by relation, and against PyTorch Geometric.
 
 usage: python benchmarks/merged_relations.py --out DIR [--rounds 5] [--batches 4] [--hidden 64]
-       [--models rgcn,rgat,hgt] PARTITIONED...
+       [--models rgcn,rgat,hgt] [--device cpu] PARTITIONED...
 
 Two layers of a model, forward and backward, on the same sampled batches of every partitioned graph
 (fanouts 25 and 20, at most 1,024 roots; on rows of hidden width, so that input projections, which
 all sides would share, are left out). Sampling and the conversion of batches are counted on no side;
 what a side derives from a batch's edges (our layout of merged relations, PyG's selection of each
-relation's edges) is counted. Sides take turns batch by batch in rotated order; a ratio is that of
-two sides' sums over a round's batches, with its interval over rounds.
+relation's edges) is counted. ``--batches 0`` takes a whole epoch. On ``--device cuda`` a side's
+kernels are counted too (torch.profiler, one pass over the batches, copies left out). Sides take
+turns batch by batch in rotated order; a ratio is that of two sides' sums over a round's batches,
+with its interval over rounds.
 
 PyG's sides, where ``torch_geometric`` is installed: ``RGCNConv`` (a loop over relations, HiFuse's
 baseline), ``FastRGCNConv`` (a matrix per edge), ``HeteroConv`` of ``SAGEConv`` (a convolution a
@@ -40,6 +42,7 @@ from torch.nn import functional
 
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.statistics import paired_ratio
+from hopper.cluster import choose_device
 from hopper.config import Config, make_config
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import TypedBlocks
@@ -62,15 +65,18 @@ Step = Callable[[int], Tensor]
 class Workload:
     """A partitioned graph and its sampled batches."""
 
-    def __init__(self, path: Path, model: str, hidden: int, batches: int) -> None:
+    def __init__(
+        self, path: Path, model: str, hidden: int, batches: int, device: torch.device
+    ) -> None:
         self.graph = PartitionedGraph.open(path)
+        self.device = device
         self.configs = {
             merge: self._config(path, model, hidden, merge=merge) for merge in (False, True)
         }
         self.hidden, self.classes = hidden, self._classes()
         sampler = make_sampler(self.configs[True], self.graph)
         schedule = make_schedule(self.configs[True], self.graph, 1)
-        count = min(batches, schedule.iterations)
+        count = min(batches or schedule.iterations, schedule.iterations)
         roots = [schedule.batch(0, index).roots for index in range(count)]
         self.batches: list[Subgraph] = [
             sampler.sample(each, 0, index) for index, each in enumerate(roots)
@@ -78,13 +84,13 @@ class Workload:
         generator = torch.Generator().manual_seed(0)
         self.rows = [
             {
-                name: torch.randn(len(ids), hidden, generator=generator)
+                name: torch.randn(len(ids), hidden, generator=generator).to(device)
                 for name, ids in each.nodes.items()
             }
             for each in self.batches
         ]
         self.labels = [
-            torch.randint(self.classes, (each.num_roots,), generator=generator)
+            torch.randint(self.classes, (each.num_roots,), generator=generator).to(device)
             for each in self.batches
         ]
 
@@ -122,12 +128,12 @@ class Workload:
 
 def hopper_side(work: Workload, *, merge: bool) -> tuple[Step, HGNN]:
     """Hopper's layers, and the model that they belong to."""
-    model = make_model(work.configs[merge], work.graph.schema)
+    model = make_model(work.configs[merge], work.graph.schema).to(work.device)
     assert isinstance(model, HGNN)
 
     def step(batch: int) -> Tensor:
         # New blocks: nothing of an earlier pass is prepared in them.
-        blocks = work.batches[batch].typed_blocks()
+        blocks = work.batches[batch].typed_blocks(work.device)
         model.zero_grad(set_to_none=True)
         h: dict[str, Tensor] = dict(work.rows[batch])
         for index, hop in enumerate(blocks):
@@ -161,7 +167,7 @@ class Stacked:
                     )
                 )
             )
-            kinds.append(torch.full((block.num_edges,), relations[relation]))
+            kinds.append(torch.full_like(block.indices, relations[relation]))
         self.edge_index, self.edge_type = torch.cat(edges, 1), torch.cat(kinds)
         self.places = {t: slice(ends[t], ends[t] + hop.destinations[t]) for t in types}
 
@@ -176,8 +182,10 @@ def stacked_side(work: Workload, make: Callable[[int, int, int], torch.nn.Module
     relations = {each: place for place, each in enumerate(sorted(work.graph.schema.relations))}
     convolutions = torch.nn.ModuleList(
         make(work.hidden, width, len(relations)) for width in (work.hidden, work.classes)
-    )
-    hops = [[Stacked(hop, relations) for hop in each.typed_blocks()] for each in work.batches]
+    ).to(work.device)
+    hops = [
+        [Stacked(hop, relations) for hop in each.typed_blocks(work.device)] for each in work.batches
+    ]
     rows = [torch.cat([each[name] for name in sorted(each)]) for each in work.rows]
     target = work.graph.schema.target_type()
 
@@ -213,7 +221,7 @@ def hetero_side(work: Workload) -> Step:
             aggr="sum",
         )
         for width in (work.hidden, work.classes)
-    )
+    ).to(work.device)
     hops = [
         [
             {
@@ -221,7 +229,7 @@ def hetero_side(work: Workload) -> Step:
                 for relation, block in hop.blocks.items()
                 if block.num_edges
             }
-            for hop in each.typed_blocks()
+            for hop in each.typed_blocks(work.device)
         ]
         for each in work.batches
     ]
@@ -288,11 +296,25 @@ def compare_logits(work: Workload, own: HGNN, merged: Step, side: Step) -> float
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def compare(
-    path: Path, model: str, hidden: int, rounds: int, batches: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def count_kernels(step: Step, batches: int, device: torch.device) -> int | None:
+    """Kernels of one pass over all batches; None where there is no GPU."""
+    if device.type != "cuda":
+        return None
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
+        for batch in range(batches):
+            step(batch)
+        torch.cuda.synchronize()
+    on_device = [
+        each.name
+        for each in profiler.events()
+        if each.device_type == torch.autograd.DeviceType.CUDA
+    ]
+    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_device)
+
+
+def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios."""
-    work = Workload(path, model, hidden, batches)
     merged, own = hopper_side(work, merge=True)
     apart, _ = hopper_side(work, merge=False)
     sides: dict[str, Step] = {BY_RELATION: apart, MERGED: merged} | pyg_sides(work, model)
@@ -313,6 +335,8 @@ def compare(
                 gc.disable()
                 began = time.perf_counter()
                 sides[name](batch)
+                if work.device.type == "cuda":
+                    torch.cuda.synchronize()
                 spent[name] += time.perf_counter() - began
                 gc.enable()
         if turn >= 0:
@@ -329,21 +353,31 @@ def compare(
     )
     return {
         "model": model,
-        "hidden": hidden,
+        "hidden": work.hidden,
         **work.describe(),
         "seconds": seconds,
+        "kernels": {
+            name: count_kernels(side, len(work.batches), work.device)
+            for name, side in sides.items()
+        },
         "merged_times_faster_than": ratios,
         "logits_differ_by": difference,
     }
 
 
 def run(
-    paths: Sequence[Path], models: Sequence[str], out: Path, hidden: int, rounds: int, batches: int
+    paths: Sequence[Path],
+    models: Sequence[str],
+    out: Path,
+    hidden: int,
+    rounds: int,
+    batches: int,
+    device: torch.device,
 ) -> None:
     """Compare, print and write."""
     console = Console()
     cells = [
-        compare(path, model, hidden, rounds, batches, console.print)
+        compare(Workload(path, model, hidden, batches, device), model, rounds, console.print)
         for path in paths
         for model in models
     ]
@@ -358,6 +392,7 @@ def run(
         "machine": machine(),
         "versions": versions() | {"torch_geometric": geometric},
         "threads": torch.get_num_threads(),
+        "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(),
         "rounds": rounds,
         "fanouts": FANOUTS,
         "cells": cells,
@@ -396,9 +431,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", default="rgcn,rgat,hgt")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--batches", type=int, default=4, help="0: a whole epoch")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     own = parser.parse_args(arguments)
-    run(own.partitioned, own.models.split(","), own.out, own.hidden, own.rounds, own.batches)
+    device = choose_device(own.device)
+    models = own.models.split(",")
+    run(own.partitioned, models, own.out, own.hidden, own.rounds, own.batches, device)
     return 0
 
 
