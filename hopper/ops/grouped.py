@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
+
+_MOST_PADDED: Final = 4
+"""times the rows that a padded batch of groups may have"""
 
 
 def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
@@ -68,6 +71,9 @@ class _GroupedProduct(torch.autograd.Function):
         if matrices is not None:
             grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds)
         if rows is not None:
+            padding = _Padding.of(ctx.bounds, grad.device)
+            if padding is not None:
+                return grad_rows, padding.spread(rows).mT @ padding.spread(grad), None
             grad_matrices = grad.new_zeros(ctx.shape)
             for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
                 if stop > first:
@@ -75,7 +81,50 @@ class _GroupedProduct(torch.autograd.Function):
         return grad_rows, grad_matrices, None
 
 
+class _Padding:
+    """Groups as one batch of equal size: hundreds of small products are one kernel on a GPU.
+
+    Parameters
+    ----------
+    bounds: as of :func:`grouped_product`.
+    """
+
+    def __init__(self, bounds: Sequence[int], device: torch.device) -> None:
+        sizes = [stop - first for first, stop in pairwise(bounds)]
+        self._shape = len(sizes), max(sizes)
+        skipped = torch.tensor(
+            [group * self._shape[1] - first for group, first in enumerate(bounds[:-1])]
+        )
+        places = torch.arange(bounds[-1])
+        places += skipped.repeat_interleave(torch.tensor(sizes), output_size=bounds[-1])
+        self._places = places.to(device, non_blocking=True)
+
+    @classmethod
+    def of(cls, bounds: Sequence[int], device: torch.device) -> _Padding | None:
+        """None where a kernel a group is the better choice: on the CPU, and where most of the batch
+        would be padding."""
+        if device.type == "cpu":
+            return None
+        largest = max((stop - first for first, stop in pairwise(bounds)), default=0)
+        if not bounds[-1] or largest * (len(bounds) - 1) > _MOST_PADDED * bounds[-1]:
+            return None
+        return cls(bounds, device)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """[groups, largest, width]: rows with zeros behind each group's."""
+        groups, largest = self._shape
+        padded = rows.new_zeros(groups * largest, rows.shape[1])
+        return padded.index_copy_(0, self._places, rows).view(groups, largest, -1)
+
+    def collect(self, batch: Tensor) -> Tensor:
+        """[n, width]: the rows of a batch that are no padding."""
+        return batch.flatten(0, 1).index_select(0, self._places)
+
+
 def _products(rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    padding = _Padding.of(bounds, rows.device)
+    if padding is not None:
+        return padding.collect(padding.spread(rows) @ matrices)
     out = rows.new_empty(rows.shape[0], matrices.shape[2])
     for group, (first, stop) in enumerate(pairwise(bounds)):
         if stop > first:

@@ -8,11 +8,17 @@ import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.ops import grouped_product
+from hopper.ops import grouped, grouped_product
 
 
-@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9)])
-def test_values_and_gradients(bounds: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9), (0, 4, 9)])
+def test_values_and_gradients(
+    bounds: tuple[int, ...], padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Group by group, and as one padded batch, which is what a GPU gets."""
+    if padded and bounds[-1]:
+        monkeypatch.setattr(grouped._Padding, "of", grouped._Padding)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(bounds[-1], 4, generator=generator, dtype=torch.float64, requires_grad=True)
     matrices = torch.randn(
@@ -23,12 +29,23 @@ def test_values_and_gradients(bounds: tuple[int, ...]) -> None:
         or [rows.new_empty(0, 5)]
     )
     found = grouped_product(rows, matrices, bounds)
-    assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
     upstream = torch.randn(found.shape, generator=generator, dtype=torch.float64)
     wanted = torch.autograd.grad(expected, (rows, matrices), upstream)
     given = torch.autograd.grad(found, (rows, matrices), upstream)
     for own, other in zip(given, wanted, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
+
+
+def test_where_padding_pays() -> None:
+    """One batch on a device, unless most of it would be padding; never on the CPU."""
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    assert grouped._Padding.of((0, 4, 9), cpu) is None
+    assert grouped._Padding.of((0, 4, 9), meta) is not None
+    assert grouped._Padding.of((0, 0), meta) is None
+    assert grouped._Padding.of((0,), meta) is None
+    skewed = (0, 90, *range(91, 101))
+    assert grouped._Padding.of(skewed, meta) is None
 
 
 def test_gradients_of_what_needs_them_alone() -> None:
