@@ -209,6 +209,9 @@ class Train(_Section):
     model_seed: NonNegative | None = None
     """initialisation and dropout, if they are to differ from ``seed``"""
     dtype: Literal["float32", "float64"] = "float32"
+    autocast: Literal["off", "bfloat16"] = "off"
+    """what matrix products are computed in while training, if not in ``dtype``: an approximation,
+    whose sums over edges, losses, gradients and updates are float32"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda where there is one"""
     evaluate_every: NonNegative = 1
@@ -232,6 +235,10 @@ class Train(_Section):
 
     @model_validator(mode="after")
     def _check(self) -> Train:
+        if self.autocast != "off" and self.dtype != "float32":
+            raise ValueError(
+                f"autocast: {self.autocast!r} takes the place of float32, not of {self.dtype}"
+            )
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: needs scores, so evaluate_every must not be 0")
         if self.engine in ENGINES_NOT_BUILT:

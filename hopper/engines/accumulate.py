@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +22,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
+from hopper.ops import products_in
 from hopper.run_log import RunLog
 
 
@@ -75,6 +77,7 @@ class GroupTrainer:
     typed: whether the model reads several node types: blocks by relation, rows by type.
     tables: by type whose rows are learned, their table; :attr:`learned` has those of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
+    products_in: what matrix products are computed in, if not in ``dtype``.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class GroupTrainer:
         *,
         typed: bool = False,
         tables: Mapping[str, str] | None = None,
+        products_in: torch.dtype | None = None,
     ) -> None:
         self.typed = typed
         self.tables = dict(tables or {})
@@ -98,6 +102,11 @@ class GroupTrainer:
         self._micro_batch = micro_batch
         self.dtype = dtype
         self._device = device
+        self._products_in = products_in
+
+    def products(self) -> AbstractContextManager[None]:
+        """Within it a forward pass computes matrix products as the configuration says."""
+        return products_in(self._products_in, self._device)
 
     @property
     def node_type(self) -> str:
@@ -145,8 +154,10 @@ class GroupTrainer:
         dropout: uint64 key of the dropout masks; None = that of the subgraph's draws.
         """
         with self._log.stage("compute", roots=work.subgraph.num_roots):
-            logits = packed.module(work.blocks(self._device, dropout), work.inputs)
-            loss = self.objective.loss_sum(logits, work.labels) / batch_size
+            blocks = work.blocks(self._device, dropout)
+            with self.products():
+                logits = packed.module(blocks, work.inputs)
+                loss = self.objective.loss_sum(logits, work.labels) / batch_size
             loss.backward()
             packed.loss += loss.detach()
 

@@ -35,6 +35,7 @@ from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
 FETCHING_ENGINES = ("model_centric", "hop", "zero_hop", "locality")
 """those that read rows of other servers, which a cache may keep"""
 SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
@@ -341,6 +342,7 @@ def make_group_trainer(
         device,
         typed=config.model.typed,
         tables=learnable_tables(config, schema),
+        products_in=AUTOCAST[config.train.autocast],
     )
 
 

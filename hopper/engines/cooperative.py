@@ -55,7 +55,7 @@ class Cooperative(Engine):
     @classmethod
     def rounds(cls, config: Config) -> bool:
         """See :class:`Engine`."""
-        return wire_dtype(config) is not None
+        return super().rounds(config) or wire_dtype(config) is not None
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""
@@ -73,8 +73,9 @@ class Cooperative(Engine):
             inputs, labels = self._pass.read(plan)
         with state.log.stage("compute", roots=plan.roots):
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-            logits = self._pass.logits(plan, inputs, where)
-            loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
+            with state.trainer.products():
+                logits = self._pass.logits(plan, inputs, where)
+                loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 loss.backward()
             state.packed.loss += loss.detach()

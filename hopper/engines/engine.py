@@ -73,9 +73,9 @@ class Engine(ABC):
         return cls.exact and not cls.rounds(config)
 
     @classmethod
-    def rounds(cls, config: Config) -> bool:  # for engines that can
+    def rounds(cls, config: Config) -> bool:
         """Whether values are rounded on purpose, so that gradients are near the exact ones."""
-        return False
+        return config.train.autocast != "off"
 
     @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:

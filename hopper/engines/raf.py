@@ -73,10 +73,11 @@ class RelationAggregationFirst(Engine):
             labels = self._labels(batch, plan)
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
         with state.log.stage("compute", roots=int(plan.finishing.size)):
-            logits, tie = self.forward.logits(
-                plan, subgraph, x, x_roots, self._originals[roots], where
-            )
-            loss = trainer.objective.loss_sum(logits, labels) / batch.size
+            with trainer.products():
+                logits, tie = self.forward.logits(
+                    plan, subgraph, x, x_roots, self._originals[roots], where
+                )
+                loss = trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 (loss + tie).backward()
             state.packed.loss += loss.detach()

@@ -77,7 +77,11 @@ class Reference:
         self.schedule = make_schedule(config, graph, world)
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
-        self._trainer = make_group_trainer(config, graph, RunLog(None), one_pass, self._device)
+        # Whatever a run rounds on purpose, this does not.
+        full = config.model_copy(
+            update={"train": config.train.model_copy(update={"autocast": "off"})}
+        )
+        self._trainer = make_group_trainer(full, graph, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]

@@ -147,23 +147,27 @@ class Block:
         return rows.repeat_interleave(self.edges_per_destination(), output_size=self.num_edges)
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: one over the probability with which the sampler draws each edge.
+        """[edges]: one over the probability with which the sampler draws each edge, in float32 at
+        least, whatever rows are in.
 
         A sum over the sampled in-edges of a destination, each weighted by this, has the sum over
         all of its in-edges as its expectation (Horvitz and Thompson, JASA 47(260), 1952). Where a
         fixed number is drawn node-wise it is ``in_degree / sampled``.
         """
+        dtype = at_least_float32(dtype)
         if self.drawn_inverse is not None:
             return self.drawn_inverse.to(dtype)
         by_destination = self.dst_in_degree.double() / self.sampled_degree().clamp(min=1)
         return self._to_edges(by_destination).to(dtype)
 
     def mean_weights(self, dtype: torch.dtype) -> Tensor:
-        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges.
+        """[edges]: the inverse probabilities, scaled to add up to 1 over each destination's edges,
+        in float32 at least.
 
         A weighted mean with these estimates the mean over all in-edges (Hajek's ratio estimator).
         Where edges were equally likely it is the plain mean over those sampled.
         """
+        dtype = at_least_float32(dtype)
         if self.equally_likely:
             by_destination = self.sampled_degree().double().reciprocal()
             return self._to_edges(by_destination).to(dtype)
@@ -208,6 +212,11 @@ class Block:
             drawn=drawn,
             **moved,
         )
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The dtype, or float32 where it has fewer bits."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 @dataclass(frozen=True)

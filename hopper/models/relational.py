@@ -18,7 +18,7 @@ from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.merged import MergedRelations, merge_relations
-from hopper.ops import destination_rows, drop_rows, edge_sum, segment_max
+from hopper.ops import destination_rows, drop_rows, edge_sum, in_full, segment_max
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
 CombinationAlgebra = Literal["sum", "mean", "softmax", "other"]
@@ -309,7 +309,7 @@ class RelationLayer(nn.Module):
                 combined = self.combination(partials)
             else:
                 combined = h_dst.new_zeros(count, *self.nothing)
-            out[node_type] = self.update(node_type)(h_dst, combined)
+            out[node_type] = in_full(self.update(node_type)(h_dst, combined))
         return out
 
     def _all_at_once(
@@ -334,7 +334,7 @@ class RelationLayer(nn.Module):
             combined = (
                 self.combination(partials) if partials else rows.new_zeros(len(rows), *self.nothing)
             )
-            out[each] = self.update(each)(rows, combined)
+            out[each] = in_full(self.update(each)(rows, combined))
         return out
 
     def partial(
@@ -464,8 +464,7 @@ class HGNN(nn.Module):
                 f"{type(self).__name__}: {node_type}: expected rows {list(expected)}, given "
                 f"{list(rows.shape)}"
             )
-        out: Tensor = self.input_of(node_type)(rows.to(parameter.dtype))
-        return out
+        return in_full(self.input_of(node_type)(rows.to(parameter.dtype)))
 
     def input_of(self, node_type: str) -> nn.Module:
         """A type's input projection."""

@@ -6,6 +6,7 @@ from hopper.ops.edges import destination_rows, edge_sum, source_rows
 from hopper.ops.grouped import grouped_product
 from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
 from hopper.ops.modulation import modulated_sum
+from hopper.ops.precision import in_full, products_in
 from hopper.ops.selection import backend, use_backend
 
 __all__ = [
@@ -23,7 +24,9 @@ __all__ = [
     "edge_softmax_with_self",
     "edge_sum",
     "grouped_product",
+    "in_full",
     "modulated_sum",
+    "products_in",
     "segment_max",
     "source_rows",
     "use_backend",

@@ -13,6 +13,7 @@ from hopper.graph.block import Block
 from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
 
@@ -33,6 +34,7 @@ def edge_add(block: Block, a_src: Tensor, a_dst: Tensor) -> Tensor:
     RequestError
         The shapes do not fit the block or each other.
     """
+    a_src, a_dst = in_full(a_src), in_full(a_dst)
     check_rows("a_src", a_src, block.num_src)
     check_rows("a_dst", a_dst, block.num_dst)
     _check_same("edge_add", a_src, a_dst)
@@ -51,6 +53,7 @@ def edge_softmax(block: Block, logits: Tensor) -> Tensor:
     -------
     [edges, H], adding up to 1 per head over each destination that has edges.
     """
+    logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
     out: Tensor = _EdgeSoftmax.apply(block, logits, None)[0]
     return out
@@ -72,6 +75,7 @@ def edge_softmax_with_self(
     -------
     [edges, H] and [num_dst, H]; together they add up to 1 for each destination and head.
     """
+    logits, self_logits = in_full(logits), in_full(self_logits)
     check_rows("logits", logits, block.num_edges)
     check_rows("self_logits", self_logits, block.num_dst)
     _check_same("edge_softmax_with_self", logits, self_logits)
@@ -91,6 +95,7 @@ def segment_max(block: Block, logits: Tensor) -> Tensor:
     -------
     [num_dst, H].
     """
+    logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
     return _segments(block, logits, "max")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from hopper.graph.block import Block
 from hopper.ops.counter_mask import Site, drop, drop_threshold, edge_keys, row_keys, site_key
 from hopper.ops.csr import destinations
+from hopper.ops.precision import in_full
 
 
 @functools.cache
@@ -38,7 +39,7 @@ def drop_rows(block: Block, h_src: Tensor, p: float, layer: int) -> Tensor:
     if threshold == 0:
         return h_src
     key = site_key(block.iteration_key, layer, Site.ROWS, node_type_key(block.relation.src))
-    return drop(h_src, row_keys(key, block.src_original), threshold)
+    return drop(in_full(h_src), row_keys(key, block.src_original), threshold)
 
 
 def drop_destinations(block: Block, h_dst: Tensor, p: float, layer: int) -> Tensor:
@@ -51,7 +52,7 @@ def drop_destinations(block: Block, h_dst: Tensor, p: float, layer: int) -> Tens
     if threshold == 0:
         return h_dst
     key = site_key(block.iteration_key, layer, Site.ROWS, node_type_key(block.relation.dst))
-    return drop(h_dst, row_keys(key, block.dst_original), threshold)
+    return drop(in_full(h_dst), row_keys(key, block.dst_original), threshold)
 
 
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
@@ -61,7 +62,7 @@ def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
         return x
     key = site_key(block.iteration_key, layer, Site.EDGES, block.relation.draw_key())
     ends = block.dst_original.index_select(0, destinations(block))
-    return drop(x, edge_keys(key, ends, block.positions), threshold)
+    return drop(in_full(x), edge_keys(key, ends, block.positions), threshold)
 
 
 def drop_self(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
@@ -70,4 +71,4 @@ def drop_self(block: Block, x: Tensor, p: float, layer: int) -> Tensor:
     if threshold == 0:
         return x
     key = site_key(block.iteration_key, layer, Site.SELF, block.relation.draw_key())
-    return drop(x, row_keys(key, block.dst_original), threshold)
+    return drop(in_full(x), row_keys(key, block.dst_original), threshold)

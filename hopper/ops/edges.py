@@ -17,6 +17,7 @@ from hopper.graph.block import Block
 from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
 
@@ -35,6 +36,7 @@ def source_rows(block: Block, x: Tensor) -> Tensor:
     RequestError
         x does not have one row per source, or is not floating point.
     """
+    x = in_full(x)
     check_rows("x", x, block.num_src)
     out: Tensor = _SourceRows.apply(block, selection.kernels_for(x.device), x)
     return out
@@ -42,6 +44,7 @@ def source_rows(block: Block, x: Tensor) -> Tensor:
 
 def destination_rows(block: Block, x: Tensor) -> Tensor:
     """[edges, ...]: the destination row of each edge; x [num_dst, ...], as :func:`source_rows`."""
+    x = in_full(x)
     check_rows("x", x, block.num_dst)
     out: Tensor = _DestinationRows.apply(block, selection.kernels_for(x.device), x)
     return out
@@ -64,6 +67,7 @@ def edge_sum(block: Block, messages: Tensor, w: Tensor | None = None) -> Tensor:
     RequestError
         The shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
+    messages = in_full(messages)
     check_rows("messages", messages, block.num_edges)
     if w is not None:
         check_constant_weights("edge_sum", block, messages, w)

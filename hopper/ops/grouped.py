@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
+from hopper.ops.precision import in_full, product_dtype
 
 _MOST_PADDED: Final = 4
 """times the rows that a padded batch of groups may have"""
@@ -36,6 +37,7 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
     RequestError
         Shapes, dtypes or bounds do not fit each other.
     """
+    rows, matrices = in_full(rows), in_full(matrices)
     fits = (
         rows.dim() == 2
         and matrices.dim() == 3
@@ -51,8 +53,9 @@ def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Te
             f"groups + 1 bounds from 0 to n; given {list(rows.shape)} {rows.dtype}, "
             f"{list(matrices.shape)} {matrices.dtype} and bounds {list(bounds)}"
         )
-    out: Tensor = _GroupedProduct.apply(rows, matrices, tuple(bounds))
-    return out
+    dtype = product_dtype(rows)
+    out: Tensor = _GroupedProduct.apply(rows.to(dtype), matrices.to(dtype), tuple(bounds))
+    return in_full(out)
 
 
 class _GroupedProduct(torch.autograd.Function):

@@ -22,6 +22,7 @@ from hopper.ops.csr import (
     edge_order,
     sources_to_destinations,
 )
+from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
 # Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
@@ -44,6 +45,7 @@ def copy_sum(block: Block, x: Tensor) -> Tensor:
     RequestError
         x does not have one row per source, or is not floating point.
     """
+    x = in_full(x)
     check_rows("x", x, block.num_src)
     out: Tensor = _CopySum.apply(block, selection.kernels_for(x.device), x)
     return out
@@ -52,7 +54,7 @@ def copy_sum(block: Block, x: Tensor) -> Tensor:
 def copy_mean(block: Block, x: Tensor) -> Tensor:
     """Mean of the source rows of each destination; parameters and errors as :func:`copy_sum`."""
     sums = copy_sum(block, x)
-    counts = block.sampled_degree().clamp(min=1).to(x.dtype)
+    counts = block.sampled_degree().clamp(min=1).to(sums.dtype)
     return sums / counts.view(-1, *[1] * (x.dim() - 1))
 
 
@@ -73,6 +75,7 @@ def weighted_sum(block: Block, x: Tensor, w: Tensor) -> Tensor:
     RequestError
         The shapes or dtypes do not fit the block or each other.
     """
+    x, w = in_full(x), in_full(w)
     check_rows("x", x, block.num_src)
     check_rows("w", w, block.num_edges)
     expected = {2: (block.num_edges,), 3: (block.num_edges, *x.shape[1:2])}.get(x.dim())
@@ -107,6 +110,7 @@ def edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
     RequestError
         The shapes or dtypes do not fit the block or each other.
     """
+    x, y = in_full(x), in_full(y)
     check_rows("x", x, block.num_src)
     check_rows("y", y, block.num_dst)
     if x.dim() != 3 or x.shape[1:] != y.shape[1:] or x.dtype != y.dtype:
@@ -123,7 +127,12 @@ def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = 
     shape = (csr.num_rows, *x.shape[1:])
     if csr.indices.numel() == 0 or x.numel() == 0:
         return x.new_zeros(shape)
-    return kernels.gather_sum(csr, x.reshape(x.shape[0], -1), weights).view(shape)
+    rows = x.reshape(x.shape[0], -1)
+    if torch.is_autocast_enabled(x.device.type):
+        # Some backends gather by products of sparse matrices.
+        with torch.autocast(x.device.type, enabled=False):
+            return kernels.gather_sum(csr, rows, weights).view(shape)
+    return kernels.gather_sum(csr, rows, weights).view(shape)
 
 
 def check_rows(name: str, x: Tensor, rows: int) -> None:

@@ -16,6 +16,7 @@ from hopper.graph.block import Block
 from hopper.ops.csr import destinations_to_sources, edge_order
 from hopper.ops.edges import check_constant_weights, destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import check_rows
+from hopper.ops.precision import in_full
 
 
 def modulated_sum(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
@@ -41,6 +42,7 @@ def modulated_sum(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tenso
     RequestError
         The shapes or dtypes do not fit the block or each other, or w requires a gradient.
     """
+    x, gamma, beta = in_full(x), in_full(gamma), in_full(beta)
     check_rows("x", x, block.num_src)
     for name, value in (("gamma", gamma), ("beta", beta)):
         check_rows(name, value, block.num_dst)
