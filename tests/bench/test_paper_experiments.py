@@ -159,6 +159,12 @@ def test_an_unknown_key_is_refused(tmp_path: Path) -> None:
         cell.config(tmp_path, 2, 2, ("--train.epoch", "3"))
 
 
+def test_a_key_that_one_model_does_not_take_is_refused_at_once(tmp_path: Path) -> None:
+    words = ("--model.head=true",)
+    with pytest.raises(ConfigError, match=r"head: only rgcn and rgat .* not 'hgt'"):
+        make_job(EXPERIMENTS["heta-fig9"], replace(OPTIONS, out=tmp_path, words=words), SILENT)
+
+
 def test_a_folder_of_another_experiment_is_refused(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps({"experiment": "hopgnn-fig11"}))
     with pytest.raises(RequestError, match="holds the result of hopgnn-fig11; name another"):

@@ -25,7 +25,7 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
 
     Raises
     ------
-    RequestError: names the option, what was expected and what came.
+    RequestError, ConfigError: names the option or key, what was expected and what came.
     """
     options.check()
     if experiment.shares_cpus and options.emulated and options.host_cpus is None:
@@ -38,6 +38,9 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
     cells = tuple(experiment.grid.cells(options))
     for graph in dict.fromkeys(cell.graph for cell in cells):
         materials.check(graph)
+    for cell in cells if experiment.grid.trains else ():
+        # A key that one of the models does not take is told now, and not after hours.
+        cell.config(options.work, 1, options.iterations, options.words)
     return Job(experiment, options, cells, materials, progress)
 
 
