@@ -1,4 +1,4 @@
-"""``hopper cache``: what a cache of remote rows would hold, and find."""
+"""``hopper cache``: what a cache of rows would hold, and find."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     parser = commands.add_parser(
-        "cache", help="profile visits and penalties of remote rows, and plan a cache of them"
+        "cache", help="profile visits and penalties of rows that may be missing, and plan a cache"
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     profile = steps.add_parser(
@@ -38,7 +38,9 @@ def add_parser(commands: Any) -> None:
     )
     plan.add_argument("config", metavar="CONFIG.toml")
     plan.add_argument(
-        "--size", required=True, help='of rows, a rank: "512M", or "10%%" of all remote rows'
+        "--size",
+        required=True,
+        help='of rows, a rank: "512M", or "10%%" of all that could be missing',
     )
     plan.add_argument("--rank", type=int, default=0, metavar="R", help="whose cache (default 0)")
     plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
@@ -60,7 +62,7 @@ def _run_profile(options: argparse.Namespace) -> int:
 def _profile_table(title: str, profile: CacheProfile) -> Table:
     table = Table(title=title, title_justify="left")
     table.add_column("node type")
-    for heading in ("remote rows", "visited", "visits", "bytes a row", "penalty, ns/byte"):
+    for heading in ("rows", "visited", "visits", "bytes a row", "penalty, ns/byte"):
         table.add_column(heading, justify="right")
     for name, known in profile.types.items():
         table.add_row(

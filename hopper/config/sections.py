@@ -353,7 +353,7 @@ class Cache(_Section):
     type's share being in proportion to its visits (hotness), or to visits times what a missing byte
     costs (hotness+penalty), or single rows ranked by the latter (benefit)"""
     size: str = "0"
-    """of what each rank holds in host memory: "512M", or "10%" of all that could be missing; 4
+    """of what each rank holds in memory: "512M", or "10%" of all that could be missing; 4
     bytes a node come on top"""
     presample_epochs: Positive = 2
     """epochs that are sampled before training to count visits, where no profile is saved"""

@@ -110,9 +110,10 @@ def _check_sampler_device(config: Config) -> None:
         raise RequestError(
             'sampler.device: "cuda" wants train.device = "cuda" or "auto", given "cpu"'
         )
-    if config.train.engine == "cooperative":
+    if config.train.engine in ("cooperative", "auto"):
         raise RequestError(
-            'sampler.device: cooperative plans in host memory; expected "cpu", given "cuda"'
+            f"sampler.device: {config.train.engine} plans in host memory (auto may take "
+            'cooperative); expected "cpu", or another train.engine; given "cuda"'
         )
     array_module("cuda")
 

@@ -14,6 +14,7 @@ from hopper.engines.engine import TrainState
 from hopper.models import GNN
 from hopper.models.layer import SumLayer
 from hopper.models.relational import HGNN
+from hopper.ops import in_full
 from hopper.partials import (
     IterationPlan,
     LayerPlan,
@@ -135,6 +136,7 @@ class HomogeneousPass:
         )
         received = exchange.finish()
         with log.stage("compute", operation="aggregate", layer=index):
+            rows = in_full(rows)
             rows = torch.cat((rows, received.to(rows.dtype)))
             if not self._wires[index].projected:
                 rows = layer.project(rows)

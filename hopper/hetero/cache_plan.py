@@ -32,7 +32,8 @@ class TypeProfile:
     ----------
     row_bytes: of a row in the cache.
     rows: how many could be missing at all, visited or not.
-    ids: [n] int64 global ids, distinct: the rows that were visited and could be missing.
+    ids: [n] int64 distinct global ids, or places among a rank's own rows: the rows that were
+        visited and could be missing.
     visits: [n] int64, at least 1: in how many iterations each was read.
     penalty: seconds that a missing byte costs; 0 where it was not measured.
     """

@@ -416,7 +416,8 @@ class LearnableRows:
         for name, kept in self._kept.items():
             records, changed = self.records[name], self._changed_since_kept[name]
             records.write_back()
-            _copy_some(records.rows, kept, changed)
+            for places in _pieces(changed, kept.device):
+                kept.index_copy_(0, places, records.rows.index_select(0, places))
             self._changed_in_kept[name] |= changed
             changed.zero_()
 
@@ -425,7 +426,8 @@ class LearnableRows:
         for name, kept in self._kept.items():
             records, changed = self.records[name], self._changed_since_kept[name]
             records.write_back()
-            _copy_some(kept, records.rows, changed)
+            for places in _pieces(changed, kept.device):
+                records.write_rows(places, kept.index_select(0, places))
             records.read_again()
             self._changed[name] |= changed
             changed.zero_()
@@ -476,8 +478,10 @@ class LearnableRows:
         return sum(changed.numel() for changed in self._changed.values())
 
     def count_changed(self) -> int:
-        """Those that changed since the last :meth:`saved`."""
-        return sum(int(changed.sum()) for changed in self._changed.values())
+        """Those that changed since the last :meth:`saved`, or that :meth:`keep` changed; a row may
+        count twice."""
+        changed = (*self._changed.values(), *self._changed_in_kept.values())
+        return sum(int(each.sum()) for each in changed)
 
     def shard(self) -> dict[str, Tensor]:
         """This rank's rows by type, and, with :data:`IDS` behind it, their original ids."""
@@ -542,15 +546,14 @@ def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
             out[i, j] = 2.0 * unit - 1.0
 
 
-def _copy_some(source: Tensor, target: Tensor, chosen: Tensor) -> None:
-    """``target[chosen] = source[chosen]``, a piece at a time.
+def _pieces(chosen: Tensor, device: torch.device) -> tuple[Tensor, ...]:
+    """[m] int64 each: the places that are chosen.
 
     Parameters
     ----------
     chosen: [rows] bool, on the CPU.
     """
-    for places in chosen.nonzero().squeeze(1).to(target.device).split(_ROWS_AT_ONCE):
-        target.index_copy_(0, places, source.index_select(0, places))
+    return chosen.nonzero().squeeze(1).to(device).split(_ROWS_AT_ONCE)
 
 
 def _counted(groups: Sequence[Tensor]) -> list[Tensor]:

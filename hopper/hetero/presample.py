@@ -51,7 +51,8 @@ def miss_penalty(
     fetch: Callable[[Ids], object], visited: Visited, iterations: int, row_bytes: int
 ) -> float:
     """Seconds that a missing byte costs: as many rows are fetched as an iteration reads, three
-    times after a first one that is not counted; the median.
+    times after a first one that is not counted; the median. Each time other rows, as far as there
+    are enough of them: what was just read may be in a page cache.
 
     A type of which an iteration reads few rows pays much for each: what a request costs besides its
     rows is part of the penalty.
@@ -63,11 +64,13 @@ def miss_penalty(
     if not visited.ids.size:
         return 0.0
     typical = max(1, round(int(visited.visits.sum()) / max(1, iterations)))
-    places = np.linspace(0, visited.ids.size - 1, min(typical, visited.ids.size))
-    ids = visited.ids[places.astype(np.int64)]
+    count, times = min(typical, visited.ids.size), 1 + _TIMES
+    firsts = np.linspace(0, visited.ids.size, count, endpoint=False)
     seconds = []
-    for _ in range(1 + _TIMES):
+    for turn in range(times):
+        shift = turn * visited.ids.size // (count * times)
+        ids = visited.ids[firsts.astype(np.int64) + shift]
         began = perf_counter()
         fetch(ids)
         seconds.append(perf_counter() - began)
-    return float(np.median(seconds[1:])) / (ids.size * row_bytes)
+    return float(np.median(seconds[1:])) / (count * row_bytes)

@@ -62,15 +62,22 @@ def make_rooted_sampler(
     stored |= {of_roots(each): relations.get(each, each) for each in held.roots}
     names = {} if unrolling is None else unrolling.types
     types = {each: names.get(each, each) for each in held.node_types}
+    # Each once, whatever the number of its names.
+    below = {own: graph.topology(own, server) for own in _of(stored, is_root=False)}
+    first = {own: graph.root_topology(own, server) for own in _of(stored, is_root=True)}
     topologies = {
-        each: graph.root_topology(own, server) if each.dst == ROOTS else graph.topology(own, server)
-        for each, own in stored.items()
+        each: first[own] if each.dst == ROOTS else below[own] for each, own in stored.items()
     }
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
     originals[ROOTS] = graph.original_ids(graph.schema.target_type())
     sampler = kind(topologies, originals, ROOTS, fanouts, seed)
     sampler.drawn_as, sampler.stored_as = stored, types
     return sampler
+
+
+def _of(stored: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
+    """What is stored of relations into the roots, or of the others."""
+    return {own for each, own in stored.items() if (each.dst == ROOTS) == is_root}
 
 
 def draw_first(sampler: NeighborSampler, hops: int) -> None:

@@ -150,7 +150,8 @@ class RecentRows(RowCache):
         ids, rows = ids[free:], rows[free:]
         if len(ids):
             # Ties by slot, so that a run evicts the same rows every time.
-            oldest = self._np.argsort(self._asked_at, kind="stable")[: len(ids)]
+            ages = self._asked_at * self._room + self._np.arange(self._room)
+            oldest = self._np.sort(self._np.argpartition(ages, len(ids) - 1)[: len(ids)])
             if self._evicted is not None:
                 self._evicted(self._id_in[oldest], self._rows[oldest])
             self._slot_of[self._id_in[oldest]] = -1

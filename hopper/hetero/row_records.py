@@ -86,6 +86,10 @@ class RowRecords:
         """Store [n, parts, dim] records in [n] int64 distinct places."""
         self.stored.index_copy_(0, places, records.to(self.stored.device))
 
+    def write_rows(self, places: Tensor, rows: Tensor) -> None:
+        """Store [n, dim] rows alone in [n] int64 distinct places; see :meth:`read_again`."""
+        self.stored[places, 0] = rows
+
     def write_back(self) -> None:
         """Let ``stored`` be true."""
 
@@ -165,7 +169,10 @@ class HeldRecords(RowRecords):
 
     def read_again(self) -> None:
         """See :class:`RowRecords`."""
-        self._cache.rows[:] = self._stored_at(on_host(self._cache.held))
+        held, rows = self._cache.held, self._cache.rows
+        for first in range(0, len(held), _ROWS_AT_ONCE):
+            part = slice(first, first + _ROWS_AT_ONCE)
+            rows[part] = self._stored_at(on_host(held[part]))
 
     def take_lookups(self) -> Lookups | None:
         """See :class:`RowRecords`."""
@@ -181,5 +188,7 @@ class HeldRecords(RowRecords):
     def _put_back(self, ids: Array, records: Array) -> None:
         # In order, as a disk likes it.
         order = self._np.argsort(ids)
-        found = torch.from_numpy(on_host(records[order]))
-        self._table.index_copy_(0, torch.from_numpy(on_host(ids[order])), found)
+        for first in range(0, len(order), _ROWS_AT_ONCE):
+            part = order[first : first + _ROWS_AT_ONCE]
+            found = torch.from_numpy(on_host(records[part]))
+            self._table.index_copy_(0, torch.from_numpy(on_host(ids[part])), found)

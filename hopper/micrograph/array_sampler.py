@@ -58,16 +58,16 @@ class ArraySampler(NeighborSampler):
                 "are drawn in host memory alone; expected cpu"
             )
         self._np = module
-        # Relations under several names may share a topology: each is stored once.
-        stored: dict[tuple[int, str], tuple[int, Topology, str]] = {}
+        # Relations under several names may share a topology, and so the type that it ends in: each
+        # is stored once.
+        stored: dict[int, tuple[int, Topology, str]] = {}
         first_row = 0
         for relation, topology in self.topologies.items():
-            if (id(topology), relation.dst) not in stored:
-                stored[id(topology), relation.dst] = (first_row, topology, relation.dst)
+            if id(topology) not in stored:
+                stored[id(topology)] = (first_row, topology, relation.dst)
                 first_row += topology.indptr.size
         self._first_row = {
-            relation: stored[id(topology), relation.dst][0]
-            for relation, topology in self.topologies.items()
+            relation: stored[id(topology)][0] for relation, topology in self.topologies.items()
         }
         indptr, originals, first_edge = [], [], 0
         for _, topology, node_type in stored.values():

@@ -193,6 +193,8 @@ class SampledBlock(Block):
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
         self._edges = edges
+        self._made: dict[str, Tensor] = {}
+        """edges on the device, shared with copies of the block"""
         self._on = torch.device("cpu") if device is None else device
         self.iteration_key = subgraph.iteration_key
         self.prepared = {}
@@ -231,7 +233,10 @@ class SampledBlock(Block):
         # Called only for what is not there yet.
         if name in HopEdges._fields:
             # Where edges were drawn on the device, no copy is made.
-            value = torch.as_tensor(getattr(self._edges, name), device=self._on)
+            if name not in self._made:
+                array = getattr(self._edges, name)
+                self._made[name] = torch.as_tensor(array, device=self._on)
+            value = self._made[name]
         elif name in NodeFacts.NAMES:
             rows = self.num_src if name.startswith("src") else self.num_dst
             value = self._facts.find(name, self._stored_as)[:rows].to(self._on)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, at_least_float32
 from hopper.ops import weighted_sum
 
 Algebra = Literal["sum", "mean", "softmax", "other"]
@@ -121,7 +121,8 @@ class SumLayer(Layer):
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: :meth:`combine` with the layer's own weights."""
-        return self.combine(block, z_src, self.edge_weights(block, z_src.dtype), h_dst)
+        weights = self.edge_weights(block, at_least_float32(z_src.dtype))
+        return self.combine(block, z_src, weights, h_dst)
 
     def combine(self, block: Block, z_src: Tensor, weights: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: the weighted sum of sources, plus :meth:`own_term`.

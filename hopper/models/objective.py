@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.schema import LabelKind
+from hopper.ops import in_full
 
 UNLABELLED = -1
 
@@ -67,6 +68,8 @@ class Objective:
         RequestError
             The shapes do not fit each other.
         """
+        # Before labels are made like them.
+        logits = in_full(logits)
         if self.kind == "class":
             self._check_shape(logits, labels, (logits.shape[0],))
             return functional.cross_entropy(

@@ -159,10 +159,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     of_run = ("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay")
     # What a machine makes of the last two is compared instead.
     free = {("train", key) for key in (*of_run, "device", "threads")}
-    free |= {("learnable", "folder"), ("sampler", "device")}
-    if cluster.device.type == "cpu":
-        # Elsewhere rows in mapped files are updated by another device than those in memory.
-        free.add(("learnable", "storage"))
+    free |= {("learnable", "folder"), ("learnable", "storage"), ("sampler", "device")}
     values = config.model_dump()
     identity = {
         f"{section}.{key}": value

@@ -90,13 +90,17 @@ def profile(config: Config) -> list[CacheProfile]:
 
     Raises
     ------
-    As :func:`train`; RequestError also where no rows of other servers are read.
+    As :func:`train`; RequestError also where neither rows of other servers nor records on disk are
+    read.
     """
     graph = PartitionedGraph.open(config.data.partitioned)
     check_profile(config, graph)
     with tempfile.TemporaryDirectory(prefix="hopper-profile-") as folder:
         values = config.model_dump()
         values["train"] |= {"run_dir": folder, "resume": False}
+        if not config.learnable.folder:
+            # On the disk that training will use, whose penalties are measured.
+            values["learnable"]["folder"] = config.train.run_dir or "runs"
         own = Config.model_validate(values)
         graph, ranks, run_dir = prepare(own)
         with feature_servers(own, run_dir, [Place()] * graph.book.servers) as servers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from hopper.config import Config
 from hopper.train.__main__ import run
+from hopper.train.cache_sources import cached_tables
 from hopper.train.console import RunConsole
 from hopper.train.rank import joined, make_learnable
 from hopper.train.warm_cache import CacheMaker
@@ -14,7 +15,8 @@ def profile_rank(config: Config) -> None:
     """Keep this rank's profile beside the partitions; see :func:`hopper.train.rank.run_rank`."""
     with joined(config) as (graph, cluster, rows):
         say = RunConsole(cluster.rank == 0, "").say
-        learnable = make_learnable(config, graph, cluster)
+        is_on_disk = bool(cached_tables(config, graph.schema))
+        learnable = make_learnable(config, graph, cluster) if is_on_disk else None
         CacheMaker(config, graph, cluster, rows, learnable, say).profile()
         cluster.leave()
 

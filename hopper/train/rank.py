@@ -87,6 +87,11 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     check_request(config, graph.schema)
     check_division(config, graph)
     device = choose_device(config.train.device)
+    if config.sampler.device != "cpu" and device.type == "cpu":
+        raise ConfigError(
+            "sampler.device: cuda wants a GPU for every rank of this machine, and there are fewer; "
+            "expected cpu"
+        )
     limits = config.cluster
     cluster = Cluster.join(
         limits.ranks_per_server, device, limits.timeout_seconds, limits.start_timeout_seconds

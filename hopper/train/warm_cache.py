@@ -52,6 +52,16 @@ def check_profile(config: Config, graph: PartitionedGraph) -> None:
     ------
     RequestError: names the key, what was expected and what was given.
     """
+    if config.train.engine == "auto":
+        raise RequestError(
+            "train.engine: visits are those of one engine; expected the one that is to train, "
+            "given auto"
+        )
+    if graph.topology_partitioned:
+        raise RequestError(
+            f"data.partitioned: visits are counted by sampling whole neighbourhoods, and the "
+            f"topology of {graph.path} is partitioned"
+        )
     if cached_tables(config, graph.schema):
         return
     if config.train.engine not in FETCHING_ENGINES:
@@ -152,6 +162,13 @@ class CacheMaker:
         found = self._load()
         if found is None:
             found = self._presample()
+        # How wide a record is depends on the optimiser too, and visits do not.
+        sizes = self._known()
+        types = {
+            each: replace(known, row_bytes=sizes[each].row_bytes)
+            for each, known in found.types.items()
+        }
+        found = replace(found, types=types)
         found = replace(found, types=self._measured(found))
         try:
             save_profile(found, self._file)

@@ -17,6 +17,7 @@ from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
+from hopper.models import Objective
 from hopper.ops import in_full, products_in
 from hopper.partition import PartitionedGraph, partition_graph
 
@@ -110,6 +111,14 @@ def test_what_is_computed_in_what() -> None:
         assert (x @ x.t()).dtype == torch.float32
     # What a user's own model makes of less than float32 is left alone elsewhere.
     assert in_full(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_labels_are_not_rounded() -> None:
+    objective, labels = Objective("float"), torch.tensor([[2015.0]])
+    logits = torch.tensor([[2000.0]])
+    with products_in(torch.bfloat16, torch.device("cpu")):
+        loss = objective.loss_sum(logits.bfloat16(), labels)
+    assert float(loss) == 225
 
 
 def test_it_takes_the_place_of_float32() -> None:

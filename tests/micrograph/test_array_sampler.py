@@ -100,6 +100,14 @@ def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> Non
     assert len(own._indices) == sum(EDGES.values())
 
 
+def test_a_topology_under_names_of_several_types_is_stored_once() -> None:
+    made = topologies()
+    cites = Relation("paper", "cites", "paper")
+    made[Relation("paper", "cites", "paper@2")] = made[cites]
+    sampler = ArraySampler(made, ORIGINAL | {"paper@2": ORIGINAL["paper"]}, "paper", [2], 5)
+    assert len(sampler._indices) == sum(EDGES.values())
+
+
 def test_what_is_refused() -> None:
     made = topologies()
     sampler = ArraySampler(made, ORIGINAL, "paper", [2], 5)
@@ -122,6 +130,7 @@ def test_what_is_refused() -> None:
     [
         ({"device": "cpu"}, 'sampler.device: "cuda" wants train.device = "cuda"'),
         ({"engine": "cooperative"}, "sampler.device: cooperative plans in host memory"),
+        ({"engine": "auto"}, "sampler.device: auto plans in host memory"),
     ],
 )
 def test_where_it_is_no_use(

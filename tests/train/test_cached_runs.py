@@ -12,7 +12,9 @@ import pytest
 from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import FOLDER
+from hopper.partition import PartitionedGraph
 from hopper.train.launch import prepare
+from hopper.train.warm_cache import check_profile
 
 
 def test_profiles_are_kept_and_used_again(runs: Any) -> None:
@@ -74,3 +76,7 @@ def test_refusals(runs: Any, partitioned: Path, tmp_path: Path) -> None:
     assert "cache.size: expected room for rows, given '0'" in refused("hop", policy="lru")
     assert "cache.size: expected a number and a unit" in refused("hop", policy="lru", size="huge")
     assert not (partitioned / FOLDER / "nothing").exists()
+    graph = PartitionedGraph.open(partitioned)
+    config = make_config({"data": {"partitioned": str(partitioned)}, "train": {"engine": "auto"}})
+    with pytest.raises(RequestError, match=r"train\.engine: visits are those of one"):
+        check_profile(config, graph)
