@@ -21,14 +21,12 @@ Writes ``DIR/merged_relations.json`` and prints a table.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
@@ -39,11 +37,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
+from typed_batches import header, layer_config, make_parser
 
-from hopper.bench.machine import commit, machine, versions
 from hopper.bench.statistics import paired_ratio
 from hopper.cluster import choose_device
-from hopper.config import Config, make_config
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import TypedBlocks
 from hopper.micrograph.subgraph import Subgraph
@@ -52,8 +49,6 @@ from hopper.partition import PartitionedGraph
 from hopper.train.results import write_text
 
 RESULT_FILE = "merged_relations.json"
-FANOUTS = [25, 20]
-BATCH_SIZE = 1024
 BY_RELATION, MERGED = "relation by relation", "merged"
 # A matrix per edge: beyond this many numbers a side of PyG is left out.
 MOST_NUMBERS = 600_000_000
@@ -71,7 +66,7 @@ class Workload:
         self.graph = PartitionedGraph.open(path)
         self.device = device
         self.configs = {
-            merge: self._config(path, model, hidden, merge=merge) for merge in (False, True)
+            merge: layer_config(path, model, hidden, merge=merge) for merge in (False, True)
         }
         self.hidden, self.classes = hidden, self._classes()
         sampler = make_sampler(self.configs[True], self.graph)
@@ -109,17 +104,6 @@ class Workload:
     def _classes(self) -> int:
         target = self.graph.schema.target_type()
         return self.graph.schema.labels[target].classes
-
-    def _config(self, path: Path, model: str, hidden: int, *, merge: bool) -> Config:
-        root = {"root_weight": False} if model == "rgcn" else {}
-        return make_config(
-            {
-                "data": {"partitioned": str(path)},
-                "model": {"name": model, "layers": 2, "hidden": hidden, "merge": merge} | root,
-                "sampler": {"fanouts": FANOUTS},
-                "train": {"engine": "model_centric", "batch_size": BATCH_SIZE},
-            }
-        )
 
     def loss(self, logits: Tensor, batch: int) -> Tensor:
         """Cross-entropy with labels drawn at random."""
@@ -385,18 +369,8 @@ def run(
         geometric = version("torch_geometric")
     except PackageNotFoundError:
         geometric = None
-    result = {
-        "schema": 1,
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions() | {"torch_geometric": geometric},
-        "threads": torch.get_num_threads(),
-        "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(),
-        "rounds": rounds,
-        "fanouts": FANOUTS,
-        "cells": cells,
-    }
+    result = header(device, rounds) | {"cells": cells}
+    result["versions"] |= {"torch_geometric": geometric}
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
     table = Table(title="merged relations: times as fast (95 % interval)", title_justify="left")
@@ -425,14 +399,7 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if every graph was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("partitioned", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--models", default="rgcn,rgat,hgt")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=4, help="0: a whole epoch")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser = make_parser(__doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
     own = parser.parse_args(arguments)
     device = choose_device(own.device)
     models = own.models.split(",")

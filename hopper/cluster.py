@@ -43,6 +43,7 @@ class Cluster:
     ranks_per_server: N / P.
     device: where this rank computes.
     timeout: deadline of every wait, seconds.
+    through_host: whether what is sent lies in host memory meanwhile.
     traffic: what this rank sent to other servers.
     """
 
@@ -53,6 +54,8 @@ class Cluster:
         ranks_per_server: int,
         device: torch.device,
         timeout: float,
+        *,
+        through_host: bool = False,
     ) -> None:
         if world % ranks_per_server:
             raise ConfigError(
@@ -66,6 +69,7 @@ class Cluster:
         self.server = rank // ranks_per_server
         self.device = device
         self.timeout = timeout
+        self.through_host = through_host
         self.traffic = Traffic()
         self._pids: dict[int, int] = {}
         self._store: Any = None
@@ -76,19 +80,31 @@ class Cluster:
 
     @classmethod
     def join(
-        cls, ranks_per_server: int, device: torch.device, timeout: float, start_timeout: float
+        cls,
+        ranks_per_server: int,
+        device: torch.device,
+        timeout: float,
+        start_timeout: float,
+        *,
+        through_host: bool = False,
     ) -> Cluster:
         """Join the ranks that torchrun started; a lone process is a cluster of one.
+
+        Parameters
+        ----------
+        through_host: whether what is sent lies in host memory meanwhile, as it has to where ranks
+            share a GPU.
 
         Raises
         ------
         DeadlineExceeded: the other ranks did not come within ``start_timeout`` seconds.
         """
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-        cluster = cls(rank, world, ranks_per_server, device, timeout)
+        cluster = cls(rank, world, ranks_per_server, device, timeout, through_host=through_host)
         if world == 1:
             return cluster
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        is_direct = device.type == "cuda" and not through_host
+        backend = "cpu:gloo,cuda:nccl" if is_direct else "gloo"
         limit = timedelta(seconds=start_timeout)
         try:
             cluster._store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
@@ -140,19 +156,23 @@ class Cluster:
         """Sum a tensor over all ranks, in place."""
         if self.world == 1:
             return
+        own = self.outgoing(tensor)
         with self.watched(operation):
-            self._wait(dist.all_reduce(tensor, group=self._group, async_op=True))
+            self._wait(dist.all_reduce(own, group=self._group, async_op=True))
+        if own is not tensor:
+            tensor.copy_(own)
         self._count_ring(cause, 2 * (self.world - 1) * tensor.nbytes // self.world)
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
         """[N, ...]: every rank's tensor (equal shapes and dtypes), in rank order."""
         if self.world == 1:
             return tensor[None].clone()
-        gathered = [torch.empty_like(tensor) for _ in range(self.world)]
+        own = self.outgoing(tensor)
+        gathered = [torch.empty_like(own) for _ in range(self.world)]
         with self.watched(operation):
-            self._wait(dist.all_gather(gathered, tensor, group=self._group, async_op=True))
+            self._wait(dist.all_gather(gathered, own, group=self._group, async_op=True))
         self._count_ring(cause, (self.world - 1) * tensor.nbytes)
-        return torch.stack(gathered)
+        return torch.stack(gathered).to(tensor.device)
 
     def arrive(self, operation: str) -> None:
         """Wait until every rank has come this far."""
@@ -185,12 +205,14 @@ class Cluster:
         """
         sent = sent.contiguous()
         if self.world == 1:
-            return Exchange(self, None, sent, sent, operation)
+            return Exchange(self, None, sent, sent, sent, operation)
+        own = self.outgoing(sent)
         received = sent.new_empty((sum(counts), *sent.shape[1:]))
+        landing = received if own is sent else own.new_empty(received.shape)
         with self.watched(operation):
             work = dist.all_to_all_single(
-                received,
-                sent,
+                landing,
+                own,
                 output_split_sizes=list(counts),
                 input_split_sizes=list(lengths),
                 group=self._group,
@@ -200,7 +222,11 @@ class Cluster:
         for rank, length in enumerate(lengths):
             if self.server_of(rank) != self.server:
                 self.traffic.count(cause, length * row)
-        return Exchange(self, work, sent, received, operation)
+        return Exchange(self, work, own, received, landing, operation)
+
+    def outgoing(self, tensor: Tensor) -> Tensor:
+        """What is sent for a tensor: itself, or a copy in host memory."""
+        return tensor.to("cpu", copy=True) if self.through_host else tensor
 
     @contextmanager
     def watched(self, operation: str) -> Iterator[None]:
@@ -275,7 +301,12 @@ class Cluster:
 
 
 class Exchange:
-    """Rows under way between all ranks."""
+    """Rows under way between all ranks.
+
+    Parameters
+    ----------
+    received: where they will be. landing: what they arrive in, which may be another tensor.
+    """
 
     def __init__(
         self,
@@ -283,6 +314,7 @@ class Exchange:
         work: dist.Work | None,
         sent: Tensor,
         received: Tensor,
+        landing: Tensor,
         operation: str,
     ) -> None:
         self._cluster = cluster
@@ -290,6 +322,7 @@ class Exchange:
         # Kept alive for as long as it is read.
         self._sent: Tensor | None = sent
         self._operation = operation
+        self._landing = landing
         self.received = received
         """[sum of counts, ...]; to be read only after :meth:`finish`"""
 
@@ -302,6 +335,10 @@ class Exchange:
         """
         work, self._work, self._sent = self._work, None, None
         self._cluster.wait(work, self._operation)
+        if self._landing is not self.received:
+            # No operation of the graph of gradients, which may know the rows already.
+            self.received.detach().copy_(self._landing)
+            self._landing = self.received
         return self.received
 
 
@@ -316,29 +353,33 @@ def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) ->
     )
 
 
-def choose_device(name: str, local_ranks: int | None = None) -> torch.device:
-    """The device of ``train.device``; each rank of a machine takes a GPU of its own.
+def choose_device(
+    name: str, local_ranks: int | None = None, *, share_gpus: bool = False
+) -> torch.device:
+    """The device of ``train.device``; each rank of a machine takes a GPU of its own, unless they
+    may be shared.
 
     Parameters
     ----------
     name: "auto", "cpu" or "cuda"; auto is cuda where there is a GPU for every rank.
     local_ranks: ranks on this machine; None = what torchrun says.
+    share_gpus: whether a GPU may have several ranks.
 
     Raises
     ------
-    ConfigError: "cuda" where there are fewer GPUs than ranks (NCCL needs one each).
+    ConfigError: "cuda" where there are fewer GPUs than are needed.
     """
     if local_ranks is None:
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     gpus = torch.cuda.device_count()
-    if name == "cuda" and gpus < local_ranks:
-        raise ConfigError(
-            f"train.device: cuda needs a GPU for each of the {local_ranks} ranks on this machine, "
-            f"found {gpus}"
-        )
-    if name == "cpu" or gpus < local_ranks:
+    is_enough = gpus >= (1 if share_gpus else local_ranks)
+    if name == "cuda" and not is_enough:
+        needed = "a GPU" if share_gpus else f"a GPU for each of the {local_ranks} ranks"
+        hint = "; with cluster.share_gpus = true ranks share them" if gpus else ""
+        raise ConfigError(f"train.device: cuda needs {needed} on this machine, found {gpus}{hint}")
+    if name == "cpu" or not is_enough:
         return torch.device("cpu")
-    index = int(os.environ.get("LOCAL_RANK", 0))
+    index = int(os.environ.get("LOCAL_RANK", 0)) % gpus
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 

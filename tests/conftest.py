@@ -9,18 +9,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
 from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
+FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OWN = Path(__file__).resolve().parent / "engines"
 
@@ -39,6 +41,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         group = "bench" if bench in item.path.parents else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where arrays and tensors are: the CPU always, a GPU where there is one with CuPy."""
+    if request.param == "cuda":
+        pytest.importorskip("cupy")
+        if not torch.cuda.is_available():
+            pytest.skip("no CUDA device")
+    return torch.device(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -156,25 +168,20 @@ def run_ranks() -> Callable[..., list[Any]]:
                 [str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")]
             ),
         }
-        processes = []
-        for rank in range(world):
-            log = (folder / f"rank-{rank}.log").open("wb")
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(script), str(folder / f"rank-{rank}.json"), *arguments],
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
-            log.close()
+        launcher = subprocess.Popen(
+            [sys.executable, str(FORKED_RANKS), str(script), str(world), str(folder), *arguments],
+            env=environment,
+            # A group of its own, to be ended as a whole.
+            start_new_session=True,
+        )
         try:
-            codes = [process.wait(DEADLINE_SECONDS) for process in processes]
+            assert launcher.wait(DEADLINE_SECONDS) == 0
         finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+            # Ranks may be left even where it has ended.
+            with suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.wait()
+        codes = json.loads((folder / "codes.json").read_text())
         for rank, code in enumerate(codes):
             text = (folder / f"rank-{rank}.log").read_text(errors="replace")
             assert code == 0, f"rank {rank} of {world} ended with {code}:\n{text}"

@@ -208,7 +208,8 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
 
 
 def _reference(plan: Plan, config: Config) -> Reference:
-    device = choose_device(config.train.device, local_ranks=plan.world)
+    shares = config.cluster.share_gpus
+    device = choose_device(config.train.device, local_ranks=plan.world, share_gpus=shares)
     return Reference(config, PartitionedGraph.open(config.data.partitioned), plan.world, device)
 
 

@@ -209,9 +209,10 @@ class Train(_Section):
     model_seed: NonNegative | None = None
     """initialisation and dropout, if they are to differ from ``seed``"""
     dtype: Literal["float32", "float64"] = "float32"
-    autocast: Literal["off", "bfloat16"] = "off"
+    autocast: Literal["off", "bfloat16", "float16"] = "off"
     """what matrix products are computed in while training, if not in ``dtype``: an approximation,
-    whose sums over edges, losses, gradients and updates are float32"""
+    whose sums over edges, losses, gradients and updates are float32; with float16, for GPUs without
+    bfloat16, backward passes start from 1,024 times the loss"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda where there is one"""
     evaluate_every: NonNegative = 1
@@ -345,8 +346,8 @@ class Learnable(_Section):
 
 
 class Cache(_Section):
-    """``[cache]``: rows of other servers, and learnable rows on disk with their optimiser's state,
-    that a rank holds in memory (docs/cache.md)."""
+    """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows on
+    disk with their optimiser's state, that a rank holds in memory (docs/cache.md)."""
 
     policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
     """which rows are kept: those asked for last (lru), or those that presampling visits most, a
@@ -355,6 +356,9 @@ class Cache(_Section):
     size: str = "0"
     """of what each rank holds in memory: "512M", or "10%" of all that could be missing; 4
     bytes a node come on top"""
+    memory: Literal["host", "device"] = "host"
+    """where feature rows are held: "device" holds them where the rank trains, those of its own
+    server too, since these have to be copied there; under every engine"""
     presample_epochs: Positive = 2
     """epochs that are sampled before training to count visits, where no profile is saved"""
 
@@ -365,6 +369,9 @@ class Cluster(_Section):
     servers: list[str] = Field(default=[])
     """"host:port" of each feature server, in order of server; empty = start them here"""
     ranks_per_server: Positive = 1
+    share_gpus: bool = False
+    """whether several ranks of a machine may train on one GPU; NCCL refuses that, so messages
+    between ranks then go through host memory"""
     timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 60.0
     """deadline of every wait between processes"""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0

@@ -10,12 +10,21 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.features import FeatureSource, PartitionedRows, PregatheredRows, RowKind
+from hopper.errors import RequestError
+from hopper.features import (
+    DeviceCopies,
+    DeviceRows,
+    FeatureSource,
+    PartitionedRows,
+    PregatheredRows,
+    RowKind,
+)
 from hopper.graph.block import Block, TypedBlocks
 from hopper.hetero.learnable import FetchedRows, distinct
 from hopper.micrograph.sample import NeighborSampler
@@ -24,6 +33,10 @@ from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.ops import products_in
 from hopper.run_log import RunLog
+
+_HALF_SCALE: Final = 1024.0
+"""times the loss that float16 starts from, whose smallest numbers are too large for many gradients;
+a power of two, so that nothing is rounded when it is taken out again"""
 
 
 @dataclass
@@ -69,6 +82,14 @@ def _keyed_block(block: Block, dropout: int) -> Block:
     return keyed
 
 
+def overflowed(where: str) -> RequestError:
+    """What ends a run whose gradients left the range of float16."""
+    return RequestError(
+        f"train.autocast: gradients left what float16 can hold ({where}); expected bfloat16 or "
+        "off, or a smaller train.learning_rate"
+    )
+
+
 class GroupTrainer:
     """Samples, gathers and trains groups of roots of one node type.
 
@@ -78,6 +99,11 @@ class GroupTrainer:
     tables: by type whose rows are learned, their table; :attr:`learned` has those of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     products_in: what matrix products are computed in, if not in ``dtype``.
+    on_device: features that are held on the device.
+
+    Attributes
+    ----------
+    scale: times the gradient that backward passes make; see :meth:`unscale`.
     """
 
     def __init__(
@@ -92,6 +118,7 @@ class GroupTrainer:
         typed: bool = False,
         tables: Mapping[str, str] | None = None,
         products_in: torch.dtype | None = None,
+        on_device: DeviceRows | None = None,
     ) -> None:
         self.typed = typed
         self.tables = dict(tables or {})
@@ -103,6 +130,9 @@ class GroupTrainer:
         self.dtype = dtype
         self._device = device
         self._products_in = products_in
+        self.scale = _HALF_SCALE if products_in == torch.float16 else 1.0
+        self._on_device = on_device
+        self._copies = DeviceCopies(device)
 
     def products(self) -> AbstractContextManager[None]:
         """Within it a forward pass computes matrix products as the configuration says."""
@@ -118,14 +148,24 @@ class GroupTrainer:
         with self._log.stage("sample", roots=int(roots.size)):
             return [self.sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
 
-    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> PregatheredRows:
-        """Rows for several passes: remote ones are fetched now, each once for all of them."""
+    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> FeatureSource:
+        """Rows for several passes: remote ones are fetched now, each once for all of them.
+
+        Where rows that are held on the device make room for others, what will be missing is not
+        known yet: each is fetched when it is.
+        """
+        held = self._on_device
+        if held is not None and held.evicts:
+            return rows
         with self._log.stage("gather", operation="pregather"):
             wanted: dict[str, list[NDArray[np.int64]]] = {}
             for each in self.sampler.original_ids if self.typed else [self.node_type]:
                 if each not in self.tables:
-                    groups = wanted.setdefault(self._stored(each), [])
-                    groups += [subgraph.nodes[each] for subgraph in subgraphs]
+                    stored = self._stored(each)
+                    groups = [subgraph.nodes[each] for subgraph in subgraphs]
+                    if held is not None:
+                        groups = [held.absent(stored, ids) for ids in groups]
+                    wanted.setdefault(stored, []).extend(groups)
             return PregatheredRows(rows, wanted)
 
     def accumulate(
@@ -158,8 +198,28 @@ class GroupTrainer:
             with self.products():
                 logits = packed.module(blocks, work.inputs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
-            loss.backward()
-            packed.loss += loss.detach()
+            self.backward(packed, loss)
+
+    def backward(
+        self, packed: PackedModel, loss: torch.Tensor, tie: torch.Tensor | None = None
+    ) -> None:
+        """Add a loss, and :attr:`scale` times its gradient, to the packed model.
+
+        Parameters
+        ----------
+        tie: zero; what the way back has to meet besides.
+        """
+        start = loss if self.scale == 1.0 else loss * self.scale
+        (start if tie is None else start + tie).backward()
+        packed.loss += loss.detach()
+
+    def unscale(self, packed: PackedModel) -> bool:
+        """Let gradients that were added up be those of the loss; whether, of float16, they are
+        numbers still."""
+        if self.scale == 1.0:
+            return True
+        packed.gradients.div_(self.scale)
+        return bool(packed.gradients.isfinite().all())
 
     def _passes(self, roots: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         for start in range(0, roots.size, self._micro_batch):
@@ -173,8 +233,9 @@ class GroupTrainer:
         self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
-        found = torch.from_numpy(rows.gather(kind, node_type, ids))
-        return found.to(self._device, non_blocking=True)
+        if kind == "features" and self._on_device is not None:
+            return self._on_device.read(rows, node_type, ids)
+        return self._copies.send(rows.gather(kind, node_type, ids))
 
     def input_rows_of(
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]

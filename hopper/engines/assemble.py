@@ -20,6 +20,7 @@ from hopper.engines.typed_reads import (
     unrolling_of,
 )
 from hopper.errors import RequestError
+from hopper.features import DeviceRows
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import parse_cache_size
 from hopper.hetero.relation_first import make_rooted_sampler, renamed
@@ -35,7 +36,7 @@ from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-AUTOCAST = {"off": None, "bfloat16": torch.bfloat16}
+AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 FETCHING_ENGINES = ("model_centric", "hop", "zero_hop", "locality")
 """those that read rows of other servers, which a cache may keep"""
 SAMPLERS = {"node": NeighborSampler, "layer": LayerSampler, "labor": LaborSampler}
@@ -92,12 +93,19 @@ def _check_cache(config: Config, learns_rows: bool) -> None:
     own = config.cache
     if own.policy == "none":
         return
-    is_on_disk = learns_rows and config.learnable.storage == "mmap"
-    if config.train.engine not in (*FETCHING_ENGINES, "auto") and not is_on_disk:
+    engine, is_on_device = config.train.engine, own.memory == "device"
+    if is_on_device and engine == "cooperative" and own.policy != "lru":
         raise RequestError(
-            f"cache.policy: {config.train.engine} reads no rows of other servers, and none on "
-            'disk, so there is nothing to keep; expected "none", train.engine = '
-            f'{", ".join(FETCHING_ENGINES)}, or learnable rows with learnable.storage = "mmap"'
+            f"cache.policy: {own.policy} counts what a rank reads for its own roots, and under "
+            'cooperative it reads its own rows for everyone\'s; with cache.memory = "device" '
+            "expected none or lru"
+        )
+    is_on_disk = learns_rows and config.learnable.storage == "mmap"
+    if engine not in (*FETCHING_ENGINES, "auto") and not (is_on_disk or is_on_device):
+        raise RequestError(
+            f"cache.policy: {engine} reads no rows of other servers, and none on disk, so there "
+            f'is nothing to keep; expected "none", train.engine = {", ".join(FETCHING_ENGINES)}, '
+            'learnable rows with learnable.storage = "mmap", or cache.memory = "device"'
         )
     parse_cache_size(own.size)
 
@@ -325,6 +333,7 @@ def make_group_trainer(
     micro_batch: int,
     device: torch.device,
     server: int | None = None,
+    on_device: DeviceRows | None = None,
 ) -> GroupTrainer:
     """What samples, gathers and trains the groups of a configuration.
 
@@ -332,6 +341,7 @@ def make_group_trainer(
     ----------
     micro_batch: roots of one forward pass at most.
     server: as of :func:`make_sampler`.
+    on_device: features that are held on the device.
     """
     schema = graph.schema
     return GroupTrainer(
@@ -344,6 +354,7 @@ def make_group_trainer(
         typed=config.model.typed,
         tables=learnable_tables(config, schema),
         products_in=AUTOCAST[config.train.autocast],
+        on_device=on_device,
     )
 
 

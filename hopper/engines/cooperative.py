@@ -77,8 +77,7 @@ class Cooperative(Engine):
                 logits = self._pass.logits(plan, inputs, where)
                 loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
-                loss.backward()
-            state.packed.loss += loss.detach()
+                state.trainer.backward(state.packed, loss)
         return self.synchronise_and_update(batch)
 
     def _fetch_learnable(self, plan: Any, batch: GlobalBatch) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
 from hopper.features import FeatureSource, PartitionedRows
 from hopper.hetero.learnable import LearnableRows
@@ -149,6 +150,17 @@ class Engine(ABC):
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
         it before they are saved. Most engines keep all of it everywhere."""
 
+    def _unscale(self, where: str) -> None:
+        """Let gradients be those of the loss; every rank learns whether any rank's overflowed."""
+        state = self.state
+        is_finite = state.trainer.unscale(state.packed)
+        if state.learnable is not None:
+            is_finite = state.learnable.is_finite() and is_finite
+        broken = torch.tensor([int(not is_finite)])
+        state.cluster.all_reduce(broken, "control", f"looking for overflows, {where}")
+        if int(broken):
+            raise overflowed(where)
+
     def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then update what every rank holds."""
         state = self.state
@@ -161,7 +173,9 @@ class Engine(ABC):
             if state.learnable is not None:
                 assert state.trainer.learned is not None
                 with state.log.stage("sync", operation="learnable rows"):
-                    state.learnable.push(state.trainer.learned, where)
+                    state.learnable.push(state.trainer.learned, where, state.trainer.scale)
+        if state.trainer.scale != 1.0:
+            self._unscale(where)
         if self.records:
             self.complete_recorded(where)
         if self.on_gradient is not None:

@@ -79,8 +79,7 @@ class RelationAggregationFirst(Engine):
                 )
                 loss = trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
-                (loss + tie).backward()
-            state.packed.loss += loss.detach()
+                trainer.backward(state.packed, loss, tie)
         return self.synchronise_and_update(batch)
 
     def sum_gradients(self, operation: str) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.trial_groups import OwnGroups, SharedGroup, VisitedGroups
 from hopper.features import PartitionedRows
@@ -154,5 +154,7 @@ class Trials:
     def _update(self, trial: Trial) -> float:
         with self.state.log.stage("compute", operation="update", model=trial.index):
             trial.dock.unload()
+            if not self.state.trainers[trial.index].unscale(trial.packed):
+                raise overflowed(f"trial {trial.index}")
             trial.optimizer.step(trial.config.train.clip_norm)
         return float(trial.packed.loss)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.array_module import Array
 from hopper.features.source import RemoteSource, RowKind
 
 
@@ -69,7 +70,32 @@ def look_up(
     return Lookups(ids.size - missing.size, missing.size)
 
 
-class CachedRows:
+class CountedLookups:
+    """Rows that are held, and how many of those that were looked for were found.
+
+    Parameters
+    ----------
+    held: by node type.
+    """
+
+    def __init__(self, held: Mapping[str, HeldRows]) -> None:
+        self._held = dict(held)
+        self._lookups = dict.fromkeys(sorted(held), Lookups())
+
+    def look_up(
+        self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
+    ) -> None:
+        """:func:`look_up` among the rows of a type that are held."""
+        found = look_up(self._held[node_type], ids, out, places, fetch)
+        self._lookups[node_type] = self._lookups[node_type].plus(found)
+
+    def take_lookups(self) -> dict[str, Lookups]:
+        """By node type, since the last call; starts from zero again."""
+        taken, self._lookups = self._lookups, dict.fromkeys(self._lookups, Lookups())
+        return taken
+
+
+class CachedRows(CountedLookups):
     """A source of remote rows that asks another one for those that it does not have.
 
     It is used by one thread at a time. Rows come out as they are stored, so nothing but the
@@ -82,9 +108,8 @@ class CachedRows:
     """
 
     def __init__(self, remote: RemoteSource, held: Mapping[str, HeldRows]) -> None:
+        super().__init__(held)
         self._remote = remote
-        self._held = dict(held)
-        self._lookups = dict.fromkeys(sorted(held), Lookups())
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""
@@ -108,10 +133,4 @@ class CachedRows:
         if kind != "features" or held is None:
             self._remote.fill(kind, node_type, ids, out, places)
             return
-        found = look_up(held, ids, out, places, partial(self._remote.fill, kind, node_type))
-        self._lookups[node_type] = self._lookups[node_type].plus(found)
-
-    def take_lookups(self) -> dict[str, Lookups]:
-        """By node type, since the last call; starts from zero again."""
-        taken, self._lookups = self._lookups, dict.fromkeys(self._lookups, Lookups())
-        return taken
+        self.look_up(node_type, ids, out, places, partial(self._remote.fill, kind, node_type))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
+from hopper.features.on_device import DeviceRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.partition import PartitionedGraph
 
@@ -22,19 +23,16 @@ class RowCounts:
     """Input rows of a stretch of training.
 
     local: read from the rank's own server. remote: needed from other servers, counted for every
-    group that needs them. remote_unique: those that were fetched. lookups: by node type, how many
-    were looked for in a cache.
+    group that needs them. remote_unique: those that were fetched. cached: those that were found in
+    a cache in host memory. Rows that are held on the device are none of these. lookups: by node
+    type, how many were looked for in a cache, wherever it is.
     """
 
     local: int = 0
     remote: int = 0
     remote_unique: int = 0
+    cached: int = 0
     lookups: dict[str, Lookups] = field(default_factory=dict)
-
-    @property
-    def cached(self) -> int:
-        """Needed remotely and found in a cache."""
-        return sum(each.hits for each in self.lookups.values())
 
 
 class PartitionedRows:
@@ -43,6 +41,11 @@ class PartitionedRows:
     Parameters
     ----------
     remote: where rows of other servers come from; None where there is one server only.
+
+    Attributes
+    ----------
+    on_device: what is held where the rank trains; whoever reads rows for that place looks there
+        first, and asks here for those that are missing.
     """
 
     def __init__(self, graph: PartitionedGraph, server: int, remote: RemoteSource | None) -> None:
@@ -51,6 +54,7 @@ class PartitionedRows:
         self.local = LocalRows(graph, server)
         self.remote = remote
         self.rows = RowCounts()
+        self.on_device: DeviceRows | None = None
         self._cache: CachedRows | None = None
         self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="remote-rows")
 
@@ -116,5 +120,8 @@ class PartitionedRows:
         taken, self.rows = self.rows, RowCounts()
         if self._cache is not None:
             taken.lookups = self._cache.take_lookups()
+            taken.cached = sum(each.hits for each in taken.lookups.values())
             taken.remote_unique -= taken.cached
+        if self.on_device is not None:
+            taken.lookups = self.on_device.take_lookups()
         return taken

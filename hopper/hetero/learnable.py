@@ -335,9 +335,14 @@ class LearnableRows:
         self._found[name], self._asked[name] = records.read(read), asked
         return self._found[name][:, 0], list(places.split([len(each) for each in asked]))
 
-    def push(self, fetched: FetchedRows, where: str) -> None:
+    def push(self, fetched: FetchedRows, where: str, scale: float = 1.0) -> None:
         """Send gradients to the rows' owners, who add them in order of rank; every rank has to
-        call it, after :meth:`fetch`. Those of frozen rows stay away."""
+        call it, after :meth:`fetch`. Those of frozen rows stay away.
+
+        Parameters
+        ----------
+        scale: times the gradient that is sent.
+        """
         for name in self._names:
             if name not in self._optimizers:
                 continue
@@ -354,6 +359,12 @@ class LearnableRows:
             gradient = torch.cat(received).to(total.device)
             places = self._in_read[name].to(total.device)
             self._sums[name] = total.index_add_(0, places, gradient)
+            if scale != 1.0:
+                self._sums[name].div_(scale)
+
+    def is_finite(self) -> bool:
+        """Whether all gradients that were pushed to this rank are numbers."""
+        return all(bool(gradient.isfinite().all()) for gradient in self._sums.values())
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all pushed gradients, added up per row; every rank has to call it.

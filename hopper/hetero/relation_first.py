@@ -119,6 +119,11 @@ def nodes_read(
     return found
 
 
+def reads_roots(model: HGNN) -> bool:
+    """Whether aggregations of the roots read them, so that who aggregates needs their rows."""
+    return any(layer.aggregations_read(model.target) for layer in model.root_layers())
+
+
 class RelationFirst:
     """One rank's forward pass, together with the others.
 
@@ -133,10 +138,9 @@ class RelationFirst:
         self._model = model
         self._shares = shares
         self._group = shares.group_of(cluster.rank)
-        layers = model.root_layers()
-        self.root_layers = len(layers)
+        self.root_layers = len(model.root_layers())
         """how many layers, the last ones, make rows of the roots"""
-        self._reads = any(layer.aggregations_read(model.target) for layer in layers)
+        self._reads = reads_roots(model)
         self._divided = sorted(
             {
                 each

@@ -20,7 +20,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.frontier import Drawn, threads_for
 from hopper.micrograph.sample import NeighborSampler
 
 
@@ -54,13 +54,14 @@ class LaborSampler(NeighborSampler):
         if fanout == -1:
             return super().draw(hop, relation, destinations, moment)
         topology = self.topologies[relation]
-        bounds, listed = source_draw.neighbour_lists(
-            topology.indptr, topology.indices, destinations
-        )
         key = self.hop_key(LABOR, moment, hop, relation)
         ids = self.original_ids[relation.src]
-        flags = source_draw.labor_flags(bounds, listed, ids, fanout, key)
-        return source_draw.take_flagged(bounds, listed, flags)
+        with threads_for(destinations.size):
+            bounds, listed = source_draw.neighbour_lists(
+                topology.indptr, topology.indices, destinations
+            )
+            flags = source_draw.labor_flags(bounds, listed, ids, fanout, key)
+            return source_draw.take_flagged(bounds, listed, flags)
 
 
 @dataclass(frozen=True)

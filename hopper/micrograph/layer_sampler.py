@@ -21,7 +21,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.frontier import Drawn, threads_for
 from hopper.micrograph.sample import NeighborSampler
 
 
@@ -69,13 +69,14 @@ class LayerSampler(NeighborSampler):
         if sample is None:
             return super().draw(hop, relation, destinations, moment)
         topology = self.topologies[relation]
-        bounds, listed = source_draw.neighbour_lists(
-            topology.indptr, topology.indices, destinations
-        )
         key = self.hop_key(LAYERS, moment, hop, relation)
         ids = self.original_ids[relation.src]
-        flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
-        return source_draw.take_flagged(bounds, listed, flags)
+        with threads_for(destinations.size):
+            bounds, listed = source_draw.neighbour_lists(
+                topology.indptr, topology.indices, destinations
+            )
+            flags = source_draw.layer_flags(listed, ids, *sample.thresholds[relation], key)
+            return source_draw.take_flagged(bounds, listed, flags)
 
 
 class Thresholds(NamedTuple):

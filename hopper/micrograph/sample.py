@@ -153,11 +153,12 @@ class NeighborSampler:
             self.fanouts[hop],
             self.hop_key(NEIGHBOURS, moment, hop, relation),
         )
-        if topology.positions is None:
-            return frontier.draw_hop(topology.indptr, topology.indices, *asked)
-        return frontier.draw_hop_of_part(
-            topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
-        )
+        with frontier.threads_for(destinations.size):
+            if topology.positions is None:
+                return frontier.draw_hop(topology.indptr, topology.indices, *asked)
+            return frontier.draw_hop_of_part(
+                topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
+            )
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
         """The key that a node's draws at one hop of one relation extend (docs/draws.md)."""

@@ -76,7 +76,12 @@ class Transport:
             size = sum(each.buffer.nbytes for each in leaving)
             models = [each.move.model for each in leaving]
             with self._log.stage("migrate", models=models, bytes=size):
-                self._wait(self._start(leaving, coming))
+                bodies = [_as(each, self._cluster.outgoing(each.buffer)) for each in leaving]
+                landing = [_as(each, self._cluster.outgoing(each.buffer)) for each in coming]
+                self._wait(self._start(bodies, landing))
+                for each, landed in zip(coming, landing, strict=True):
+                    if landed.buffer is not each.buffer:
+                        each.buffer.copy_(landed.buffer)
         for each, header in headers:
             self._cluster.count_message("control", each.move.rank, header.nbytes)
             self._cluster.count_message(self._cause, each.move.rank, each.buffer.nbytes)
@@ -105,6 +110,10 @@ class Transport:
         for request in requests:
             if request is not None:
                 request.wait(timedelta(seconds=self._cluster.timeout))
+
+
+def _as(cargo: Cargo, buffer: Tensor) -> Cargo:
+    return cargo._replace(buffer=buffer)
 
 
 def _describe(step: int, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> str:

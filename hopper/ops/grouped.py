@@ -63,8 +63,9 @@ class _GroupedProduct(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
         needs_rows, needs_matrices = ctx.needs_input_grad[:2]
         ctx.bounds, ctx.shape = bounds, matrices.shape
+        ctx.padding = _Padding.of(bounds, rows.device)
         ctx.save_for_backward(rows if needs_matrices else None, matrices if needs_rows else None)
-        return _products(rows, matrices, bounds)
+        return _products(rows, matrices, bounds, ctx.padding)
 
     @staticmethod
     @once_differentiable
@@ -72,11 +73,11 @@ class _GroupedProduct(torch.autograd.Function):
         rows, matrices = ctx.saved_tensors
         grad_rows = grad_matrices = None
         if matrices is not None:
-            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds)
+            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds, ctx.padding)
         if rows is not None:
-            padding = _Padding.of(ctx.bounds, grad.device)
-            if padding is not None:
-                return grad_rows, padding.spread(rows).mT @ padding.spread(grad), None
+            if ctx.padding is not None:
+                spread = ctx.padding.spread
+                return grad_rows, spread(rows).mT @ spread(grad), None
             grad_matrices = grad.new_zeros(ctx.shape)
             for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
                 if stop > first:
@@ -124,8 +125,9 @@ class _Padding:
         return batch.flatten(0, 1).index_select(0, self._places)
 
 
-def _products(rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
-    padding = _Padding.of(bounds, rows.device)
+def _products(
+    rows: Tensor, matrices: Tensor, bounds: tuple[int, ...], padding: _Padding | None
+) -> Tensor:
     if padding is not None:
         return padding.collect(padding.spread(rows) @ matrices)
     out = rows.new_empty(rows.shape[0], matrices.shape[2])

@@ -1,19 +1,21 @@
-"""What a rank's cache may hold: features of other servers, and learnable records on disk."""
+"""What a rank's cache may hold: features, of other servers or of all, and learnable records."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hopper.array_module import array_module
 from hopper.config import Config
 from hopper.engines.assemble import FETCHING_ENGINES
 from hopper.engines.typed_reads import learnable_tables, typed_inputs
-from hopper.features import PartitionedRows
+from hopper.features import DeviceCopies, DeviceRows, PartitionedRows
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
@@ -25,14 +27,27 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def cached_features(config: Config, schema: GraphSchema) -> list[str]:
-    """The node types whose features the model reads of other servers, in order of name."""
-    if config.train.engine not in FETCHING_ENGINES:
+    """The node types whose features may be held, in order of name: where the rank trains, of any
+    that the model reads; otherwise, of those that it reads of other servers."""
+    if not is_fetching(config) and not _is_on_device(config):
         return []
     if not config.model.typed:
         return [schema.target_type()]
     return sorted(
         each for each in typed_inputs(config, schema) if schema.node_types[each].feature_dim
     )
+
+
+def is_fetching(config: Config) -> bool:
+    """Whether the engine reads rows of other servers."""
+    return config.train.engine in FETCHING_ENGINES
+
+
+def _is_on_device(config: Config) -> bool:
+    own = config.cache
+    # Of other ranks' roots nothing is known before training.
+    is_known = config.train.engine != "cooperative" or own.policy == "lru"
+    return own.memory == "device" and is_known
 
 
 def cached_tables(config: Config, schema: GraphSchema) -> list[str]:
@@ -72,8 +87,8 @@ class CacheSource(ABC):
         """Hold what a plan says."""
 
 
-class RemoteFeatures(CacheSource):
-    """Features of other servers.
+class Features(CacheSource):
+    """Features of some node types, by global id.
 
     Parameters
     ----------
@@ -84,23 +99,21 @@ class RemoteFeatures(CacheSource):
     def __init__(
         self, types: Sequence[str], rows: PartitionedRows, stored_as: Mapping[str, str]
     ) -> None:
-        assert rows.remote is not None
         self._types = types
         self._rows = rows
-        self._remote = rows.remote
         self._stored_as = stored_as
 
     def known(self) -> dict[str, TypeProfile]:
         """See :class:`CacheSource`."""
-        graph, found = self._rows.graph, {}
+        found = {}
         for each in self._types:
-            away = graph.book.total(each) - graph.stored(each, self._rows.server).count
             dim, dtype = self._row(each)
-            found[each] = TypeProfile(dim * dtype.itemsize, away, _NOTHING, _NOTHING)
+            rows = self._possible(each)
+            found[each] = TypeProfile(dim * dtype.itemsize, rows, _NOTHING, _NOTHING)
         return found
 
     def counts(self) -> dict[str, int]:
-        """See :class:`CacheSource`: ids are global ones."""
+        """See :class:`CacheSource`."""
         return {each: self._rows.graph.book.total(each) for each in self._types}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
@@ -109,30 +122,110 @@ class RemoteFeatures(CacheSource):
         for name, groups in nodes.items():
             stored = self._stored_as.get(name, name)
             if stored in read:
-                read[stored] += [ids[~self._rows.is_local(stored, ids)] for ids in groups]
+                read[stored] += [self._missing(stored, ids) for ids in groups]
         return {each: distinct(groups) for each, groups in read.items()}
 
-    def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`."""
-        self._remote.gather("features", name, ids)
+    @abstractmethod
+    def _possible(self, node_type: str) -> int:
+        """How many rows could be missing."""
 
-    def fill(self, plan: CachePlan) -> None:
-        """See :class:`CacheSource`."""
+    @abstractmethod
+    def _missing(self, node_type: str, ids: Ids) -> Ids:
+        """Those of ids whose rows are missing, if none is held."""
+
+    @abstractmethod
+    def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
+        """[n, dim]: missing rows."""
+
+    def _filled(self, plan: CachePlan, module: ModuleType) -> dict[str, RowCache]:
+        """By type, the rows that a plan holds."""
         kind = RecentRows if plan.policy == "lru" else RowCache
         held: dict[str, RowCache] = {}
         for each in self._types:
-            dim, dtype = self._row(each)
-            held[each] = kind(self._rows.graph.book.total(each), plan.room[each], dim, dtype)
+            total, (dim, dtype) = self._rows.graph.book.total(each), self._row(each)
+            held[each] = kind(total, plan.room[each], dim, dtype, module)
             wanted = np.sort(plan.held[each])
             for first in range(0, wanted.size, _ROWS_AT_ONCE):
                 ids = wanted[first : first + _ROWS_AT_ONCE]
-                held[each].put(ids, self._remote.gather("features", each, ids))
-        self._rows.keep(held)
+                rows = self._gather(each, ids)
+                held[each].put(module.asarray(ids), module.asarray(rows))
+        return held
 
     def _row(self, node_type: str) -> tuple[int, np.dtype[Any]]:
         own = self._rows.graph.schema.node_types[node_type]
         assert own.feature_dim is not None
         return own.feature_dim, np.dtype(own.feature_dtype)
+
+
+class RemoteFeatures(Features):
+    """Those of other servers, held in host memory; parameters as of :class:`Features`."""
+
+    def miss(self, name: str, ids: Ids) -> None:
+        """See :class:`CacheSource`."""
+        self._gather(name, ids)
+
+    def fill(self, plan: CachePlan) -> None:
+        """See :class:`CacheSource`."""
+        self._rows.keep(self._filled(plan, np))
+
+    def _possible(self, node_type: str) -> int:
+        stored = self._rows.graph.stored(node_type, self._rows.server)
+        return self._rows.graph.book.total(node_type) - stored.count
+
+    def _missing(self, node_type: str, ids: Ids) -> Ids:
+        return ids[~self._rows.is_local(node_type, ids)]
+
+    def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
+        assert self._rows.remote is not None
+        return self._rows.remote.gather("features", node_type, ids)
+
+
+class DeviceFeatures(Features):
+    """All that the rank reads, held where it trains.
+
+    Parameters
+    ----------
+    types, rows, stored_as: as of :class:`Features`.
+    device: where the rank trains.
+    fetching: whether it reads rows of other servers.
+    """
+
+    def __init__(
+        self,
+        types: Sequence[str],
+        rows: PartitionedRows,
+        stored_as: Mapping[str, str],
+        device: torch.device,
+        *,
+        fetching: bool,
+    ) -> None:
+        super().__init__(types, rows, stored_as)
+        self._device = device
+        self._fetching = fetching
+        self._copies = DeviceCopies(device)
+
+    def miss(self, name: str, ids: Ids) -> None:
+        """See :class:`CacheSource`."""
+        self._copies.send(self._gather(name, ids))
+        self._copies.finish()
+
+    def fill(self, plan: CachePlan) -> None:
+        """See :class:`CacheSource`."""
+        held = self._filled(plan, array_module(self._device.type))
+        self._rows.on_device = DeviceRows(self._device, held, evicts=plan.policy == "lru")
+        # What was read to fill it is not training's.
+        self._rows.take_rows()
+
+    def _possible(self, node_type: str) -> int:
+        if self._fetching:
+            return self._rows.graph.book.total(node_type)
+        return self._rows.graph.stored(node_type, self._rows.server).count
+
+    def _missing(self, node_type: str, ids: Ids) -> Ids:
+        return ids
+
+    def _gather(self, node_type: str, ids: Ids) -> NDArray[Any]:
+        return self._rows.gather("features", node_type, ids)
 
 
 class RecordsOnDisk(CacheSource):

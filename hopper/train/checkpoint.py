@@ -174,6 +174,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "ranks a server": cluster.ranks_per_server,
         "CPU threads a rank": torch.get_num_threads(),
         "device": cluster.device.type,
+        "messages through host memory": cluster.through_host,
         "kernels": backend(cluster.device),
         "torch": torch.__version__,
     }

@@ -11,6 +11,7 @@ import numba
 import torch
 
 from cache_server.allocation import keep_freed_memory
+from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
 from hopper.engines import ENGINE_CLASSES, Engine, TrainState
@@ -86,15 +87,23 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
     check_division(config, graph)
-    device = choose_device(config.train.device)
+    shares = config.cluster.share_gpus
+    device = choose_device(config.train.device, share_gpus=shares)
     if config.sampler.device != "cpu" and device.type == "cpu":
         raise ConfigError(
             "sampler.device: cuda wants a GPU for every rank of this machine, and there are fewer; "
             "expected cpu"
         )
+    if config.cache.policy != "none" and config.cache.memory == "device":
+        # Said before ranks meet, and not after an hour of presampling.
+        array_module(device.type)
     limits = config.cluster
     cluster = Cluster.join(
-        limits.ranks_per_server, device, limits.timeout_seconds, limits.start_timeout_seconds
+        limits.ranks_per_server,
+        device,
+        limits.timeout_seconds,
+        limits.start_timeout_seconds,
+        through_host=shares and device.type == "cuda",
     )
     remote = None
     try:
@@ -198,7 +207,7 @@ def _make_engine(
             rows=rows,
             packed=packed,
             optimizer=optimizer,
-            trainer=_group_trainer(config, graph, cluster, log),
+            trainer=_group_trainer(config, graph, cluster, log, rows),
             learnable=learnable,
         )
     )
@@ -239,10 +248,10 @@ def _trials_state(
     configs = [each.config for each in trial_configs(config, cluster.world)]
     models = [_model(each, graph, cluster) for each in configs]
     if config.hop.share_sampling:
-        trainers = [_group_trainer(config, graph, cluster, log)] * len(configs)
+        trainers = [_group_trainer(config, graph, cluster, log, rows)] * len(configs)
         schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
     else:
-        trainers = [_group_trainer(each, graph, cluster, log) for each in configs]
+        trainers = [_group_trainer(each, graph, cluster, log, rows) for each in configs]
         schedules = [make_schedule(each, graph, cluster.world) for each in configs]
     return TrialsState(
         config=config,
@@ -266,10 +275,12 @@ def _model(
 
 
 def _group_trainer(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog
+    config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog, rows: PartitionedRows
 ) -> GroupTrainer:
     passes = config.train.roots_a_pass
-    return make_group_trainer(config, graph, log, passes, cluster.device, cluster.server)
+    return make_group_trainer(
+        config, graph, log, passes, cluster.device, cluster.server, rows.on_device
+    )
 
 
 def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:

@@ -17,7 +17,12 @@ from rich.progress import track
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import FETCHING_ENGINES, make_group_trainer, make_schedule
+from hopper.engines.assemble import (
+    FETCHING_ENGINES,
+    make_group_trainer,
+    make_model,
+    make_schedule,
+)
 from hopper.engines.typed_reads import unrolling_of
 from hopper.errors import GraphError, RequestError
 from hopper.features import PartitionedRows
@@ -26,18 +31,22 @@ from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
-from hopper.hetero.relation_first import nodes_read, renamed
+from hopper.hetero.relation_first import draw_first, nodes_read, reads_roots, renamed
 from hopper.hetero.root_shares import RootShares
 from hopper.micrograph.route import GlobalBatch
+from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import format_bytes
 from hopper.run_log import RunLog
 from hopper.train.cache_sources import (
     CacheSource,
+    DeviceFeatures,
+    Features,
     RecordsOnDisk,
     RemoteFeatures,
     cached_features,
     cached_tables,
+    is_fetching,
 )
 
 _HOMED: Final = ("hop", "zero_hop")
@@ -62,9 +71,11 @@ def check_profile(config: Config, graph: PartitionedGraph) -> None:
             f"data.partitioned: visits are counted by sampling whole neighbourhoods, and the "
             f"topology of {graph.path} is partitioned"
         )
-    if cached_tables(config, graph.schema):
+    train, schema = config.train, graph.schema
+    is_counted = train.engine != "cooperative" and bool(cached_features(config, schema))
+    if cached_tables(config, schema) or (config.cache.memory == "device" and is_counted):
         return
-    if config.train.engine not in FETCHING_ENGINES:
+    if not is_fetching(config):
         raise RequestError(
             f"train.engine: expected one that reads rows of other servers "
             f'({", ".join(FETCHING_ENGINES)}), or learnable.storage = "mmap" of a graph with '
@@ -77,8 +88,13 @@ def check_profile(config: Config, graph: PartitionedGraph) -> None:
 def made_for(config: Config, schema: GraphSchema, ranks: int) -> dict[str, Any]:
     """All that visits depend on besides the partition."""
     train, model = config.train, config.model
+    of_raf = ("name", "root_weight", "aggregate", "combine", "input_weights")
     return {
+        "raf": [config.raf.reduce, *(getattr(model, each) for each in of_raf)]
+        if train.engine == "raf"
+        else None,
         "types": cached_features(config, schema),
+        "memory": config.cache.memory,
         "tables": cached_tables(config, schema),
         "layers": model.layers,
         "metapaths": model.metapaths,
@@ -116,9 +132,20 @@ class CacheMaker:
     def _trainer(self) -> GroupTrainer:
         config, cluster = self.config, self.cluster
         passes = config.train.roots_a_pass
-        return make_group_trainer(
+        trainer = make_group_trainer(
             config, self.graph, RunLog(None), passes, cluster.device, cluster.server
         )
+        if self.graph.holdings and self.learnable is None:
+            # As the engine does, which then reads no more than this.
+            draw_first(trainer.sampler, len(self._model.root_layers()))
+        return trainer
+
+    @cached_property
+    def _model(self) -> HGNN:
+        """What tells which rows of roots are read, where relations are divided."""
+        model = make_model(self.config, self.graph.schema)
+        assert isinstance(model, HGNN)
+        return model
 
     @cached_property
     def _sources(self) -> dict[str, CacheSource]:
@@ -126,9 +153,15 @@ class CacheMaker:
         config, schema = self.config, self.graph.schema
         found: dict[str, CacheSource] = {}
         features = cached_features(config, schema)
-        if features and self.rows.remote is not None:
-            remote = RemoteFeatures(features, self.rows, self._trainer.sampler.stored_as)
-            found |= dict.fromkeys(features, remote)
+        stored_as = self._trainer.sampler.stored_as
+        if features and config.cache.memory == "device":
+            device, fetching = self.cluster.device, is_fetching(config)
+            own: Features = DeviceFeatures(
+                features, self.rows, stored_as, device, fetching=fetching
+            )
+            found |= dict.fromkeys(features, own)
+        elif features and self.rows.remote is not None:
+            found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
         tables = cached_tables(config, schema)
         if tables:
             assert self.learnable is not None
@@ -145,8 +178,8 @@ class CacheMaker:
             return
         if not self._sources:
             self.say(
-                f"cache: {self.config.train.engine} reads no rows of other servers here, and none "
-                "on disk: not made"
+                f"cache: {self.config.train.engine} reads no rows of other servers here, none on "
+                "disk, and none that may be held on its device: not made"
             )
             return
         profile = self._known() if own.policy == "lru" else self.profile().types
@@ -228,7 +261,10 @@ class CacheMaker:
         """By name of a type in subgraphs, the nodes that this rank reads in an iteration."""
         rank, graph = self.cluster.rank, self.graph
         if graph.holdings:
-            plan = self._shares.plan(rank, batch.size, reads=False, device=self.cluster.device)
+            device = self.cluster.device
+            plan = self._shares.plan(
+                rank, batch.size, reads=reads_roots(self._model), device=device
+            )
             roots = batch.roots[plan.mine]
             subgraph = self._trainer.sampler.sample(roots, batch.epoch, batch.iteration)
             return nodes_read(subgraph, graph.schema.target_type(), batch.roots[plan.rows])

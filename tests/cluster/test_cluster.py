@@ -72,3 +72,18 @@ def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("auto", local_ranks=2).type == "cpu"
     with pytest.raises(ConfigError, match="a GPU for each of the 2 ranks on this machine, found 1"):
         choose_device("cuda", local_ranks=2)
+
+
+def test_ranks_may_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take turns at what there is."""
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for rank in range(5):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        assert choose_device("cuda", local_ranks=5, share_gpus=True).type == "cuda"
+    assert taken == [0, 1, 0, 1, 0]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device("auto", local_ranks=5, share_gpus=True).type == "cpu"
+    with pytest.raises(ConfigError, match="cuda needs a GPU on this machine, found 0"):
+        choose_device("cuda", local_ranks=5, share_gpus=True)

@@ -1,8 +1,8 @@
 """One rank of a world that trains many small configurations in turn; not a test by itself.
 
 usage: parity_rank.py OUT.json CASES.json, with torchrun's environment. Every case is {"config":
-nested values, "steps": iterations}. For each, rank 0 writes losses, and parameters and gradients
-of every iteration, beside the case's ``run_dir``.
+nested values, "steps": iterations}; the first one's device is that of all. For each, rank 0 writes
+losses, and parameters and gradients of every iteration, beside the case's ``run_dir``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,16 @@ from hopper.train.rank import make_deterministic, make_trainer, use_threads
 def main(out: Path, cases: list[dict]) -> None:
     use_threads(1)
     make_deterministic()
-    per_server = cases[0]["config"]["cluster"]["ranks_per_server"]
-    cluster = Cluster.join(per_server, choose_device("cpu"), timeout=60, start_timeout=120)
+    first = make_config(cases[0]["config"])
+    through_host = first.cluster.share_gpus
+    device = "cuda" if first.train.device == "cuda" else "cpu"
+    cluster = Cluster.join(
+        first.cluster.ranks_per_server,
+        choose_device(device, share_gpus=through_host),
+        timeout=60,
+        start_timeout=120,
+        through_host=through_host,
+    )
     results = []
     for case in cases:
         config = make_config(case["config"])

@@ -1,4 +1,4 @@
-"""Runs with a cache of other servers' rows: the same bits, fewer bytes."""
+"""Runs with a cache, in host memory or where the rank trains: the same bits, fewer bytes."""
 
 from __future__ import annotations
 
@@ -26,6 +26,27 @@ def told(spans: Path) -> list[list[int]]:
     ]
 
 
+def case(
+    folder: Path,
+    addresses: list[str],
+    engine: str,
+    policy: str,
+    model: dict[str, Any],
+    **train: Any,
+) -> dict[str, Any]:
+    """A run over ``folder/parts`` in ``folder/engine-policy``."""
+    run_dir = str(folder / f"{engine}-{policy}")
+    return {
+        "data": {"partitioned": str(folder / "parts")},
+        "model": model,
+        "sampler": {"fanouts": [4, 3]},
+        "train": {"engine": engine, "batch_size": 16, "epochs": 2, "run_dir": run_dir} | train,
+        "hop": {"merge": "off"},
+        "cache": {"policy": policy, "size": "20%"},
+        "cluster": {"servers": addresses, "ranks_per_server": 1},
+    }
+
+
 def test_a_cache_changes_traffic_alone(
     community_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
@@ -35,23 +56,8 @@ def test_a_cache_changes_traffic_alone(
     partition_graph(community_graph, tmp_path / "parts", 2, "random")
     addresses = serve_partitions(tmp_path / "parts", 2)
     names = list(itertools.product(ENGINES, POLICIES))
-    cases = [
-        {
-            "data": {"partitioned": str(tmp_path / "parts")},
-            "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
-            "sampler": {"fanouts": [4, 3]},
-            "train": {
-                "engine": engine,
-                "batch_size": 16,
-                "epochs": 2,
-                "run_dir": str(tmp_path / f"{engine}-{policy}"),
-            },
-            "hop": {"merge": "off"},
-            "cache": {"policy": policy, "size": "20%"},
-            "cluster": {"servers": addresses, "ranks_per_server": 1},
-        }
-        for engine, policy in names
-    ]
+    sage = {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3}
+    cases = [case(tmp_path, addresses, *name, sage) for name in names]
     found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
     for engine in ENGINES:
         plain = found[engine, "none"]
@@ -73,3 +79,35 @@ def test_a_cache_changes_traffic_alone(
             last = [told(spans / f"rank-{rank}.jsonl")[-1] for rank in range(2)]
             assert [sum(each) for each in zip(*last, strict=True)] == [hits, misses]
         assert len(looked_for) == 1
+
+
+def test_rows_held_on_the_device_change_traffic_alone(
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    """Rows of a rank's own server are held too; every row that is needed is looked for."""
+    partition_graph(community_graph, tmp_path / "parts", 2, "random")
+    addresses = serve_partitions(tmp_path / "parts", 2)
+    fetching = itertools.product((*ENGINES, "locality"), POLICIES)
+    names = [*fetching, ("cooperative", "none"), ("cooperative", "lru")]
+    gat = {"name": "gat", "layers": 2, "hidden": 8, "dropout": 0.3}
+    cases = [case(tmp_path, addresses, *name, gat, micro_batch=5) for name in names]
+    for values in cases:
+        values["cache"]["memory"] = "device"
+    found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
+    for engine, policy in names:
+        own, plain = found[engine, policy], found[engine, "none"]
+        assert (own["losses"], own["val"]) == (plain["losses"], plain["val"])
+        if policy == "none":
+            continue
+        ((hits, misses),) = own["lookups"].values()
+        rows, before = own["rows"], plain["rows"]
+        assert hits > 0
+        assert misses == rows["local"] + rows["remote"]
+        assert hits + misses == before["local"] + before["remote"]
+        assert rows["local"] < before["local"]
+        if engine != "cooperative" and policy != "lru":
+            assert own["bytes"]["feature"] < plain["bytes"]["feature"]
+            assert rows["remote_unique"] < before["remote_unique"]

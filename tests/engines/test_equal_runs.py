@@ -16,12 +16,13 @@ from hopper.partition import partition_graph
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 GLOBAL_BATCH = 16
 WORLDS = (1, 4)
+EPOCHS = 3
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
 KINDS = ("float64", "float32", "float32 again")
 
 
 def run_config(
-    partitioned: Path, run_dir: Path, world: int, engine: str, dtype: str, epochs: int
+    partitioned: Path, run_dir: Path, world: int, engine: str, dtype: str
 ) -> dict[str, Any]:
     return {
         "data": {"partitioned": str(partitioned)},
@@ -30,10 +31,10 @@ def run_config(
         "train": {
             "engine": engine,
             "batch_size": GLOBAL_BATCH // world,
-            "epochs": epochs,
+            "epochs": EPOCHS,
             "learning_rate": 0.01,
             "dtype": dtype,
-            "evaluate_every": 2,
+            "evaluate_every": EPOCHS,
             "run_dir": str(run_dir),
         },
         "hop": {"merge": "off"},
@@ -56,7 +57,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
         configs = []
         for engine, kind in cases:
             run_dir = tmp_path / f"run-{world}-{engine}-{kind}".replace(" ", "-")
-            config = run_config(partitioned, run_dir, world, engine, kind.split()[0], epochs=4)
+            config = run_config(partitioned, run_dir, world, engine, kind.split()[0])
             config["cluster"] = {"servers": addresses, "ranks_per_server": 1}
             configs.append(config)
         trained = train_cases(configs, world, tmp_path / str(world))
@@ -68,7 +69,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
             again = results[world, engine, KINDS[2]]
             assert single["losses"] == again["losses"], "the same run twice differs"
             assert single["val"] == again["val"]
-        by_epoch = np.array(double["losses"]).reshape(4, -1).mean(1)
+        by_epoch = np.array(double["losses"]).reshape(EPOCHS, -1).mean(1)
         assert by_epoch[-1] < by_epoch[0]
         alone = results[1, engine, "float64"]
         assert double["losses"] == pytest.approx(alone["losses"], rel=1e-9)

@@ -52,9 +52,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     # One or two nodes of the whole graph a hop: most frontiers stay empty.
     "empty frontiers": {"kind": "layer", "layer_sizes": [2, 1, 1]},
 }
-# 83 training nodes: batches of 16; batches of 1, with fewer roots in the last iteration than a
-# world of 4 has ranks.
-BATCHES = {"ordinary": (16, [0, 1]), "smaller than the ranks": (1, [0, 20])}
+TRAINING_NODES = 83
 WORLDS = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1)]
 MAIN_ENGINES = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
 
@@ -68,7 +66,10 @@ def case_config(
         key: value[:layers] if isinstance(value, list) else value
         for key, value in SAMPLERS[sampler].items()
     }
-    batch_size, recorded = BATCHES[batch]
+    batch_size, recorded = 16, [0, 1]
+    if batch == "smaller than the ranks":
+        # The second iteration has what is left: fewer roots than there are ranks.
+        batch_size = min(TRAINING_NODES // world, TRAINING_NODES - 1)
     options = ENGINES[engine]
     hop = {"merge": "off"} | options.get("hop", {})
     if hop["merge"] != "off":

@@ -22,7 +22,7 @@ from .typed_cases import COUNTS, make_graph
 
 WORLDS = [
     (1, 1, ["more trials than ranks"]),
-    (2, 1, None),
+    (2, 1, ["more trials than ranks", "one trial, in passes", "some stop early"]),
     (2, 2, ["more trials than ranks", "own draws"]),
     (4, 1, None),
 ]

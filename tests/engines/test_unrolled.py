@@ -191,11 +191,16 @@ def test_tables_resume_and_the_roots_own_type_has_one(
         part("cooperative", "other", 2),
         part("raf", "held", 2) | on_disk | {"cache": {"policy": "hotness", "size": "40%"}},
         part("cooperative", "recent", 2) | on_disk | {"cache": {"policy": "lru", "size": "40%"}},
+        part("raf", "all held", 2)
+        | on_disk
+        | {"cache": {"policy": "benefit", "size": "40%", "memory": "device"}},
     ]
-    whole, _, resumed, other, held, recent = train_cases(cases, 2, tmp_path)
+    whole, _, resumed, other, held, recent, all_held = train_cases(cases, 2, tmp_path)
     assert (held["losses"], held["val"]) == (whole["losses"], whole["val"])
+    assert (all_held["losses"], all_held["val"]) == (whole["losses"], whole["val"])
+    assert set(all_held["lookups"]) - set(held["lookups"]) == {"author", "nobody"}
     assert (recent["losses"], recent["val"]) == (other["losses"], other["val"])
-    for found in (held, recent):
+    for found in (held, recent, all_held):
         hits, misses = map(sum, zip(*found["lookups"].values(), strict=True))
         assert hits
         assert misses

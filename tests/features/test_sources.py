@@ -126,6 +126,7 @@ def test_kept_rows_are_not_fetched(tables: Any, rows: PartitionedRows, meter: Me
         local=own.size,
         remote=20 + away.size,
         remote_unique=away.size - 20,
+        cached=40,
         lookups={"author": Lookups(), "paper": Lookups(40, away.size - 20)},
     )
     assert counts.cached == 40

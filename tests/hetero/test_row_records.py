@@ -13,15 +13,6 @@ from hopper.hetero.row_records import HeldRecords, RowRecords
 ROWS, PARTS, DIM = 40, 3, 5
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def device(request: pytest.FixtureRequest) -> torch.device:
-    if request.param == "cuda":
-        pytest.importorskip("cupy")
-        if not torch.cuda.is_available():
-            pytest.skip("no CUDA device")
-    return torch.device(request.param)
-
-
 def table() -> Tensor:
     generator = torch.Generator().manual_seed(4)
     return torch.randn(ROWS, PARTS, DIM, generator=generator)

@@ -63,11 +63,22 @@ def two_threads() -> Iterator[None]:
     [(NeighborSampler, [5, 6]), (LayerSampler, [9000, 4000]), (LaborSampler, [5, 6])],
 )
 def test_one_thread_or_two(kind: type[NeighborSampler], sizes: list[int]) -> None:
-    roots = np.random.default_rng(0).permutation(20_000)[:1500]
+    roots = np.random.default_rng(0).permutation(20_000)[:5000]
     sampler = random_sampler(20_000, 200_000, sizes, kind)
     on_two = sampler.sample(roots, 0, 0)
     numba.set_num_threads(1)
     assert same(sampler.sample(roots, 0, 0), on_two)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_few_destinations_wake_nobody() -> None:
+    for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
+        with frontier.threads_for(destinations):
+            assert numba.get_num_threads() == threads
+        assert numba.get_num_threads() == 2
+    with pytest.raises(RuntimeError, match="drawing"), frontier.threads_for(1):
+        raise RuntimeError("drawing")
+    assert numba.get_num_threads() == 2
 
 
 @settings(deadline=None)

@@ -70,3 +70,13 @@ def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
     error = last_words(training)
     assert error.startswith("error: rank 1 (pid")
     assert error.endswith("did not finish within 8 s")
+
+
+def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:
+    run = runs.train(
+        *("overflow", "--train.autocast=float16", "--train.learning_rate=1e30"),
+        epochs=50,
+        evaluate_every=0,
+    )
+    error = last_words(run)
+    assert "train.autocast: gradients left what float16 can hold (epoch 0, iteration 1)" in error

@@ -96,7 +96,7 @@ def traffic(source: Source, found: Findings) -> list[Child]:
 
 
 def _hit_rates(source: Source) -> Child:
-    """Of the remote rows that were looked for in a cache, the share that was found."""
+    """Of the rows that were looked for in a cache, the share that was found."""
     by_engine: dict[str, dict[str, list[float]]] = {}
     for name in source.names:
         sums = by_engine.setdefault(name, {})
@@ -114,7 +114,7 @@ def _hit_rates(source: Source) -> Child:
             rows.append([name, *(Cell(_hit_rate(*own)) for own in found)])
     return figure(
         "Hit rates of caches",
-        "Of the remote rows that were looked for, those found; all epochs of all rounds.",
+        "Of the rows that were looked for, those found; all epochs of all rounds.",
         table("Hit rates by node type", ["engine", "all types", *types], rows, hidden=False),
     )
 

@@ -1,0 +1,344 @@
+"""HiFuse's optimisations one after the other (its Figure 9), each on and off.
+
+usage: python benchmarks/hifuse_ablation.py --out DIR [--rounds 3] [--batches 8] [--hidden 64]
+       [--models rgcn,rgat] [--device cpu] PARTITIONED...
+
+Epochs of two layers, forward and backward, sampling included (fanouts 25 and 20, at most 1,024
+roots), over a table of features of hidden width that lies on the device before. Switches:
+
+reorganise  the table is grouped by node type and then by index; off: in an order that mixes types
+            (where a row is, is looked up off the clock)
+merge       all relations of a layer at once; off: relation by relation
+offload     the host selects the edges of each relation as it draws them, and lays them behind one
+            another if they are merged; off: one list of edges with their relations goes to the
+            device, which selects those of each relation by a mask, as PyG does
+parallel    the host's kernels, which draw edges and lay them behind one another, with all of its
+            threads; off: with one
+pipeline    the next batch is sampled and prepared while the device computes
+
+Without ``offload`` the list that the device selects from is made off the clock: a sampler without
+relations would have it at once. All sides draw by relation, so what such a sampler would save is on
+no side. On a CPU the device is the host, and ``offload`` tells what selecting costs.
+
+Sides take turns epoch by epoch in rotated order; a ratio is that of two sides' epochs of a round,
+with its interval over rounds. All sides have to come to the same loss.
+Writes ``DIR/hifuse_ablation.json`` and prints a table.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional
+from typed_batches import header, layer_config, make_parser
+
+from hopper.bench.parity import LOSS_CEILING
+from hopper.bench.statistics import paired_ratio
+from hopper.cluster import choose_device
+from hopper.engines.assemble import make_model, make_sampler, make_schedule
+from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.merged import merge_relations
+from hopper.models.relational import HGNN
+from hopper.partition import PartitionedGraph
+from hopper.train.rank import use_threads
+from hopper.train.results import write_text
+
+RESULT_FILE = "hifuse_ablation.json"
+SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
+SIDES: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "R": SWITCHES[:1],
+    "R+M": SWITCHES[:2],
+    "R+O": ("reorganise", "offload"),
+    "R+O+P": ("reorganise", "offload", "parallel"),
+    "R+M+O+P": SWITCHES[:4],
+    "R+M+O+P+Pipe": SWITCHES,
+}
+"""by name, what is on; the letters are the paper's"""
+
+
+class EdgeList(NamedTuple):
+    """All edges of a hop with their relations, on the host.
+
+    sources, destinations, kinds: [edges] int64; kinds are places in ``relations``.
+    """
+
+    relations: list[Relation]
+    sources: Tensor
+    destinations: Tensor
+    kinds: Tensor
+
+
+class Batch(NamedTuple):
+    """What of a batch is ready before it is computed."""
+
+    subgraph: Subgraph
+    places: dict[str, Tensor]
+    blocks: list[TypedBlocks] | None
+    """None where the device is to select edges of ``lists``"""
+    lists: list[EdgeList]
+
+
+class Workload:
+    """A graph, its features on the device, and the epoch's batches."""
+
+    def __init__(
+        self, path: Path, model: str, hidden: int, batches: int, device: torch.device
+    ) -> None:
+        self.graph = PartitionedGraph.open(path)
+        self.device = device
+        configs = {merge: layer_config(path, model, hidden, merge=merge) for merge in (False, True)}
+        schema = self.graph.schema
+        self.models: dict[bool, HGNN] = {}
+        for merge, config in configs.items():
+            made = make_model(config, schema).to(device)
+            assert isinstance(made, HGNN)
+            self.models[merge] = made
+        self.sampler = make_sampler(configs[True], self.graph)
+        schedule = make_schedule(configs[True], self.graph, 1)
+        count = min(batches or schedule.iterations, schedule.iterations)
+        self.roots = [schedule.batch(0, index).roots for index in range(count)]
+        target = schema.target_type()
+        generator = torch.Generator().manual_seed(0)
+        self.labels = [
+            torch.randint(schema.labels[target].classes, (each.size,), generator=generator).to(
+                device
+            )
+            for each in self.roots
+        ]
+        counts = {each: kind.count for each, kind in schema.node_types.items()}
+        starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+        table = torch.randn(sum(counts.values()), hidden, generator=generator)
+        self._starts = starts
+        # The same rows in two orders: a row's place is its number, or that number's place.
+        self._mixed = torch.randperm(len(table), generator=generator)
+        mixed = torch.empty_like(table)
+        mixed[self._mixed] = table
+        self._tables = {True: table.to(device), False: mixed.to(device)}
+        # What is on no side's clock.
+        batches_of = [self.sampler.sample(own, 0, index) for index, own in enumerate(self.roots)]
+        self.places = {
+            kind: [self._places_of(each, reorganised=kind) for each in batches_of]
+            for kind in (False, True)
+        }
+        self.lists = [[listed(hop) for hop in each.typed_blocks()] for each in batches_of]
+
+    def _places_of(self, subgraph: Subgraph, *, reorganised: bool) -> dict[str, Tensor]:
+        """By type, [nodes] int64: where the table on the device has the rows of a batch."""
+        found = {}
+        for each, ids in subgraph.nodes.items():
+            found[each] = torch.from_numpy(ids) + self._starts[each]
+            if not reorganised:
+                found[each] = self._mixed.index_select(0, found[each])
+        return found
+
+    def rows(self, places: Mapping[str, Tensor], *, reorganised: bool) -> dict[str, Tensor]:
+        """By type, [nodes, hidden]: these rows."""
+        table = self._tables[reorganised]
+        return {each: table.index_select(0, own.to(self.device)) for each, own in places.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """The graph and its batches in numbers."""
+        schema = self.graph.schema
+        return {
+            "graph": schema.name,
+            "relations": len(schema.relations),
+            "node_types": len(schema.node_types),
+            "batches": len(self.roots),
+            "roots": [int(each.size) for each in self.roots],
+        }
+
+
+def listed(hop: TypedBlocks) -> EdgeList:
+    """A hop's edges as a sampler draws them that knows no relations."""
+    relations = list(hop.blocks)
+    blocks = [hop.blocks[each] for each in relations]
+    return EdgeList(
+        relations,
+        torch.cat([each.indices for each in blocks]),
+        torch.cat([each.destinations() for each in blocks]),
+        torch.cat([torch.full_like(each.indices, i) for i, each in enumerate(blocks)]),
+    )
+
+
+def selected(
+    subgraph: Subgraph, lists: Sequence[EdgeList], device: torch.device
+) -> list[TypedBlocks]:
+    """Blocks of a batch whose edges the device selects, relation by relation."""
+    found = []
+    for hop, edges in zip(subgraph.typed_blocks(device), lists, strict=True):
+        sources, destinations, kinds = (each.to(device) for each in edges[1:])
+        own = {}
+        for place, relation in enumerate(edges.relations):
+            mask = kinds == place
+            counts = torch.bincount(destinations[mask], minlength=hop.destinations[relation.dst])
+            own[relation] = Block.of_pattern(
+                relation,
+                torch.cat((counts.new_zeros(1), counts.cumsum(0))),
+                sources[mask],
+                hop.sources[relation.src],
+            )
+        found.append(replace(hop, blocks=own, prepared={}))
+    return found
+
+
+class Epochs:
+    """One side: an epoch of its switches."""
+
+    def __init__(self, work: Workload, on: Sequence[str]) -> None:
+        self._work = work
+        self._on = frozenset(on)
+        self._model = work.models["merge" in self._on]
+        self._threads = numba.get_num_threads() if "parallel" in self._on else 1
+
+    def run(self) -> tuple[float, float]:
+        """Seconds of an epoch, and the sum of its losses."""
+        work = self._work
+        total = torch.zeros((), device=work.device)
+        began = time.perf_counter()
+        for index, batch in enumerate(self._batches()):
+            blocks = batch.blocks or selected(batch.subgraph, batch.lists, work.device)
+            rows = work.rows(batch.places, reorganised="reorganise" in self._on)
+            # Added up where it is: the host need not wait for it.
+            total += self._step(blocks, rows, work.labels[index])
+        if work.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began, float(total)
+
+    def _step(
+        self, blocks: list[TypedBlocks], rows: Mapping[str, Tensor], labels: Tensor
+    ) -> Tensor:
+        model, h = self._model, dict(rows)
+        model.zero_grad(set_to_none=True)
+        for index, hop in enumerate(blocks):
+            h = model.relation_layer(index)(hop, h)
+        loss = functional.cross_entropy(model.head(h[model.target]), labels, reduction="sum")
+        loss.backward()
+        return loss.detach()
+
+    def _batches(self) -> Iterator[Batch]:
+        turns = range(len(self._work.roots))
+        if "pipeline" not in self._on:
+            yield from map(self._prepare, turns)
+            return
+        with ThreadPoolExecutor(1) as ahead:
+            coming = ahead.submit(self._prepare, 0)
+            for turn in turns:
+                ready = coming.result()
+                if turn + 1 < len(turns):
+                    coming = ahead.submit(self._prepare, turn + 1)
+                yield ready
+
+    def _prepare(self, index: int) -> Batch:
+        work = self._work
+        numba.set_num_threads(self._threads)
+        subgraph = work.sampler.sample(work.roots[index], 0, index)
+        places = work.places["reorganise" in self._on][index]
+        if "offload" not in self._on:
+            return Batch(subgraph, places, None, work.lists[index])
+        blocks = subgraph.typed_blocks(work.device)
+        if "merge" in self._on:
+            for place, hop in enumerate(blocks):
+                layer = self._model.relation_layer(place)
+                known = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
+                merge_relations(hop, known, layer.types)
+        return Batch(subgraph, places, blocks, [])
+
+
+def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """One graph and model: seconds of every side and round, and ratios over none of them."""
+    sides = {name: Epochs(work, on) for name, on in SIDES.items()}
+    names, threads = list(sides), numba.get_num_threads()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    losses: dict[str, float] = {}
+    for turn in range(-1, rounds):
+        start = turn % len(names)
+        for name in [*names[start:], *names[:start]]:
+            gc.disable()
+            spent, losses[name] = sides[name].run()
+            gc.enable()
+            numba.set_num_threads(threads)
+            if turn >= 0:
+                seconds[name].append(spent)
+    reference = losses[names[0]]
+    differences = {name: abs(loss - reference) / abs(reference) for name, loss in losses.items()}
+    if max(differences.values()) > LOSS_CEILING:
+        raise RuntimeError(f"{work.graph.schema.name} {model}: losses differ by {differences}")
+    ratios = {name: asdict(paired_ratio(seconds[names[0]], seconds[name])) for name in names[1:]}
+    say(
+        f"{work.graph.schema.name} {model}: "
+        + ", ".join(f"{name} {each['mean']:.2f}" for name, each in ratios.items())
+    )
+    return {
+        "model": model,
+        **work.describe(),
+        "seconds": seconds,
+        "times_faster_than_none": ratios,
+        "losses_differ_by": differences,
+    }
+
+
+def run(
+    paths: Sequence[Path],
+    models: Sequence[str],
+    out: Path,
+    hidden: int,
+    rounds: int,
+    batches: int,
+    device: torch.device,
+) -> None:
+    """Compare, print and write."""
+    console = Console()
+    cells = [
+        compare(Workload(path, model, hidden, batches, device), model, rounds, console.print)
+        for path in paths
+        for model in models
+    ]
+    result = header(device, rounds) | {"hidden": hidden, "sides": SIDES, "cells": cells}
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
+    for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
+        table.add_column(heading)
+    for cell in cells:
+        told = [
+            f"{each['mean']:.2f} ({each['low']:.2f}-{each['high']:.2f})"
+            if each["low"] is not None
+            else f"{each['mean']:.2f}"
+            for each in cell["times_faster_than_none"].values()
+        ]
+        mean = np.mean(cell["seconds"]["none"])
+        table.add_row(cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *told)
+    console.print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 0 if every graph was measured."""
+    parser = make_parser(__doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
+    own = parser.parse_args(arguments)
+    use_threads(0)
+    device = choose_device(own.device)
+    models = own.models.split(",")
+    run(own.partitioned, models, own.out, own.hidden, own.rounds, own.batches, device)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Feature rows on the device that trains: some are held there, others are read and copied.
+
+What a miss costs is then the whole way: reading a row, wherever it is stored, and copying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.array_module import Array, array_module, on_host
+from hopper.features.cached import CountedLookups, HeldRows
+from hopper.features.source import FeatureSource
+
+
+class DeviceCopies:
+    """Copies of host arrays to a device: through pinned memory, on a stream of their own.
+
+    What computes there waits for a copy when it is used, and not for the host.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def send(self, array: NDArray[Any]) -> Tensor:
+        """[...]: the same on the device; the array itself where that is the host."""
+        found = torch.from_numpy(array)
+        if self._stream is None:
+            return found.to(self._device)
+        with torch.cuda.stream(self._stream):
+            sent = found.pin_memory().to(self._device, non_blocking=True)
+        reader = torch.cuda.current_stream(self._device)
+        reader.wait_stream(self._stream)
+        sent.record_stream(reader)
+        return sent
+
+    def finish(self) -> None:
+        """Wait until all of them are there."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+class DeviceRows(CountedLookups):
+    """Rows of some nodes in the memory of a device; it is used by one thread at a time.
+
+    Hits and misses meet in one buffer, in the order asked for. Rows come out as they are stored.
+
+    Parameters
+    ----------
+    held: by node type, of the array module of the device; rows of other types are copied.
+    evicts: whether rows make room for others.
+    """
+
+    def __init__(self, device: torch.device, held: Mapping[str, HeldRows], *, evicts: bool) -> None:
+        super().__init__(held)
+        self.evicts = evicts
+        self._device = device
+        self._np = array_module(device.type)
+        self._copies = DeviceCopies(device)
+
+    def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+        """[n, dim], on the device, in the dtype that is stored: features of [n] int64 global ids.
+
+        Parameters
+        ----------
+        source: is asked for rows that are not here.
+        """
+        held = self._held.get(node_type)
+        if held is None:
+            return self._copies.send(source.gather("features", node_type, ids))
+        out = self._np.empty((ids.size, held.dim), held.dtype)
+        places, fetch = self._np.arange(ids.size), partial(self._fetch, source, node_type)
+        self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
+        return torch.as_tensor(out, device=self._device)
+
+    def absent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of [n] int64 ids whose rows are not here."""
+        held = self._held.get(node_type)
+        if held is None:
+            return ids
+        return ids[on_host(held.find(self._np.asarray(ids))) < 0]
+
+    def _fetch(
+        self, source: FeatureSource, node_type: str, ids: Array, out: Array, places: Array
+    ) -> None:
+        rows = self._copies.send(source.gather("features", node_type, on_host(ids)))
+        out[places] = self._np.asarray(rows)
