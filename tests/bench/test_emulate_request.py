@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hopper.bench.emulate import commands, network
+from hopper.bench.emulate import commands, hosts, network
 from hopper.bench.emulate.commands import NotAvailable, signals_held
 from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.network import burst_bytes
@@ -200,6 +200,18 @@ def test_what_is_missing_is_said(
         assert text in cluster.why_not
         assert cluster.describe()["effective"] is False
         assert cluster.describe()["why_not"] == cluster.why_not
+
+
+def test_what_earlier_runs_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NotAvailable("no hosts")
+
+    monkeypatch.setattr(hosts, "check_rights", lambda: None)
+    monkeypatch.setattr(hosts, "remove_leftover_networks", lambda: ["hopper-7-1-host0"])
+    monkeypatch.setattr(hosts, "remove_leftover_limits", lambda: ["hopper-7-1-host1"])
+    monkeypatch.setattr(hosts, "build_network", refuse)
+    with emulated(Request(2)) as cluster:
+        assert cluster.removed == ("hopper-7-1-host0", "hopper-7-1-host1")
 
 
 def test_without_hosts_a_comparison_runs_on_loopback_and_says_so(

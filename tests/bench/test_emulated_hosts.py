@@ -223,8 +223,9 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_kept(
             timeout=60,
             check=True,
         )
-        assert set(next_one.stdout.split()) >= set(left)
         assert of_process(dead.pid) == []
+        # Which run removed it is left open: one elsewhere on this machine may have come first.
+        assert set(next_one.stdout.split()).isdisjoint(kept)
         assert of_process(living.pid) == kept
         living.send_signal(signal.SIGINT)
         assert living.wait(20) != 0
