@@ -51,6 +51,7 @@ HOMES = {
     ),
     "cupy": ("hopper.array_module",),
     "networkx": ("hopper.hetero",),
+    "triton": ("hopper.ops",),
     "grpc": ("cache_server",),
     "grpc_health": ("cache_server",),
 }

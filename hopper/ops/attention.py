@@ -15,6 +15,7 @@ from hopper.ops.csr import destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
 from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import segments
 
 
 def edge_add(block: Block, a_src: Tensor, a_dst: Tensor) -> Tensor:
@@ -55,7 +56,8 @@ def edge_softmax(block: Block, logits: Tensor) -> Tensor:
     """
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
-    out: Tensor = _EdgeSoftmax.apply(block, logits, None)[0]
+    kernels = selection.kernels_for(logits.device)
+    out: Tensor = _EdgeSoftmax.apply(block, kernels, logits, None)[0]
     return out
 
 
@@ -79,7 +81,8 @@ def edge_softmax_with_self(
     check_rows("logits", logits, block.num_edges)
     check_rows("self_logits", self_logits, block.num_dst)
     _check_same("edge_softmax_with_self", logits, self_logits)
-    edges, own = _EdgeSoftmax.apply(block, logits, self_logits)
+    kernels = selection.kernels_for(logits.device)
+    edges, own = _EdgeSoftmax.apply(block, kernels, logits, self_logits)
     return edges, own
 
 
@@ -97,7 +100,7 @@ def segment_max(block: Block, logits: Tensor) -> Tensor:
     """
     logits = in_full(logits)
     check_rows("logits", logits, block.num_edges)
-    return _segments(block, logits, "max")
+    return segments(block, logits, "max")
 
 
 class _EdgeAdd(torch.autograd.Function):
@@ -115,29 +118,17 @@ class _EdgeAdd(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             grad_src = gather_rows(ctx.kernels, edges_to_sources(ctx.block), grad)
         if ctx.needs_input_grad[3]:
-            grad_dst = _segments(ctx.block, grad, "sum")
+            grad_dst = segments(ctx.block, grad, "sum")
         return None, None, grad_src, grad_dst
 
 
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, block: Block, logits: Tensor, self_logits: Tensor | None
+        ctx: Any, block: Block, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        rows = destinations(block)
-        # Subtracting the largest logit keeps the exponentials finite and changes nothing else.
-        top = _segments(block, logits, "max")
-        if self_logits is not None:
-            top = torch.maximum(top, self_logits)
-        edges = (logits - top.index_select(0, rows)).exp_()
-        total = _segments(block, edges, "sum")
-        own = None
-        if self_logits is not None:
-            own = (self_logits - top).exp_()
-            total += own
-            own /= total
-        edges /= total.index_select(0, rows)
-        ctx.block = block
+        edges, own = kernels.softmax(block, logits, self_logits)
+        ctx.block, ctx.kernels = block, kernels
         ctx.save_for_backward(edges, own)
         return edges, own
 
@@ -145,25 +136,10 @@ class _EdgeSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(
         ctx: Any, grad: Tensor, grad_self: Tensor | None
-    ) -> tuple[None, Tensor | None, Tensor | None]:
+    ) -> tuple[None, None, Tensor, Tensor | None]:
         edges, own = ctx.saved_tensors
-        total = _segments(ctx.block, edges * grad, "sum")
-        if grad_self is not None:
-            total += own * grad_self
-        grad_edges = grad_own = None
-        if ctx.needs_input_grad[1]:
-            grad_edges = edges * (grad - total.index_select(0, destinations(ctx.block)))
-        if grad_self is not None and ctx.needs_input_grad[2]:
-            grad_own = own * (grad_self - total)
-        return None, grad_edges, grad_own
-
-
-def _segments(block: Block, x: Tensor, reduce: str) -> Tensor:
-    """[num_dst, H]: sum or maximum of each destination's edges (0 or -inf where it has none)."""
-    if x.numel() == 0:
-        empty = 0.0 if reduce == "sum" else -torch.inf
-        return x.new_full((block.num_dst, *x.shape[1:]), empty)
-    return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
+        grad_edges, grad_own = ctx.kernels.softmax_gradient(ctx.block, edges, own, grad, grad_self)
+        return None, None, grad_edges, grad_own
 
 
 def _check_same(operation: str, first: Tensor, second: Tensor) -> None:

@@ -17,16 +17,12 @@ from hopper.graph.block import Block
 from hopper.ops import selection
 from hopper.ops.csr import (
     Csr,
-    destinations,
     destinations_to_sources,
     edge_order,
     sources_to_destinations,
 )
 from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
-
-# Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
-_EDGES_AT_A_TIME = 16384
 
 
 def copy_sum(block: Block, x: Tensor) -> Tensor:
@@ -123,11 +119,18 @@ def edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
 
 
 def gather_rows(kernels: Kernels, csr: Csr, x: Tensor, weights: Tensor | None = None) -> Tensor:
-    """[num_rows, ...]: a backend's gathering sum for rows of any shape; empty work is zeros."""
+    """[num_rows, ...]: a backend's gathering sum for rows of any shape; empty work is zeros.
+
+    Parameters
+    ----------
+    weights: [entries] for whole rows, or [entries, H] for rows [num_cols, H, ...].
+    """
     shape = (csr.num_rows, *x.shape[1:])
     if csr.indices.numel() == 0 or x.numel() == 0:
         return x.new_zeros(shape)
     rows = x.reshape(x.shape[0], -1)
+    if weights is not None:
+        weights = weights.reshape(csr.indices.numel(), -1)
     if torch.is_autocast_enabled(x.device.type):
         # Some backends gather by products of sparse matrices.
         with torch.autocast(x.device.type, enabled=False):
@@ -165,7 +168,7 @@ class _WeightedSum(torch.autograd.Function):
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_w = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
-        return _by_head(kernels, sources_to_destinations(block), x, w)
+        return gather_rows(kernels, sources_to_destinations(block), x, w)
 
     @staticmethod
     @once_differentiable
@@ -175,9 +178,9 @@ class _WeightedSum(torch.autograd.Function):
         if w is not None:
             ordered = w.index_select(0, edge_order(ctx.block))
             pattern = destinations_to_sources(ctx.block)
-            grad_x = _by_head(ctx.kernels, pattern, grad, ordered)
+            grad_x = gather_rows(ctx.kernels, pattern, grad, ordered)
         if x is not None:
-            grad_w = _edge_dot(ctx.block, x, grad)
+            grad_w = ctx.kernels.edge_dot(ctx.block, x, grad)
         return None, None, grad_x, grad_w
 
 
@@ -189,7 +192,7 @@ class _EdgeDot(torch.autograd.Function):
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_y = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_y else None, y if needs_x else None)
-        return _edge_dot(block, x, y)
+        return kernels.edge_dot(block, x, y)
 
     @staticmethod
     @once_differentiable
@@ -198,29 +201,7 @@ class _EdgeDot(torch.autograd.Function):
         grad_x = grad_y = None
         if y is not None:
             ordered = grad.index_select(0, edge_order(ctx.block))
-            grad_x = _by_head(ctx.kernels, destinations_to_sources(ctx.block), y, ordered)
+            grad_x = gather_rows(ctx.kernels, destinations_to_sources(ctx.block), y, ordered)
         if x is not None:
-            grad_y = _by_head(ctx.kernels, sources_to_destinations(ctx.block), x, grad)
+            grad_y = gather_rows(ctx.kernels, sources_to_destinations(ctx.block), x, grad)
         return None, None, grad_x, grad_y
-
-
-def _by_head(kernels: Kernels, csr: Csr, x: Tensor, w: Tensor) -> Tensor:
-    """[num_rows, H, D]: one weighted gathering sum per head."""
-    if x.shape[1] == 1:
-        return gather_rows(kernels, csr, x, w.squeeze(1))
-    out = x.new_empty(csr.num_rows, *x.shape[1:])
-    for head in range(x.shape[1]):
-        out[:, head] = gather_rows(kernels, csr, x[:, head], w[:, head])
-    return out
-
-
-def _edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
-    """[edges, H]: the dot product of each edge's source row of x and destination row of y."""
-    rows = destinations(block)
-    out = x.new_empty(block.num_edges, x.shape[1])
-    for start in range(0, block.num_edges, _EDGES_AT_A_TIME):
-        piece = slice(start, start + _EDGES_AT_A_TIME)
-        products = x.index_select(0, block.indices[piece])
-        products *= y.index_select(0, rows[piece])
-        torch.sum(products, -1, out=out[piece])
-    return out

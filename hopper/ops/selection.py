@@ -1,7 +1,8 @@
-"""Which kernels compute message passing: DGL's on the CPU where installed, torch's otherwise.
+"""Which kernels compute message passing: DGL's on the CPU and Triton's on CUDA where they are
+installed, torch's otherwise.
 
 The choice is "auto" unless the environment variable ``HOPPER_OPS`` or :class:`use_backend` says
-otherwise. DGL is imported when it is first needed, never before.
+otherwise. DGL and Triton are imported when they are first needed, never before.
 """
 
 from __future__ import annotations
@@ -20,23 +21,45 @@ import torch
 from torch import Tensor
 
 from hopper.errors import ConfigError, RequestError
+from hopper.graph.block import Block
 from hopper.ops.csr import Csr
 from hopper.ops.dgl_kernels import DglKernels
 from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
 
-Choice = Literal["auto", "dgl", "torch"]
+Choice = Literal["auto", "dgl", "torch", "triton"]
 
 _logger = logging.getLogger("hopper.ops")
 _chosen: Choice | None = None
 
 
 class Kernels(Protocol):
-    """What a backend provides: one deterministic operation, not differentiable by itself."""
+    """What a backend provides: deterministic operations, not differentiable by themselves."""
 
     name: str
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
         """[num_rows, width]: the weighted sum of the rows of x that each row gathers."""
+        ...
+
+    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+        """[edges, H]: the product of each edge's source row of x and destination row of y."""
+        ...
+
+    def softmax(
+        self, block: Block, logits: Tensor, own: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Shares of each destination's edges, and of itself where it has a logit of its own."""
+        ...
+
+    def softmax_gradient(
+        self,
+        block: Block,
+        shares: Tensor,
+        own: Tensor | None,
+        grad: Tensor,
+        grad_own: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of the logits, from the shares and the gradients of these."""
         ...
 
 
@@ -49,7 +72,7 @@ class use_backend:
     Raises
     ------
     ConfigError
-        The name is none of "auto", "dgl", "torch".
+        The name is none of "auto", "dgl", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -66,38 +89,73 @@ class use_backend:
         _chosen = self._previous
 
 
-def backend(device: torch.device | str = "cpu") -> Literal["dgl", "torch"]:
-    """The backend that computes blocks on this device.
+def backend(device: torch.device | str = "cpu") -> str:
+    """The backend that computes blocks on this device: "dgl", "torch" or "triton".
 
     Raises
     ------
     ConfigError
         ``HOPPER_OPS`` has an unknown value.
     RequestError
-        "dgl" was chosen and DGL is not importable, or the device is not the CPU.
+        What was chosen is not importable, or does not compute on this device.
     """
-    return "dgl" if kernels_for(torch.device(device)).name == "dgl" else "torch"
+    return kernels_for(torch.device(device)).name
 
 
 def kernels_for(device: torch.device) -> Kernels:
     """The kernels for blocks on this device; raises as :func:`backend` does."""
     choice = _chosen or _checked(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
-    if device.type != "cpu":
-        if choice == "dgl":
-            raise RequestError(
-                f"message-passing backend: 'dgl' computes on the CPU only, but a block is on "
-                f"{device}; choose 'auto' or 'torch'"
-            )
+    if device.type == "cpu":
+        return _on_cpu(choice)
+    if choice == "dgl":
+        raise RequestError(
+            f"message-passing backend: 'dgl' computes on the CPU only, but a block is on "
+            f"{device}; choose 'auto', 'torch' or 'triton'"
+        )
+    if choice == "torch":
         return SegmentKernels()
+    kernels = load_triton()
+    if not isinstance(kernels, str):
+        return kernels
+    if choice == "triton":
+        raise RequestError(f"message-passing backend 'triton' was asked for, but {kernels}")
+    _say_once(f"message passing uses torch kernels on {device.type}: {kernels}")
+    return SegmentKernels()
+
+
+def _on_cpu(choice: Choice) -> Kernels:
     if choice == "torch":
         return CsrKernels()
+    if choice == "triton":
+        kernels = (
+            load_triton() if os.environ.get("TRITON_INTERPRET") == "1" else "a block is on cpu"
+        )
+        if isinstance(kernels, str):
+            raise RequestError(
+                f"message-passing backend: 'triton' computes on GPUs only, but {kernels}; "
+                "choose 'auto', 'torch' or 'dgl'"
+            )
+        return kernels
     dgl = load_dgl()
     if isinstance(dgl, ModuleType):
         return DglKernels(dgl)
     if choice == "dgl":
         raise RequestError(f"message-passing backend 'dgl' was asked for, but {dgl}")
-    _say_once(dgl)
+    _say_once(f"message passing uses torch kernels on the CPU: {dgl}")
     return CsrKernels()
+
+
+@functools.cache
+def load_triton() -> Kernels | str:
+    """The kernels in Triton; or the sentence that says why there are none."""
+    try:
+        kernels: Kernels = importlib.import_module("hopper.ops.triton_kernels").TritonKernels()
+    except ImportError as error:
+        return (
+            f"Triton cannot be imported ({error}); it comes with torch's builds for CUDA: "
+            "pip install triton"
+        )
+    return kernels
 
 
 @functools.cache
@@ -121,7 +179,7 @@ def load_dgl() -> ModuleType | str:
 def _say_once(absence: str) -> None:
     # One rank speaks for all of them.
     if os.environ.get("RANK", "0") == "0":
-        _logger.warning("message passing uses torch kernels on the CPU: %s", absence)
+        _logger.warning("%s", absence)
 
 
 def _checked(name: Any, where: str) -> Choice:

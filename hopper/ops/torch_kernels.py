@@ -1,4 +1,4 @@
-"""Gathering sums in plain torch: CSR products on the CPU, sorted segment sums on CUDA.
+"""Kernels in plain torch: sums are CSR products on the CPU, sorted segment sums elsewhere.
 
 Neither uses atomic additions: every row of the result is added up by one thread in the order of
 its entries, so results are repeatable bit for bit for any number of threads.
@@ -12,10 +12,86 @@ import warnings
 import torch
 from torch import Tensor
 
-from hopper.ops.csr import Csr
+from hopper.graph.block import Block
+from hopper.ops.csr import Csr, destinations
+
+# Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
+_EDGES_AT_A_TIME = 16384
 
 
-class CsrKernels:
+class EdgeKernels:
+    """Values per edge, on any device."""
+
+    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+        """[edges, H]: the dot product of each edge's source row of x and destination row of y.
+
+        Parameters
+        ----------
+        x: [num_src, H, D] floating point.
+        y: [num_dst, H, D], same dtype.
+        """
+        rows = destinations(block)
+        out = x.new_empty(block.num_edges, x.shape[1])
+        for start in range(0, block.num_edges, _EDGES_AT_A_TIME):
+            piece = slice(start, start + _EDGES_AT_A_TIME)
+            products = x.index_select(0, block.indices[piece])
+            products *= y.index_select(0, rows[piece])
+            torch.sum(products, -1, out=out[piece])
+        return out
+
+    def softmax(
+        self, block: Block, logits: Tensor, own: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The softmax over each destination's edges, and over its own logit if it has one.
+
+        Parameters
+        ----------
+        logits: [edges, H] floating point.
+        own: [num_dst, H] of the same dtype, or None.
+
+        Returns
+        -------
+        Shares of the shapes of both.
+        """
+        rows = destinations(block)
+        # Subtracting the largest logit keeps the exponentials finite and changes nothing else.
+        top = segments(block, logits, "max")
+        if own is not None:
+            top = torch.maximum(top, own)
+        shares = (logits - top.index_select(0, rows)).exp_()
+        total = segments(block, shares, "sum")
+        if own is not None:
+            own = (own - top).exp_()
+            total += own
+            own /= total
+        shares /= total.index_select(0, rows)
+        return shares, own
+
+    def softmax_gradient(
+        self,
+        block: Block,
+        shares: Tensor,
+        own: Tensor | None,
+        grad: Tensor,
+        grad_own: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of what :meth:`softmax` was given, from its result and that one's gradients."""
+        total = segments(block, shares * grad, "sum")
+        if own is not None and grad_own is not None:
+            total += own * grad_own
+            grad_own = own * (grad_own - total)
+        return shares * (grad - total.index_select(0, destinations(block))), grad_own
+
+
+def segments(block: Block, x: Tensor, reduce: str) -> Tensor:
+    """[num_dst, H]: sum or maximum of each destination's edges (0 or -inf where it has none)."""
+    if x.numel() == 0:
+        empty = 0.0 if reduce == "sum" else -torch.inf
+        return x.new_full((block.num_dst, *x.shape[1:]), empty)
+    return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
+
+
+class CsrKernels(EdgeKernels):
     """Sums as products with a sparse CSR matrix (CPU)."""
 
     name = "torch"
@@ -26,11 +102,20 @@ class CsrKernels:
         Parameters
         ----------
         x: [num_cols, width] floating point.
-        weights: [entries] of x's dtype, or None for ones.
+        weights: [entries, H] of x's dtype, one for each of H equal pieces of a row; or None for
+            ones.
         """
         if weights is None:
-            weights = self._ones(csr, x.dtype)
-        return _csr_matrix(csr, weights.contiguous()) @ x
+            return _csr_matrix(csr, self._ones(csr, x.dtype)) @ x
+        heads = weights.shape[1]
+        if heads == 1:
+            return _csr_matrix(csr, weights.reshape(-1)) @ x
+        out = x.new_empty(csr.num_rows, heads, x.shape[1] // heads)
+        pieces = x.view(x.shape[0], heads, -1)
+        for head in range(heads):
+            matrix = _csr_matrix(csr, weights[:, head].contiguous())
+            out[:, head] = matrix @ pieces[:, head].contiguous()
+        return out.view(csr.num_rows, -1)
 
     def _ones(self, csr: Csr, dtype: torch.dtype) -> Tensor:
         key = f"ones.{dtype}"
@@ -40,7 +125,7 @@ class CsrKernels:
         return ones
 
 
-class SegmentKernels:
+class SegmentKernels(EdgeKernels):
     """Sums as a gather and a sum of consecutive segments (any device).
 
     Takes ``entries * width`` of temporary memory. Meant for CUDA, where the CSR product of the
@@ -53,7 +138,8 @@ class SegmentKernels:
         """As :meth:`CsrKernels.gather_sum`."""
         messages = x.index_select(0, csr.indices)
         if weights is not None:
-            messages = messages * weights.unsqueeze(-1)
+            by_head = messages.view(*weights.shape, -1)
+            messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
         return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +15,10 @@ from hopper.ops import selection
 from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
 
 MakeBlock = Callable[..., Block]
+
+# Without a GPU its programs run in Python; Triton reads this when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def make_block() -> MakeBlock:
     return make
 
 
-@pytest.fixture(params=["torch", "segments", "dgl"])
+@pytest.fixture(params=["torch", "segments", "dgl", "triton"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run the test once with each set of kernels; "segments" are torch's for CUDA."""
     if request.param == "segments":
@@ -48,6 +54,11 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         return
     if request.param == "dgl" and isinstance(absence := selection.load_dgl(), str):
         pytest.skip(absence)
+    if request.param == "triton":
+        if importlib.util.find_spec("triton") is None:
+            pytest.skip("Triton is not installed")
+        if torch.cuda.is_available():
+            pytest.skip("with a GPU Triton's programs are compiled for it: see test_triton.py")
     with selection.use_backend(request.param):
         yield request.param
 

@@ -33,7 +33,7 @@ def test_environment_chooses(monkeypatch):
     assert backend() == "torch"
     monkeypatch.setenv("HOPPER_OPS", "cuda")
     with pytest.raises(
-        ConfigError, match="HOPPER_OPS: expected one of auto, dgl, torch; given 'cu"
+        ConfigError, match="HOPPER_OPS: expected one of auto, dgl, torch, triton; given 'cu"
     ):
         backend()
 
@@ -53,7 +53,26 @@ def test_use_backend_holds_at_once_and_restores(monkeypatch):
 def test_auto_is_dgl_where_installed():
     installed = not isinstance(selection.load_dgl(), str)
     assert backend("cpu") == ("dgl" if installed else "torch")
-    assert backend("cuda") == "torch"
+    assert backend("cuda") == ("torch" if isinstance(selection.load_triton(), str) else "triton")
+    with use_backend("torch"):
+        assert backend("cuda") == "torch"
+
+
+def test_without_triton_gpus_use_torch(monkeypatch, caplog):
+    absence = "Triton cannot be imported (...)"
+    monkeypatch.setattr(selection, "load_triton", lambda: absence)
+    selection._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, "hopper.ops"):
+        assert backend("cuda") == "torch"
+    assert caplog.messages == [f"message passing uses torch kernels on cuda: {absence}"]
+    with use_backend("triton"), pytest.raises(RequestError, match="'triton' was asked for, but T"):
+        backend("cuda")
+
+
+def test_triton_is_refused_on_the_cpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with use_backend("triton"), pytest.raises(RequestError, match="on GPUs only, but a block is"):
+        backend("cpu")
 
 
 def test_dgl_is_refused_off_the_cpu():
@@ -91,7 +110,7 @@ import torch
 import hopper.ops
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-assert "dgl" not in sys.modules and "cupy" not in sys.modules
+assert not {"dgl", "cupy", "triton"} & sys.modules.keys()
 n, e = torch.arange(1), torch.arange(1)
 block = Block(Relation("a", "r", "a"), 1, 1, torch.arange(2), e, e, n, n, n, n)
 x = torch.ones(1, 4, requires_grad=True)

@@ -1,0 +1,152 @@
+"""Kernels in Triton, for CUDA: one launch an operation, and no temporary of the size of all edges.
+
+A program computes a tile of rows and columns. It adds up every row in the order of its entries, so
+results are repeatable bit for bit, and equal to those of the other backends where theirs are
+exact. Nothing is tuned at run time: a tile found by timing would differ between runs, and with it
+the last bits of products.
+
+Under ``TRITON_INTERPRET=1``, set before this module is imported, the same programs run in Python on
+the CPU; that is for tests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hopper.graph.block import Block
+from hopper.ops import triton_programs
+from hopper.ops.csr import Csr, destinations
+
+_TILE: Final = 256
+"""numbers that a program computes at a time"""
+_MOST_COLUMNS: Final = 128
+_AS_ON_THE_CPU: Final = {"enable_fp_fusion": False}
+"""products are rounded before they are added"""
+
+
+class TritonKernels:
+    """All of a backend's operations."""
+
+    name = "triton"
+
+    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
+        """As :meth:`hopper.ops.torch_kernels.CsrKernels.gather_sum`."""
+        width = x.shape[1]
+        heads = 1 if weights is None else weights.shape[1]
+        out = x.new_empty(csr.num_rows, width)
+        rows, columns = _tile(width)
+        grid = (triton.cdiv(csr.num_rows, rows), triton.cdiv(width, columns))
+        triton_programs.gather_sum[grid](
+            out,
+            csr.indptr,
+            csr.indices,
+            x.contiguous(),
+            None if weights is None else weights.contiguous(),
+            csr.num_rows,
+            width,
+            heads,
+            width // heads,
+            ROWS=rows,
+            COLUMNS=columns,
+            SUMS=_sums_of(x),
+            **_AS_ON_THE_CPU,
+        )
+        return out
+
+    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.edge_dot`."""
+        heads, width = x.shape[1:]
+        out = x.new_empty(block.num_edges, heads)
+        if not out.numel() or not width:
+            return out.zero_()
+        edges, columns = _tile(width)
+        triton_programs.edge_dot[triton.cdiv(block.num_edges, edges), heads](
+            out,
+            block.indices,
+            destinations(block),
+            x.contiguous(),
+            y.contiguous(),
+            block.num_edges,
+            heads,
+            width,
+            ROWS=edges,
+            COLUMNS=columns,
+            SUMS=_sums_of(x),
+            **_AS_ON_THE_CPU,
+        )
+        return out
+
+    def softmax(
+        self, block: Block, logits: Tensor, own: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax`."""
+        shares = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        own_shares = None
+        if own is not None:
+            own_shares = torch.empty_like(own, memory_format=torch.contiguous_format)
+        heads = logits.shape[1]
+        if block.num_dst and heads:
+            rows, columns = _tile(heads)
+            grid = (triton.cdiv(block.num_dst, rows), triton.cdiv(heads, columns))
+            triton_programs.softmax[grid](
+                shares,
+                own_shares,
+                block.indptr,
+                logits.contiguous(),
+                None if own is None else own.contiguous(),
+                block.num_dst,
+                heads,
+                ROWS=rows,
+                COLUMNS=columns,
+                SUMS=_sums_of(logits),
+                **_AS_ON_THE_CPU,
+            )
+        return shares, own_shares
+
+    def softmax_gradient(
+        self,
+        block: Block,
+        shares: Tensor,
+        own: Tensor | None,
+        grad: Tensor,
+        grad_own: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax_gradient`."""
+        out = torch.empty_like(shares)
+        own_out = None if own is None else torch.empty_like(own)
+        heads = shares.shape[1]
+        if block.num_dst and heads:
+            rows, columns = _tile(heads)
+            grid = (triton.cdiv(block.num_dst, rows), triton.cdiv(heads, columns))
+            triton_programs.softmax_gradient[grid](
+                out,
+                own_out,
+                block.indptr,
+                shares,
+                own,
+                grad.contiguous(),
+                None if grad_own is None else grad_own.contiguous(),
+                block.num_dst,
+                heads,
+                ROWS=rows,
+                COLUMNS=columns,
+                SUMS=_sums_of(shares),
+                **_AS_ON_THE_CPU,
+            )
+        return out, own_out
+
+
+def _tile(width: int) -> tuple[int, int]:
+    """Rows and columns that a program computes, powers of two."""
+    columns = min(triton.next_power_of_2(width), _MOST_COLUMNS)
+    return _TILE // columns, columns
+
+
+def _sums_of(x: Tensor) -> Any:
+    """What sums of x are added up in: never in half the bits."""
+    return tl.float64 if x.dtype == torch.float64 else tl.float32

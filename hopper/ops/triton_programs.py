@@ -1,0 +1,180 @@
+"""The programs of :mod:`hopper.ops.triton_kernels`, in Triton's subset of Python.
+
+Without annotations, which Triton would compile too. Arrays are contiguous, the pointers and indices
+of patterns int64, sizes int32. A program computes a tile of ROWS rows and COLUMNS columns, powers
+of two, in SUMS.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gather_sum(
+    out,
+    indptr,
+    indices,
+    x,
+    weights,
+    num_rows,
+    width,
+    heads,
+    per_head,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """out [num_rows, width] from x [num_cols, width] and weights [entries, heads] or None."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    first, stop, longest = _entries(indptr, row, num_rows)
+    total = tl.zeros((ROWS, COLUMNS), SUMS)
+    for step in range(longest):
+        entry = first + step
+        source = tl.load(indices + entry, mask=entry < stop, other=0)
+        inside = (entry < stop)[:, None] & (column < width)[None, :]
+        value = _load(x + source[:, None] * width + column[None, :], inside, SUMS)
+        if weights is not None:
+            places = entry[:, None] * heads + (column // per_head)[None, :]
+            value *= _load(weights + places, inside, SUMS)
+        total += value
+    inside = (row < num_rows)[:, None] & (column < width)[None, :]
+    _store(out + row[:, None] * width + column[None, :], total, inside)
+
+
+@triton.jit
+def edge_dot(
+    out,
+    sources,
+    destinations,
+    x,
+    y,
+    num_edges,
+    heads,
+    width,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """out [edges, heads] from x [num_src, heads, width] and y [num_dst, heads, width]."""
+    edge = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    head = tl.program_id(1)
+    source = tl.load(sources + edge, mask=edge < num_edges, other=0)
+    destination = tl.load(destinations + edge, mask=edge < num_edges, other=0)
+    left = (source * heads + head) * width
+    right = (destination * heads + head) * width
+    total = tl.zeros((ROWS,), SUMS)
+    for start in range(0, width, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = (edge < num_edges)[:, None] & (column < width)[None, :]
+        value = _load(x + left[:, None] + column[None, :], inside, SUMS)
+        value *= _load(y + right[:, None] + column[None, :], inside, SUMS)
+        total += tl.sum(value, axis=1)
+    _store(out + edge * heads + head, total, edge < num_edges)
+
+
+@triton.jit
+def softmax(
+    shares,
+    own_shares,
+    indptr,
+    logits,
+    own,
+    num_rows,
+    heads,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """shares [edges, heads] and own_shares [num_rows, heads], from logits and own or None."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    present = (row < num_rows)[:, None] & (column < heads)[None, :]
+    first, stop, longest = _entries(indptr, row, num_rows)
+    own_places = row[:, None] * heads + column[None, :]
+    top = tl.full((ROWS, COLUMNS), float("-inf"), SUMS)
+    if own is not None:
+        top = _load(own + own_places, present, SUMS)
+    for step in range(longest):
+        places, inside = _edges(first + step, stop, column, heads, present)
+        logit = tl.where(inside, _load(logits + places, inside, SUMS), float("-inf"))
+        top = tl.maximum(top, logit, propagate_nan=tl.PropagateNan.ALL)
+    total = tl.zeros((ROWS, COLUMNS), SUMS)
+    for step in range(longest):
+        places, inside = _edges(first + step, stop, column, heads, present)
+        total += _exponential(logits + places, inside, top, SUMS)
+    if own is not None:
+        mine = _exponential(own + own_places, present, top, SUMS)
+        total += mine
+        _store(own_shares + own_places, mine / tl.where(present, total, 1.0), present)
+    # Rows without edges, or beyond the last, have nothing to divide.
+    total = tl.where(total == 0, 1.0, total)
+    for step in range(longest):
+        places, inside = _edges(first + step, stop, column, heads, present)
+        share = _exponential(logits + places, inside, top, SUMS) / total
+        _store(shares + places, share, inside)
+
+
+@triton.jit
+def softmax_gradient(
+    out,
+    own_out,
+    indptr,
+    shares,
+    own,
+    grad,
+    grad_own,
+    num_rows,
+    heads,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SUMS: tl.constexpr,
+):
+    """out and own_out: gradients of the logits, from shares and own and their gradients."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    present = (row < num_rows)[:, None] & (column < heads)[None, :]
+    first, stop, longest = _entries(indptr, row, num_rows)
+    total = tl.zeros((ROWS, COLUMNS), SUMS)
+    for step in range(longest):
+        places, inside = _edges(first + step, stop, column, heads, present)
+        total += _load(shares + places, inside, SUMS) * _load(grad + places, inside, SUMS)
+    if own is not None:
+        own_places = row[:, None] * heads + column[None, :]
+        mine = _load(own + own_places, present, SUMS)
+        upstream = _load(grad_own + own_places, present, SUMS)
+        total += mine * upstream
+        _store(own_out + own_places, mine * (upstream - total), present)
+    for step in range(longest):
+        places, inside = _edges(first + step, stop, column, heads, present)
+        share = _load(shares + places, inside, SUMS)
+        _store(out + places, share * (_load(grad + places, inside, SUMS) - total), inside)
+
+
+@triton.jit
+def _entries(indptr, row, num_rows):
+    """The entries of each row: the first, the one behind the last, and the most of any row."""
+    first = tl.load(indptr + row, mask=row < num_rows, other=0)
+    stop = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    return first, stop, tl.max(stop - first, axis=0)
+
+
+@triton.jit
+def _edges(entry, stop, column, heads, present):
+    """Places of one edge of every row, for all heads; and which there are."""
+    return entry[:, None] * heads + column[None, :], (entry < stop)[:, None] & present
+
+
+@triton.jit
+def _exponential(logits, inside, top, SUMS: tl.constexpr):
+    return tl.exp(tl.where(inside, _load(logits, inside, SUMS) - top, float("-inf")))
+
+
+@triton.jit
+def _load(places, inside, SUMS: tl.constexpr):
+    return tl.load(places, mask=inside, other=0.0).to(SUMS)
+
+
+@triton.jit
+def _store(places, values, inside):
+    tl.store(places, values.to(places.dtype.element_ty), mask=inside)

@@ -1,0 +1,129 @@
+"""Kernels in Triton: compiled for GPUs that need not be there, and run on one where there is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.ops import (
+    backend,
+    copy_sum,
+    edge_add,
+    edge_dot,
+    edge_softmax,
+    edge_softmax_with_self,
+    edge_sum,
+    selection,
+    weighted_sum,
+)
+
+pytest.importorskip("triton")
+
+COMPILE = """
+import sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from hopper.ops import triton_programs as programs
+
+def compile_for(capability, kernel, pointers, numbers, absent, sums):
+    names = kernel.arg_names
+    signature = {name: "*" + ("i64" if name in WHOLE else sums) for name in pointers}
+    signature |= {name: "i32" for name in numbers}
+    constants = dict(absent) | {"ROWS": 4, "COLUMNS": 64}
+    constants["SUMS"] = triton.language.float64 if sums == "fp64" else triton.language.float32
+    signature |= {name: "constexpr" for name in constants}
+    assert set(signature) == set(names), set(signature) ^ set(names)
+    source = ASTSource(kernel, {n: signature[n] for n in names},
+                       {(names.index(n),): v for n, v in constants.items()})
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32),
+                              options={"enable_fp_fusion": False})
+    assert compiled.asm["cubin"] and "atom." not in compiled.asm["ptx"]
+    assert compiled.asm["ptx"].count(".local ") == 0, "spills"
+    print(kernel.__name__, capability, sums)
+
+WHOLE = ("indptr", "indices", "sources", "destinations")
+for capability in (80, 90):
+    for sums in ("fp32", "fp64", "bf16"):
+        def run(kernel, pointers, numbers, absent=()):
+            compile_for(capability, kernel, pointers, numbers, absent, sums)
+        sizes = ["num_rows", "width", "heads", "per_head"]
+        gather, softmax = programs.gather_sum, programs.softmax
+        gradient, dot = programs.softmax_gradient, programs.edge_dot
+        run(gather, ["out", "indptr", "indices", "x", "weights"], sizes)
+        run(gather, ["out", "indptr", "indices", "x"], sizes, {"weights": None})
+        run(dot, ["out", "sources", "destinations", "x", "y"], ["num_edges", "heads", "width"])
+        sizes = ["num_rows", "heads"]
+        own = {"own": None, "own_shares": None}
+        run(softmax, ["shares", "own_shares", "indptr", "logits", "own"], sizes)
+        run(softmax, ["shares", "indptr", "logits"], sizes, own)
+        own = {"own": None, "own_out": None, "grad_own": None}
+        run(gradient, ["out", "own_out", "indptr", "shares", "own", "grad", "grad_own"], sizes)
+        run(gradient, ["out", "indptr", "shares", "grad"], sizes, own)
+"""
+
+
+def test_every_kernel_compiles_without_a_gpu(tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    run = subprocess.run(
+        [sys.executable, "-c", COMPILE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == 2 * 3 * 7
+
+
+def random_block(num_dst: int, num_src: int, seed: int) -> Block:
+    """Rows of 0 to 9 edges, one of 30, and one source that is read often."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.randint(0, 10, (num_dst,), generator=generator)
+    counts[num_dst // 2] = 30
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    indices = torch.randint(num_src, (int(indptr[-1]),), generator=generator)
+    indices[::3] = 1
+    return Block.of_pattern(Relation("a", "r", "a"), indptr, indices, num_src)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 20, 70])
+def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
+    monkeypatch.delenv("HOPPER_OPS", raising=False)
+    generator = torch.Generator().manual_seed(3)
+    num_dst, num_src, heads = 9, 12, 2
+
+    def some(*shape):
+        return torch.randn(*shape, dtype=dtype, generator=generator)
+
+    values = [some(num_src, heads, width), some(num_dst, heads, width), some(num_src, heads),
+              some(num_dst, heads)]  # fmt: skip
+
+    def results(device: str, choice: selection.Choice) -> list[torch.Tensor]:
+        block = random_block(num_dst, num_src, 7).to(torch.device(device))
+        x, y, a, b = (value.to(device).requires_grad_() for value in values)
+        with selection.use_backend(choice):
+            assert backend(device) == choice
+            logits = edge_add(block, a, b) + edge_dot(block, x, y) / width
+            shares, own = edge_softmax_with_self(block, logits, b)
+            plain = edge_softmax(block, logits)
+            sums = weighted_sum(block, x, shares) + own.unsqueeze(-1) * copy_sum(block, x)
+            out = sums + edge_sum(block, plain).unsqueeze(-1)
+            grads = torch.autograd.grad(out.sin().sum(), (x, y, a, b))
+        return [out.detach(), *grads]
+
+    expected = results("cpu", "torch")
+    found = results(device.type, "triton")
+    tolerance = 1e-4 if dtype == torch.float32 else 1e-11
+    for one, other in zip(expected, found, strict=True):
+        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)
+    again = results(device.type, "triton")
+    assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
