@@ -71,7 +71,7 @@ class Model(_Section):
     combine: str = "sum"
     """hgnn: how relations are combined: sum | mean (of all into a type) | mean_of_present (of those
     that a node has edges of), or "package.module:Class", a
-    :class:`hopper.models.relational.Combination` made from the width of rows"""
+    :class:`hopper.models.combination.Combination` made from the width of rows"""
     root_weight: bool = True
     """rgcn, hgnn: whether a node's own row of the layer before enters its new one"""
     metapaths: list[list[str]] = Field(default=[])

@@ -13,19 +13,11 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
+from hopper.models.combination import JointSoftmax, joint_partial, merged_softmax, softmax_part
 from hopper.models.gat import log_importance
 from hopper.models.layer import Algebra, Layer
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import (
-    HGNN,
-    JointSoftmax,
-    RelationLayer,
-    Update,
-    joint_partial,
-    make_head,
-    merged_softmax,
-    softmax_part,
-)
+from hopper.models.relational import HGNN, RelationLayer, Update, make_head
 from hopper.ops import (
     destination_rows,
     edge_dot,

@@ -10,16 +10,14 @@ from torch import nn
 
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
-from hopper.models.layer import Layer, SumLayer
-from hopper.models.relational import (
-    HGNN,
+from hopper.models.combination import (
     Combination,
     MeanOfPresentRelations,
     MeanOfRelations,
-    RelationLayer,
     SumOfRelations,
-    make_head,
 )
+from hopper.models.layer import Layer, SumLayer
+from hopper.models.relational import HGNN, RelationLayer, make_head
 from hopper.models.rgcn import Bias, RootWeight
 
 COMBINATIONS: Final[dict[str, type[Combination]]] = {
@@ -112,7 +110,7 @@ def _combination(combine: type[Combination] | str, width: int) -> Combination:
         ) from error
     if not isinstance(found, Combination):
         raise ConfigError(
-            "model.combine: expected a subclass of hopper.models.relational.Combination, given "
+            "model.combine: expected a subclass of hopper.models.combination.Combination, given "
             f"{combine!r}"
         )
     return found

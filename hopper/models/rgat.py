@@ -13,18 +13,11 @@ from torch.nn import functional
 from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
+from hopper.models.combination import SumOfRelations, merged_softmax, normalised, softmax_part
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
 from hopper.models.layer import Algebra, Layer
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import (
-    HGNN,
-    RelationLayer,
-    SumOfRelations,
-    make_head,
-    merged_softmax,
-    normalised,
-    softmax_part,
-)
+from hopper.models.relational import HGNN, RelationLayer, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
     copy_sum,
@@ -69,7 +62,7 @@ class RelationAttention(Layer):
         return weighted_sum(block, z_src, weights).flatten(1)
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, heads * (2 + width)]: as of :func:`hopper.models.relational.softmax_part`."""
+        """[num_dst, heads * (2 + width)]: as of :func:`hopper.models.combination.softmax_part`."""
         logits = self._logits(block, z_src, h_dst)
         return softmax_part(block, logits, source_rows(block, z_src)).flatten(1)
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from hopper.errors import ConfigError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
+from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, RelationLayer, SumOfRelations, Update, make_head
+from hopper.models.relational import HGNN, RelationLayer, Update, make_head
 from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models import Layer
+from hopper.models.combination import Combination, SumOfRelations
 from hopper.models.dropout import EdgeDropout
 from hopper.models.layer import SumLayer
-from hopper.models.relational import Combination, SumOfRelations
 from hopper.ops import copy_sum, weighted_sum
 
 

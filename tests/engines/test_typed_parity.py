@@ -20,7 +20,8 @@ from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType
 from hopper.graph.schema import Relation
-from hopper.hetero.learnable import OPTIMIZERS, first_rows
+from hopper.hetero.learnable import first_rows
+from hopper.hetero.sparse_optimizers import OPTIMIZERS
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partition import PartitionedGraph, partition_graph
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from hopper.errors import StorageError
-from hopper.hetero.learnable import OPTIMIZERS, FetchedRows, distinct, first_rows
+from hopper.hetero.learnable import FetchedRows, distinct, first_rows
 from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.hetero.sparse_optimizers import OPTIMIZERS
 
 TORCH = {
     "adam": lambda table: torch.optim.SparseAdam([table], lr=0.1),

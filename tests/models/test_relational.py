@@ -17,14 +17,9 @@ from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
+from hopper.models.combination import JointSoftmax, MeanOfPresentRelations, MeanOfRelations
 from hopper.models.hgt import HGTLayer, RelationPartial
-from hopper.models.relational import (
-    HGNN,
-    JointSoftmax,
-    MeanOfPresentRelations,
-    MeanOfRelations,
-    RelationLayer,
-)
+from hopper.models.relational import HGNN, RelationLayer
 from hopper.models.rgat import RelationAttention
 from hopper.models.rgcn import RGCNLayer
 from hopper.ops import drop_rows
