@@ -200,11 +200,12 @@ def selected(
 
 
 class Epochs:
-    """One side: an epoch of its switches."""
+    """One side: an epoch of its switches; ``ahead`` is what prepares batches meanwhile."""
 
-    def __init__(self, work: Workload, on: Sequence[str]) -> None:
+    def __init__(self, work: Workload, on: Sequence[str], ahead: ThreadPoolExecutor) -> None:
         self._work = work
         self._on = frozenset(on)
+        self._ahead = ahead
         self._model = work.models["merge" in self._on]
         self._threads = numba.get_num_threads() if "parallel" in self._on else 1
 
@@ -238,13 +239,12 @@ class Epochs:
         if "pipeline" not in self._on:
             yield from map(self._prepare, turns)
             return
-        with ThreadPoolExecutor(1) as ahead:
-            coming = ahead.submit(self._prepare, 0)
-            for turn in turns:
-                ready = coming.result()
-                if turn + 1 < len(turns):
-                    coming = ahead.submit(self._prepare, turn + 1)
-                yield ready
+        coming = self._ahead.submit(self._prepare, 0)
+        for turn in turns:
+            ready = coming.result()
+            if turn + 1 < len(turns):
+                coming = self._ahead.submit(self._prepare, turn + 1)
+            yield ready
 
     def _prepare(self, index: int) -> Batch:
         work = self._work
@@ -264,19 +264,22 @@ class Epochs:
 
 def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios over none of them."""
-    sides = {name: Epochs(work, on) for name, on in SIDES.items()}
-    names, threads = list(sides), numba.get_num_threads()
+    names, threads = list(SIDES), numba.get_num_threads()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     losses: dict[str, float] = {}
-    for turn in range(-1, rounds):
-        start = turn % len(names)
-        for name in [*names[start:], *names[:start]]:
-            gc.disable()
-            spent, losses[name] = sides[name].run()
-            gc.enable()
-            numba.set_num_threads(threads)
-            if turn >= 0:
-                seconds[name].append(spent)
+    # One thread for all rounds, as a trainer has one for all epochs: a new one starts its own team
+    # of threads for the sampler.
+    with ThreadPoolExecutor(1) as ahead:
+        sides = {name: Epochs(work, on, ahead) for name, on in SIDES.items()}
+        for turn in range(-1, rounds):
+            start = turn % len(names)
+            for name in [*names[start:], *names[:start]]:
+                gc.disable()
+                spent, losses[name] = sides[name].run()
+                gc.enable()
+                numba.set_num_threads(threads)
+                if turn >= 0:
+                    seconds[name].append(spent)
     reference = losses[names[0]]
     differences = {name: abs(loss - reference) / abs(reference) for name, loss in losses.items()}
     if max(differences.values()) > LOSS_CEILING:
