@@ -141,6 +141,7 @@ class LearnableRows:
         self._read_as = {name: each.name for each in tables for name in each.read_as}
         self._dim = dim
         self._l2 = l2
+        self._storage = storage
         self._bounds: dict[str, Ids] = {}
         self._originals: dict[str, Tensor] = {}
         self._optimizers = {
@@ -443,6 +444,10 @@ class LearnableRows:
             held = None if places is None else places[name]
             stored = self.records[name].stored
             self.records[name] = HeldRecords(stored, self._cluster.device, size, held)
+
+    def write_out(self, table: str) -> None:
+        """Let the records of a table be where they are stored, and nowhere else in memory."""
+        self._storage.write_out(self.records[table].stored)
 
     def take_lookups(self) -> dict[str, Lookups]:
         """By table, how many records were looked for in memory since the last call; of tables

@@ -7,16 +7,20 @@ once it is mapped, and is gone with its process, however that ends. What lasts i
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from hopper.errors import StorageError
+
+_PAGE_OUT: Final = 21
+"""MADV_PAGEOUT, which the module mmap has no name for"""
 
 
 class RowStorage(Protocol):
@@ -24,6 +28,10 @@ class RowStorage(Protocol):
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
         """[rows, dim] of zeros, to be read and written in place."""
+
+    def write_out(self, table: Tensor) -> None:
+        """Let what is read next of a table come from where it is kept: it is written there, and no
+        longer in memory."""
 
 
 class MemoryStorage:
@@ -36,6 +44,9 @@ class MemoryStorage:
         """See :class:`RowStorage`."""
         return torch.zeros(rows, dim, dtype=dtype, device=self._device)
 
+    def write_out(self, table: Tensor) -> None:
+        """See :class:`RowStorage`: it is kept in memory."""
+
 
 class MappedStorage:
     """Tables in nameless files, on the CPU; a :class:`RowStorage`.
@@ -47,6 +58,7 @@ class MappedStorage:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._mapped: dict[int, mmap.mmap] = {}
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
         """See :class:`RowStorage`.
@@ -72,4 +84,15 @@ class MappedStorage:
             raise StorageError(
                 f"learnable.folder: {self._folder}: a table of {size} bytes: {reason}"
             ) from error
+        self._mapped[table.data_ptr()] = mapped
         return table.view(rows, dim)
+
+    def write_out(self, table: Tensor) -> None:
+        """See :class:`RowStorage`."""
+        mapped = self._mapped.get(table.data_ptr())
+        if mapped is None:
+            return
+        mapped.flush()
+        # Linux before 5.4 cannot; pages then stay in memory.
+        with contextlib.suppress(OSError):
+            mapped.madvise(_PAGE_OUT)

@@ -257,9 +257,11 @@ class RecordsOnDisk(CacheSource):
         return {each: distinct([own.numpy() for own in asked[each]]) for each in self._records}
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`: a record is read, and written back after its update."""
+        """See :class:`CacheSource`: a record is read, and written back after its update, as far as
+        the disk. What lies in the page cache would tell of the moment, not of the type."""
         records, places = self._records[name], torch.from_numpy(ids)
         records.write(places, records.read(places))
+        self._learnable.write_out(name)
 
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,34 @@ def test_mapped_tables_are_on_disk_and_leave_nothing(tmp_path: Path) -> None:
     assert held[0].endswith("(deleted)")
     assert list(folder.iterdir()) == []
     assert MappedStorage(folder).zeros(0, 16, torch.float32).shape == (0, 16)
+
+
+def resident_kib(table: torch.Tensor) -> int:
+    """What of a table's mapping lies in memory."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    for line in lines:
+        if line.startswith(f"{table.data_ptr():x}-"):
+            return next(int(own.split()[1]) for own in lines if own.startswith("Rss:"))
+    raise AssertionError("not mapped")
+
+
+def test_what_is_written_out_comes_from_disk(tmp_path: Path) -> None:
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if kind == "tmpfs":
+        pytest.skip("files here are in memory")
+    storage = MappedStorage(tmp_path)
+    table, other = (storage.zeros(1 << 14, 64, torch.float32) for _ in range(2))
+    table += torch.arange(64)
+    other += 1.0
+    assert resident_kib(table) == resident_kib(other) == 4096
+    storage.write_out(table)
+    assert resident_kib(table) == 0
+    assert resident_kib(other) == 4096
+    assert torch.equal(table, torch.arange(64.0).expand(1 << 14, 64))
+    assert resident_kib(table) == 4096
+    storage.write_out(storage.zeros(0, 64, torch.float32))
 
 
 def test_a_disk_that_is_too_small_is_told_before_training(tmp_path: Path) -> None:
