@@ -29,7 +29,9 @@ step() {
 }
 
 run_tests() {
-  "$bin/python" -m pytest -n logical --maxprocesses 4 --dist loadgroup | tee "$log"
+  # By file: what the tests of a file share is made once.
+  "$bin/python" -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder |
+    tee "$log"
 }
 
 step format "$bin/ruff" format --check .

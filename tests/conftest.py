@@ -32,17 +32,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path += [str(EXAMPLES), str(OWN)]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers the tests of a file stay together, so that what they share is made once;
-    and all of tests/bench, some of which look for whatever a run on emulated hosts leaves."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    bench = Path(__file__).resolve().parent / "bench"
-    for item in items:
-        group = "bench" if bench in item.path.parents else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Where arrays and tensors are: the CPU always, a GPU where there is one with CuPy."""
