@@ -190,32 +190,26 @@ def test_a_wrong_gradient_makes_speed_ups_refused(
     assert "refused" not in _printed(sound.results, [])
 
 
-def test_rounding_beyond_the_limit_is_settled_in_float64(
+def test_rounding_is_settled_in_float64_or_named(
     tiny_config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Less than any rounding: float32 cannot pass, an engine in float64 can.
     monkeypatch.setitem(GRADIENT_LIMITS, "float32", 1e-12)
     told: list[str] = []
-    plan = make_plan(tiny_config, ["zero_hop"], tmp_path / "out", rounds=1)
+    rounding = "cooperative:wire=bfloat16"
+    plan = make_plan(tiny_config, ["zero_hop", rounding], tmp_path / "out", rounds=1)
     outcome = run_ab(plan, told.append, lambda _: None)
     assert outcome.problems == []
     parity = outcome.results["parity"]
     assert 1e-12 < parity["max_relative_gradient_difference"]["zero_hop"] < 1e-5
+    assert list(parity["in_float64"]) == ["zero_hop"]
     assert 0 < parity["in_float64"]["zero_hop"]["difference"] < 1e-12
     assert 1e-9 < parity["in_float64"]["zero_hop"]["rounding"] < 1e-4
     assert any("in float64" in line for line in told)
+    # One that is meant to round is compared, and not judged.
+    assert parity["not_judged"] == [rounding]
+    assert 1e-4 < parity["max_relative_gradient_difference"][rounding] < 0.1
     # The run that settles it is not among those that are timed.
-    assert len(outcome.results["runs"]) == 1
-
-
-def test_an_engine_that_rounds_is_compared_and_named(tiny_config: Config, tmp_path: Path) -> None:
-    label = "cooperative:wire=bfloat16"
-    plan = make_plan(tiny_config, ["zero_hop", label], tmp_path / "out", rounds=1)
-    outcome = run_ab(plan, lambda _: None, lambda _: None)
-    assert outcome.problems == []
-    parity = outcome.results["parity"]
-    assert parity["not_judged"] == [label]
-    assert 1e-4 < parity["max_relative_gradient_difference"][label] < 0.1
     assert [run["exact"] for run in outcome.results["runs"]] == [True, False]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hopper.cli import main
 from hopper.config import make_config
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import FOLDER
@@ -17,30 +18,24 @@ from hopper.train.launch import prepare
 from hopper.train.warm_cache import check_profile
 
 
-def test_profiles_are_kept_and_used_again(runs: Any) -> None:
+def test_profiles_are_kept_and_used_again(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Profiled by the command, planned, trained with: sampled once."""
     config = runs.config("profiled", engine="model_centric")
-
-    def hopper(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hopper.cli", *words],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-
-    refused = hopper("cache", "plan", "--size", "1K", str(config), "--train.seed=9")
-    assert refused.returncode == 1
-    assert "no such profile; `hopper cache profile` makes one" in refused.stderr
-    made = hopper("cache", "profile", str(config), "--train.seed=9")
+    own = [str(config), "--train.seed=9"]
+    assert main(["cache", "plan", "--size", "1K", *own]) == 1
+    assert "no such profile; `hopper cache profile` makes one" in capsys.readouterr().err
+    made = subprocess.run(
+        [sys.executable, "-m", "hopper.cli", "cache", "profile", *own],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert "counting" not in made.stderr
     assert "rank 1," in made.stdout
     picture = Path(str(config)).with_suffix(".png")
-    planned = hopper(
-        *("cache", "plan", "--size", "20%", "--out", str(picture), str(config), "--train.seed=9")
-    )
-    assert planned.returncode == 0, planned.stderr
+    assert main(["cache", "plan", "--size", "20%", "--out", str(picture), *own]) == 0
+    planned = capsys.readouterr().out
     for policy in ("lru", "hotness", "hotness+penalty", "benefit"):
-        assert policy in planned.stdout
+        assert policy in planned
     assert picture.read_bytes().startswith(b"\x89PNG")
     run = runs.finished(
         *("profiled", "--train.seed=9", "--cache.policy=hotness", "--cache.size=20%"),
