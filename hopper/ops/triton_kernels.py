@@ -39,23 +39,8 @@ class TritonKernels:
         width = x.shape[1]
         heads = 1 if weights is None else weights.shape[1]
         out = x.new_empty(csr.num_rows, width)
-        rows, columns = _tile(width)
-        grid = (triton.cdiv(csr.num_rows, rows), triton.cdiv(width, columns))
-        triton_programs.gather_sum[grid](
-            out,
-            csr.indptr,
-            csr.indices,
-            x.contiguous(),
-            None if weights is None else weights.contiguous(),
-            csr.num_rows,
-            width,
-            heads,
-            width // heads,
-            ROWS=rows,
-            COLUMNS=columns,
-            SUMS=_sums_of(x),
-            **_AS_ON_THE_CPU,
-        )
+        arrays = out, csr.indptr, csr.indices, x.contiguous(), _contiguous(weights)
+        _by_row(triton_programs.gather_sum, arrays, csr.num_rows, width, heads, width // heads)
         return out
 
     def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
@@ -89,23 +74,8 @@ class TritonKernels:
         own_shares = None
         if own is not None:
             own_shares = torch.empty_like(own, memory_format=torch.contiguous_format)
-        heads = logits.shape[1]
-        if block.num_dst and heads:
-            rows, columns = _tile(heads)
-            grid = (triton.cdiv(block.num_dst, rows), triton.cdiv(heads, columns))
-            triton_programs.softmax[grid](
-                shares,
-                own_shares,
-                block.indptr,
-                logits.contiguous(),
-                None if own is None else own.contiguous(),
-                block.num_dst,
-                heads,
-                ROWS=rows,
-                COLUMNS=columns,
-                SUMS=_sums_of(logits),
-                **_AS_ON_THE_CPU,
-            )
+        arrays = shares, own_shares, block.indptr, logits.contiguous(), _contiguous(own)
+        _by_row(triton_programs.softmax, arrays, block.num_dst, logits.shape[1])
         return shares, own_shares
 
     def softmax_gradient(
@@ -119,26 +89,34 @@ class TritonKernels:
         """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax_gradient`."""
         out = torch.empty_like(shares)
         own_out = None if own is None else torch.empty_like(own)
-        heads = shares.shape[1]
-        if block.num_dst and heads:
-            rows, columns = _tile(heads)
-            grid = (triton.cdiv(block.num_dst, rows), triton.cdiv(heads, columns))
-            triton_programs.softmax_gradient[grid](
-                out,
-                own_out,
-                block.indptr,
-                shares,
-                own,
-                grad.contiguous(),
-                None if grad_own is None else grad_own.contiguous(),
-                block.num_dst,
-                heads,
-                ROWS=rows,
-                COLUMNS=columns,
-                SUMS=_sums_of(shares),
-                **_AS_ON_THE_CPU,
-            )
+        arrays = out, own_out, block.indptr, shares, own, grad.contiguous(), _contiguous(grad_own)
+        _by_row(triton_programs.softmax_gradient, arrays, block.num_dst, shares.shape[1])
         return out, own_out
+
+
+def _by_row(
+    program: Any, arrays: tuple[Tensor | None, ...], num_rows: int, width: int, *sizes: int
+) -> None:
+    """Run a program over all rows of a pattern and all columns; the first array is its result."""
+    if not num_rows or not width:
+        return
+    rows, columns = _tile(width)
+    out = arrays[0]
+    assert out is not None
+    program[triton.cdiv(num_rows, rows), triton.cdiv(width, columns)](
+        *arrays,
+        num_rows,
+        width,
+        *sizes,
+        ROWS=rows,
+        COLUMNS=columns,
+        SUMS=_sums_of(out),
+        **_AS_ON_THE_CPU,
+    )
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
 
 
 def _tile(width: int) -> tuple[int, int]:

@@ -25,21 +25,19 @@ def gather_sum(
     SUMS: tl.constexpr,
 ):
     """out [num_rows, width] from x [num_cols, width] and weights [entries, heads] or None."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row, column, present = _tile(num_rows, width, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     total = tl.zeros((ROWS, COLUMNS), SUMS)
     for step in range(longest):
         entry = first + step
         source = tl.load(indices + entry, mask=entry < stop, other=0)
-        inside = (entry < stop)[:, None] & (column < width)[None, :]
+        inside = (entry < stop)[:, None] & present
         value = _load(x + source[:, None] * width + column[None, :], inside, SUMS)
         if weights is not None:
             places = entry[:, None] * heads + (column // per_head)[None, :]
             value *= _load(weights + places, inside, SUMS)
         total += value
-    inside = (row < num_rows)[:, None] & (column < width)[None, :]
-    _store(out + row[:, None] * width + column[None, :], total, inside)
+    _store(out + row[:, None] * width + column[None, :], total, present)
 
 
 @triton.jit
@@ -87,9 +85,7 @@ def softmax(
     SUMS: tl.constexpr,
 ):
     """shares [edges, heads] and own_shares [num_rows, heads], from logits and own or None."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    present = (row < num_rows)[:, None] & (column < heads)[None, :]
+    row, column, present = _tile(num_rows, heads, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     own_places = row[:, None] * heads + column[None, :]
     top = tl.full((ROWS, COLUMNS), float("-inf"), SUMS)
@@ -131,9 +127,7 @@ def softmax_gradient(
     SUMS: tl.constexpr,
 ):
     """out and own_out: gradients of the logits, from shares and own and their gradients."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    present = (row < num_rows)[:, None] & (column < heads)[None, :]
+    row, column, present = _tile(num_rows, heads, ROWS, COLUMNS)
     first, stop, longest = _entries(indptr, row, num_rows)
     total = tl.zeros((ROWS, COLUMNS), SUMS)
     for step in range(longest):
@@ -149,6 +143,14 @@ def softmax_gradient(
         places, inside = _edges(first + step, stop, column, heads, present)
         share = _load(shares + places, inside, SUMS)
         _store(out + places, share * (_load(grad + places, inside, SUMS) - total), inside)
+
+
+@triton.jit
+def _tile(num_rows, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """This program's rows and columns, and which of both there are."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    return row, column, (row < num_rows)[:, None] & (column < width)[None, :]
 
 
 @triton.jit
