@@ -28,7 +28,6 @@ Writes ``DIR/hifuse_ablation.json`` and prints a table.
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,11 +44,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
-from typed_batches import header, layer_config, make_parser
+from typed_batches import Asked, ask, header, layer_config
 
+from hopper.bench.paper.tables import ratio_text
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
-from hopper.cluster import choose_device
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
@@ -58,7 +57,6 @@ from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
-from hopper.train.results import write_text
 
 RESULT_FILE = "hifuse_ablation.json"
 SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
@@ -298,35 +296,26 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
     }
 
 
-def run(
-    paths: Sequence[Path],
-    models: Sequence[str],
-    out: Path,
-    hidden: int,
-    rounds: int,
-    batches: int,
-    device: torch.device,
-) -> None:
+def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
     cells = [
-        compare(Workload(path, model, hidden, batches, device), model, rounds, console.print)
-        for path in paths
-        for model in models
+        compare(
+            Workload(path, model, asked.hidden, asked.batches, asked.device),
+            model,
+            asked.rounds,
+            console.print,
+        )
+        for path, model in asked.cells()
     ]
-    result = header(device, rounds) | {"hidden": hidden, "sides": SIDES, "cells": cells}
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    result = header(asked.device, asked.rounds)
+    result |= {"hidden": asked.hidden, "sides": SIDES, "cells": cells}
+    asked.write(RESULT_FILE, result)
     table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
         table.add_column(heading)
     for cell in cells:
-        told = [
-            f"{each['mean']:.2f} ({each['low']:.2f}-{each['high']:.2f})"
-            if each["low"] is not None
-            else f"{each['mean']:.2f}"
-            for each in cell["times_faster_than_none"].values()
-        ]
+        told = map(ratio_text, cell["times_faster_than_none"].values())
         mean = np.mean(cell["seconds"]["none"])
         table.add_row(cell["graph"], str(cell["relations"]), cell["model"], f"{mean:.2f}", *told)
     console.print(table)
@@ -334,12 +323,9 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if every graph was measured."""
-    parser = make_parser(__doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
-    own = parser.parse_args(arguments)
+    asked = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat", rounds=3, batches=8)
     use_threads(0)
-    device = choose_device(own.device)
-    models = own.models.split(",")
-    run(own.partitioned, models, own.out, own.hidden, own.rounds, own.batches, device)
+    run(asked)
     return 0
 
 

@@ -22,7 +22,6 @@ Writes ``DIR/merged_relations.json`` and prints a table.
 from __future__ import annotations
 
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,16 +36,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
-from typed_batches import header, layer_config, make_parser
+from typed_batches import Asked, ask, header, layer_config
 
 from hopper.bench.statistics import paired_ratio
-from hopper.cluster import choose_device
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import TypedBlocks
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
-from hopper.train.results import write_text
 
 RESULT_FILE = "merged_relations.json"
 BY_RELATION, MERGED = "relation by relation", "merged"
@@ -349,30 +346,25 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
     }
 
 
-def run(
-    paths: Sequence[Path],
-    models: Sequence[str],
-    out: Path,
-    hidden: int,
-    rounds: int,
-    batches: int,
-    device: torch.device,
-) -> None:
+def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
     cells = [
-        compare(Workload(path, model, hidden, batches, device), model, rounds, console.print)
-        for path in paths
-        for model in models
+        compare(
+            Workload(path, model, asked.hidden, asked.batches, asked.device),
+            model,
+            asked.rounds,
+            console.print,
+        )
+        for path, model in asked.cells()
     ]
     try:
         geometric = version("torch_geometric")
     except PackageNotFoundError:
         geometric = None
-    result = header(device, rounds) | {"cells": cells}
+    result = header(asked.device, asked.rounds) | {"cells": cells}
     result["versions"] |= {"torch_geometric": geometric}
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    asked.write(RESULT_FILE, result)
     table = Table(title="merged relations: times as fast (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "edges a batch", "merged, ms a batch"):
         table.add_column(heading)
@@ -382,7 +374,7 @@ def run(
     for name in others:
         table.add_column(f"over {name}")
     for cell in cells:
-        mean = sum(cell["seconds"][MERGED]) / rounds / cell["batches"]
+        mean = sum(cell["seconds"][MERGED]) / asked.rounds / cell["batches"]
         ratios = cell["merged_times_faster_than"]
         told = [
             f"{ratios[n]['mean']:.2f} ({ratios[n]['low']:.2f}-{ratios[n]['high']:.2f})"
@@ -399,11 +391,8 @@ def run(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 0 if every graph was measured."""
-    parser = make_parser(__doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
-    own = parser.parse_args(arguments)
-    device = choose_device(own.device)
-    models = own.models.split(",")
-    run(own.partitioned, models, own.out, own.hidden, own.rounds, own.batches, device)
+    asked = ask(arguments, __doc__.splitlines()[0], models="rgcn,rgat,hgt", rounds=5, batches=4)
+    run(asked)
     return 0
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from hopper.bench.machine import commit, machine, versions
+from hopper.cluster import choose_device
 from hopper.config import Config, make_config
+from hopper.train.results import write_text
 
 FANOUTS: Final = [25, 20]
 BATCH_SIZE: Final = 1024
@@ -44,10 +50,33 @@ def header(device: torch.device, rounds: int) -> dict[str, Any]:
     }
 
 
-def make_parser(
-    description: str, *, models: str, rounds: int, batches: int
-) -> argparse.ArgumentParser:
-    """The options, with their defaults."""
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, how often, and where results go."""
+
+    partitioned: list[Path]
+    models: list[str]
+    out: Path
+    hidden: int
+    rounds: int
+    batches: int
+    """of each graph; 0 = a whole epoch"""
+    device: torch.device
+
+    def cells(self) -> Iterator[tuple[Path, str]]:
+        """Every graph with every model."""
+        return product(self.partitioned, self.models)
+
+    def write(self, file: str, result: Mapping[str, Any]) -> None:
+        """Write a result, whole or not at all."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        write_text(self.out / file, json.dumps(result, indent=1) + "\n")
+
+
+def ask(
+    arguments: Sequence[str] | None, description: str, *, models: str, rounds: int, batches: int
+) -> Asked:
+    """Read the options, which have these defaults."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("partitioned", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
@@ -56,4 +85,7 @@ def make_parser(
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--batches", type=int, default=batches, help="0: a whole epoch")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    return parser
+    own = vars(parser.parse_args(arguments))
+    return Asked(
+        **own | {"models": own["models"].split(","), "device": choose_device(own["device"])}
+    )
