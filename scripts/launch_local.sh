@@ -92,11 +92,13 @@ for ((i = 0; i < servers; i++)); do
   addresses+=("$(sed -n 's/.*"address": \("[^"]*"\).*/\1/p' "$run_dir/servers/$i.json")")
 done
 
-# 4. Ranks. They share the cores; a thread that waits must not spin on a core that another needs.
-cores=$(nproc)
+# 4. Ranks. A thread that waits must not spin on a core that another needs.
+cores=$(env -u OMP_NUM_THREADS nproc)
 threads=$((cores / ranks > 0 ? cores / ranks : 1))
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+if ((OMP_NUM_THREADS * ranks > cores)); then
+  export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
+fi
 export HOPPER_DIE_WITH_PARENT=1 # if torchrun is killed, its ranks end too
 list="[$(IFS=, && echo "${addresses[*]}")]"
 "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" -m hopper.train "$@" \

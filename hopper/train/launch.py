@@ -76,7 +76,7 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
     places = [Place()] * graph.book.servers
     with feature_servers(checked, run_dir, places) as servers:
         config_file = write_config(checked, run_dir, servers.addresses)
-        _run_ranks(config_file, ranks, servers)
+        _run_ranks(config_file, ranks, servers, checked)
     return RunResult(run_dir, read_summary(run_dir))
 
 
@@ -105,7 +105,7 @@ def profile(config: Config) -> list[CacheProfile]:
         graph, ranks, run_dir = prepare(own)
         with feature_servers(own, run_dir, [Place()] * graph.book.servers) as servers:
             config_file = write_config(own, run_dir, servers.addresses)
-            _run_ranks(config_file, ranks, servers, "hopper.train.profile")
+            _run_ranks(config_file, ranks, servers, own, "hopper.train.profile")
     key = made_for(config, graph.schema, ranks)
     return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
 
@@ -169,7 +169,11 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
 
 
 def _run_ranks(
-    config_file: Path, ranks: int, servers: FeatureServers, module: str = "hopper.train"
+    config_file: Path,
+    ranks: int,
+    servers: FeatureServers,
+    config: Config,
+    module: str = "hopper.train",
 ) -> None:
     """Run all ranks to their end under torchrun's agent.
 
@@ -179,7 +183,8 @@ def _run_ranks(
     """
     try:
         with signals_as_exceptions(), servers.watched():
-            run_ranks(config_file, ranks, Machine(), module)
+            threads = config.train.threads
+            run_ranks(config_file, ranks, Machine(), module, threads=threads)
     except (RanksFailed, SignalException) as error:
         lost = servers.lost or servers.find_lost()
         if lost is not None:

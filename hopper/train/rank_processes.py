@@ -65,23 +65,25 @@ class RanksFailed(Exception):
 
 
 def run_ranks(
-    config_file: Path, ranks: int, machine: Machine, module: str = "hopper.train"
+    config_file: Path,
+    ranks: int,
+    machine: Machine,
+    module: str = "hopper.train",
+    *,
+    threads: int = 0,
 ) -> None:
     """Run this machine's ranks to their end; needs :func:`signals_as_exceptions` around it.
 
     Parameters
     ----------
     module: what a rank runs.
+    threads: of a rank; 0 = the machine's cores divided by its ranks.
 
     Raises
     ------
     RanksFailed: some did not end well; all others of this machine have been ended.
     SignalException: this process was told to end; its ranks have ended.
     """
-    threads = max(1, len(os.sched_getaffinity(0)) // ranks)
-    # Ranks share cores: a thread that waits must not spin on one that another could use.
-    environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    environment = {name: os.environ.get(name, value) for name, value in environment.items()}
     alone = machine.count == 1
     launch = LaunchConfig(
         min_nodes=machine.count,
@@ -98,11 +100,23 @@ def run_ranks(
         logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
     )
     try:
-        with _environment(environment | {DIE_WITH_PARENT: "1"}):
+        with _environment(thread_settings(ranks, threads) | {DIE_WITH_PARENT: "1"}):
             elastic_launch(launch, sys.executable)("-m", module, str(config_file))
     except ChildFailedError as error:
         failures: dict[int, ProcessFailure] = error.failures
         raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error
+
+
+def thread_settings(ranks: int, threads: int) -> dict[str, str]:
+    """OpenMP's settings for a machine's ranks; those that the environment has stay."""
+    cores = len(os.sched_getaffinity(0))
+    threads = threads or max(1, cores // ranks)
+    settings = {"OMP_NUM_THREADS": str(threads)}
+    # By themselves threads that wait spin for a moment, and many short operations are the faster
+    # for it; but not on a core that another rank's thread could use.
+    if ranks * threads > cores:
+        settings["OMP_WAIT_POLICY"] = "PASSIVE"
+    return {name: os.environ.get(name, value) for name, value in settings.items()}
 
 
 def find_first(failures: Sequence[Failure]) -> Failure:
