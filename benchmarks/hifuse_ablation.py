@@ -14,7 +14,8 @@ offload     the host selects the edges of each relation as it draws them, and la
             device, which selects those of each relation by a mask, as PyG does
 parallel    the host's kernels, which draw edges and lay them behind one another, with all of its
             threads; off: with one
-pipeline    the next batch is sampled and prepared while the device computes
+pipeline    the next batch is sampled and prepared while the device computes; where that is the
+            host, by one thread: a second team of threads slows down the first
 
 Without ``offload`` the list that the device selects from is made off the clock: a sampler without
 relations would have it at once. All sides draw by relation, so what such a sampler would save is on
@@ -49,6 +50,7 @@ from typed_batches import Asked, ask, header, layer_config
 from hopper.bench.paper.tables import ratio_text
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
+from hopper.device_copies import to_device
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
@@ -150,7 +152,9 @@ class Workload:
     def rows(self, places: Mapping[str, Tensor], *, reorganised: bool) -> dict[str, Tensor]:
         """By type, [nodes, hidden]: these rows."""
         table = self._tables[reorganised]
-        return {each: table.index_select(0, own.to(self.device)) for each, own in places.items()}
+        return {
+            each: table.index_select(0, to_device(own, self.device)) for each, own in places.items()
+        }
 
     def describe(self) -> dict[str, Any]:
         """The graph and its batches in numbers."""
@@ -182,7 +186,7 @@ def selected(
     """Blocks of a batch whose edges the device selects, relation by relation."""
     found = []
     for hop, edges in zip(subgraph.typed_blocks(device), lists, strict=True):
-        sources, destinations, kinds = (each.to(device) for each in edges[1:])
+        sources, destinations, kinds = (to_device(each, device) for each in edges[1:])
         own = {}
         for place, relation in enumerate(edges.relations):
             mask = kinds == place
@@ -205,7 +209,8 @@ class Epochs:
         self._on = frozenset(on)
         self._ahead = ahead
         self._model = work.models["merge" in self._on]
-        self._threads = numba.get_num_threads() if "parallel" in self._on else 1
+        is_alone = "pipeline" not in self._on or work.device.type != "cpu"
+        self._threads = numba.get_num_threads() if "parallel" in self._on and is_alone else 1
 
     def run(self) -> tuple[float, float]:
         """Seconds of an epoch, and the sum of its losses."""
@@ -265,8 +270,7 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
     names, threads = list(SIDES), numba.get_num_threads()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     losses: dict[str, float] = {}
-    # One thread for all rounds, as a trainer has one for all epochs: a new one starts its own team
-    # of threads for the sampler.
+    # One thread for all rounds, as a trainer has one for all epochs.
     with ThreadPoolExecutor(1) as ahead:
         sides = {name: Epochs(work, on, ahead) for name, on in SIDES.items()}
         for turn in range(-1, rounds):

@@ -22,7 +22,16 @@ EVERYTHING = (*PACKAGES, "benchmarks", "scripts", "tests")
 
 # A part imports from its own line and from the lines above it.
 LINES = (
-    ("config", "errors", "cluster", "traffic", "run_log", "signal_handlers", "array_module"),
+    (
+        "config",
+        "errors",
+        "cluster",
+        "traffic",
+        "run_log",
+        "signal_handlers",
+        "array_module",
+        "device_copies",
+    ),
     ("graph",),
     ("partition",),
     ("features",),

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.features import (
-    DeviceCopies,
     DeviceRows,
     FeatureSource,
     PartitionedRows,
@@ -132,7 +132,6 @@ class GroupTrainer:
         self._products_in = products_in
         self.scale = _HALF_SCALE if products_in == torch.float16 else 1.0
         self._on_device = on_device
-        self._copies = DeviceCopies(device)
 
     def products(self) -> AbstractContextManager[None]:
         """Within it a forward pass computes matrix products as the configuration says."""
@@ -235,7 +234,7 @@ class GroupTrainer:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
         if kind == "features" and self._on_device is not None:
             return self._on_device.read(rows, node_type, ids)
-        return self._copies.send(rows.gather(kind, node_type, ids))
+        return to_device(torch.from_numpy(rows.gather(kind, node_type, ids)), self._device)
 
     def input_rows_of(
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
@@ -273,6 +272,6 @@ class GroupTrainer:
         read = self.input_rows_of(rows, names[0], ids)
         places = {each: np.searchsorted(ids, subgraph.nodes[each]) for each in names}
         return {
-            each: read.index_select(0, torch.from_numpy(own).to(read.device))
+            each: read.index_select(0, to_device(torch.from_numpy(own), read.device))
             for each, own in places.items()
         }

@@ -20,7 +20,7 @@ from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 
 _Planned = tuple[Any, dict[str, float]]
-"""a plan, and the seconds and processor seconds that making it took"""
+"""a plan, on the device that computes, and the seconds and processor seconds that making it took"""
 
 
 class Cooperative(Engine):
@@ -67,7 +67,6 @@ class Cooperative(Engine):
             fields["layers"] = self._pass.describe(plan)
         if self.upcoming is not None:
             self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
-        plan = plan.to(state.cluster.device)
         self._fetch_learnable(plan, batch)
         with state.log.stage("gather", rows=self._pass.rows(plan), operation="own rows"):
             inputs, labels = self._pass.read(plan)
@@ -104,5 +103,6 @@ class Cooperative(Engine):
         start, cpu = time.perf_counter(), time.thread_time()
         roots = batch.homed_at(self.state.cluster.rank)
         plan = self._pass.planner.plan(roots, batch.epoch, batch.iteration)
+        plan = plan.to(self.state.cluster.device)
         took = {"seconds": time.perf_counter() - start, "cpu": time.thread_time() - cpu}
         return plan, took

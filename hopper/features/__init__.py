@@ -2,7 +2,7 @@
 
 from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
-from hopper.features.on_device import DeviceCopies, DeviceRows
+from hopper.features.on_device import DeviceRows
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
@@ -10,7 +10,6 @@ from hopper.features.source import FeatureSource, RemoteSource, RowKind
 
 __all__ = [
     "CachedRows",
-    "DeviceCopies",
     "DeviceRows",
     "FeatureSource",
     "HeldRows",

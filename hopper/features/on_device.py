@@ -15,36 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.array_module import Array, array_module, on_host
+from hopper.device_copies import to_device
 from hopper.features.cached import CountedLookups, HeldRows
 from hopper.features.source import FeatureSource
-
-
-class DeviceCopies:
-    """Copies of host arrays to a device: through pinned memory, on a stream of their own.
-
-    What computes there waits for a copy when it is used, and not for the host.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-
-    def send(self, array: NDArray[Any]) -> Tensor:
-        """[...]: the same on the device; the array itself where that is the host."""
-        found = torch.from_numpy(array)
-        if self._stream is None:
-            return found.to(self._device)
-        with torch.cuda.stream(self._stream):
-            sent = found.pin_memory().to(self._device, non_blocking=True)
-        reader = torch.cuda.current_stream(self._device)
-        reader.wait_stream(self._stream)
-        sent.record_stream(reader)
-        return sent
-
-    def finish(self) -> None:
-        """Wait until all of them are there."""
-        if self._stream is not None:
-            self._stream.synchronize()
 
 
 class DeviceRows(CountedLookups):
@@ -63,7 +36,6 @@ class DeviceRows(CountedLookups):
         self.evicts = evicts
         self._device = device
         self._np = array_module(device.type)
-        self._copies = DeviceCopies(device)
 
     def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
         """[n, dim], on the device, in the dtype that is stored: features of [n] int64 global ids.
@@ -74,7 +46,7 @@ class DeviceRows(CountedLookups):
         """
         held = self._held.get(node_type)
         if held is None:
-            return self._copies.send(source.gather("features", node_type, ids))
+            return self._copied(source.gather("features", node_type, ids))
         out = self._np.empty((ids.size, held.dim), held.dtype)
         places, fetch = self._np.arange(ids.size), partial(self._fetch, source, node_type)
         self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
@@ -90,5 +62,8 @@ class DeviceRows(CountedLookups):
     def _fetch(
         self, source: FeatureSource, node_type: str, ids: Array, out: Array, places: Array
     ) -> None:
-        rows = self._copies.send(source.gather("features", node_type, on_host(ids)))
+        rows = self._copied(source.gather("features", node_type, on_host(ids)))
         out[places] = self._np.asarray(rows)
+
+    def _copied(self, rows: NDArray[Any]) -> Tensor:
+        return to_device(torch.from_numpy(rows), self._device)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
 
 
@@ -186,8 +187,8 @@ class Block:
         """The same block on another device; prepared structures are dropped."""
         if self.indptr.device == device:
             return self
-        moved = {
-            name: getattr(self, name).to(device, non_blocking=True)
+        moved: dict[str, Any] = {
+            name: to_device(getattr(self, name), device)
             for name in (
                 "indptr",
                 "indices",
@@ -198,10 +199,10 @@ class Block:
                 "dst_in_degree",
             )
         }
-        drawn = None if self.drawn is None else self.drawn.to(device, non_blocking=True)
+        drawn = None if self.drawn is None else to_device(self.drawn, device)
         inverse = None
         if not self.draws_a_fixed_number:
-            inverse = self.inverse_probability(torch.float64).to(device, non_blocking=True)
+            inverse = to_device(self.inverse_probability(torch.float64), device)
         return Block(
             self.relation,
             self.num_src,

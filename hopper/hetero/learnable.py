@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cache_server.draw import LEARNABLE, key_of, mix, variate
 from hopper.cluster import Cluster, owned_range
+from hopper.device_copies import to_device
 from hopper.errors import ConfigError
 from hopper.features.cached import Lookups
 from hopper.hetero.row_records import HeldRecords, PickedRows, RowRecords
@@ -92,7 +93,7 @@ class FetchedRows:
         table = self._tables[node_type]
         places = np.searchsorted(self._ids[table], ids)
         rows = self._rows[table]
-        return rows.index_select(0, torch.from_numpy(places).to(rows.device))
+        return rows.index_select(0, to_device(torch.from_numpy(places), rows.device))
 
     def ids(self, table: str) -> Ids:
         """[n] ascending."""
@@ -211,7 +212,7 @@ class LearnableRows:
         for name, asked in asked_of_me.items():
             rows, places = self._look_up(name, asked, gradients)
             received = cluster.exchange(
-                [rows.index_select(0, each.to(rows.device)) for each in places],
+                [rows.index_select(0, to_device(each, rows.device)) for each in places],
                 [part.size for part in wanted_of[name]],
                 "feature",
                 f"fetching rows of {name}, {where}",
@@ -287,7 +288,7 @@ class LearnableRows:
             )
             total = self._found[name].new_zeros(self._read[name].numel(), self._dim)
             gradient = torch.cat(received).to(total.device)
-            places = self._in_read[name].to(total.device)
+            places = to_device(self._in_read[name], total.device)
             self._sums[name] = total.index_add_(0, places, gradient)
             if scale != 1.0:
                 self._sums[name].div_(scale)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopper.cluster import Cluster
+from hopper.device_copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares
@@ -184,7 +185,9 @@ class RelationFirst:
         model, target = self._model, self._model.target
         hops = subgraph.typed_blocks(self._cluster.device)
         nodes = Block.of_nodes(
-            target, torch.from_numpy(original).to(self._cluster.device), subgraph.iteration_key
+            target,
+            to_device(torch.from_numpy(original), self._cluster.device),
+            subgraph.iteration_key,
         )
         first = hops[0].sources
         h = {

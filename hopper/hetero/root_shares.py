@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
 from hopper.partition.partitioned_graph import Holding, Part
 
@@ -167,4 +168,4 @@ def _counts(ranks: Places, world: int) -> list[int]:
 
 
 def _to(places: Places, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(places, np.int64)).to(device)
+    return to_device(torch.from_numpy(np.ascontiguousarray(places, np.int64)), device)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.array_module import Array, array_module, on_host
+from hopper.device_copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.hetero.row_cache import RecentRows, RowCache
 
@@ -76,11 +77,11 @@ class RowRecords:
 
     def read(self, places: Tensor) -> Tensor:
         """[n, parts, dim], on the device: a copy of the records in [n] int64 distinct places."""
-        return self.stored.index_select(0, places).to(self._device)
+        return to_device(self.stored.index_select(0, places), self._device)
 
     def read_rows(self, places: Tensor) -> Tensor:
         """[n, dim], on the device: a copy of rows alone, in any places; no update will follow."""
-        return self.rows.index_select(0, places).to(self._device)
+        return to_device(self.rows.index_select(0, places), self._device)
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """Store [n, parts, dim] records in [n] int64 distinct places."""
@@ -149,7 +150,7 @@ class HeldRecords(RowRecords):
         held = self._cache.rows[self._np.asarray(slots[slots >= 0])][:, :dim]
         out[here.to(self._device)] = torch.as_tensor(held, device=self._device)
         missing = self.rows.index_select(0, places[~here])
-        out[(~here).to(self._device)] = missing.to(self._device)
+        out[(~here).to(self._device)] = to_device(missing, self._device)
         return out
 
     def write(self, places: Tensor, records: Tensor) -> None:
@@ -180,7 +181,8 @@ class HeldRecords(RowRecords):
         return taken
 
     def _stored_at(self, ids: NDArray[np.int64]) -> Array:
-        return self._np.asarray(self._table.index_select(0, torch.from_numpy(ids)).numpy())
+        found = self._table.index_select(0, torch.from_numpy(ids))
+        return self._np.asarray(to_device(found, self._device))
 
     def _fetch(self, ids: Array, out: Array, places: Array) -> None:
         out[places] = self._stored_at(on_host(ids))

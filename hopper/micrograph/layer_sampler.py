@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import LAYERS
+from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -108,7 +109,8 @@ class LayerSample:
         """See :class:`hopper.micrograph.subgraph.Inclusion`."""
         weights, factor, certain = self.thresholds[block.relation]
         by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)
-        return torch.from_numpy(by_source).to(block.indices.device).index_select(0, block.indices)
+        by_row = to_device(torch.from_numpy(by_source), block.device)
+        return by_row.index_select(0, block.indices)
 
 
 def make_thresholds(size: int, weights: NDArray[np.uint32]) -> Thresholds:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -162,7 +163,7 @@ class OriginalIds(Mapping[str, Tensor]):
 
     def __getitem__(self, node_type: str) -> Tensor:
         found = self._facts.original(node_type)[: self._sizes[node_type]]
-        return found if self._device is None else found.to(self._device)
+        return found if self._device is None else to_device(found, self._device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sizes)
@@ -235,11 +236,11 @@ class SampledBlock(Block):
             # Where edges were drawn on the device, no copy is made.
             if name not in self._made:
                 array = getattr(self._edges, name)
-                self._made[name] = torch.as_tensor(array, device=self._on)
+                self._made[name] = to_device(torch.as_tensor(array), self._on)
             value = self._made[name]
         elif name in NodeFacts.NAMES:
             rows = self.num_src if name.startswith("src") else self.num_dst
-            value = self._facts.find(name, self._stored_as)[:rows].to(self._on)
+            value = to_device(self._facts.find(name, self._stored_as)[:rows], self._on)
         else:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         setattr(self, name, value)

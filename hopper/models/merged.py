@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.merge_edges import RelationEdges, merge_edges
@@ -212,7 +213,7 @@ def _merge_on_host(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found | No
     merged = merge_edges(edges, laid.destinations)
     device = next(iter(blocks.values())).device
     tensors = {
-        name: torch.from_numpy(array).to(device, non_blocking=True)
+        name: to_device(torch.from_numpy(array), device)
         for name, array in merged._asdict().items()
         if name != "bounds"
     }

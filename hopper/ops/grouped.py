@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.ops.precision import in_full, product_dtype
 
@@ -101,7 +102,7 @@ class _Padding:
         )
         places = torch.arange(bounds[-1])
         places += skipped.repeat_interleave(torch.tensor(sizes), output_size=bounds[-1])
-        self._places = places.to(device, non_blocking=True)
+        self._places = to_device(places, device)
 
     @classmethod
     def of(cls, bounds: Sequence[int], device: torch.device) -> _Padding | None:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.ops import weighted_sum
 from hopper.partials.wire import Wire
@@ -120,4 +121,4 @@ class IterationPlan:
 
 
 def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else tensor.to(device, non_blocking=True)
+    return None if tensor is None else to_device(tensor, device)

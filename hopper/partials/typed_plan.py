@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.device_copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 
@@ -34,7 +35,7 @@ class SumsOut:
         """The same on another device."""
         return SumsOut(
             {each: block.to(device) for each, block in self.blocks.items()},
-            {each: own.to(device) for each, own in self.weights.items()},
+            {each: to_device(own, device) for each, own in self.weights.items()},
             self.lengths,
         )
 
@@ -57,8 +58,11 @@ class SumsIn:
 
     def to(self, device: torch.device) -> SumsIn:
         """The same on another device."""
-        places = {each: (a.to(device), b.to(device)) for each, (a, b) in self.places.items()}
-        weights = {each: own.to(device) for each, own in self.weights.items()}
+        places = {
+            each: (to_device(a, device), to_device(b, device))
+            for each, (a, b) in self.places.items()
+        }
+        weights = {each: to_device(own, device) for each, own in self.weights.items()}
         return SumsIn(self.counts, places, weights)
 
 
@@ -114,10 +118,10 @@ class TypedLayerPlan:
         return TypedLayerPlan(
             {each: block.to(device) for each, block in self.own.items()},
             replace(self.blocks, blocks=inner, prepared={}),
-            self.chosen.to(device),
+            to_device(self.chosen, device),
             self.lengths,
             self.counts,
-            {each: rows.to(device) for each, rows in self.arrived.items()},
+            {each: to_device(rows, device) for each, rows in self.arrived.items()},
             None if self.sums_out is None else self.sums_out.to(device),
             None if self.sums_in is None else self.sums_in.to(device),
         )

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from hopper.array_module import array_module
 from hopper.config import Config
+from hopper.device_copies import finish_copies, to_device
 from hopper.engines.assemble import FETCHING_ENGINES
 from hopper.engines.typed_reads import learnable_tables, typed_inputs
-from hopper.features import DeviceCopies, DeviceRows, PartitionedRows
+from hopper.features import DeviceRows, PartitionedRows
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
@@ -202,12 +203,11 @@ class DeviceFeatures(Features):
         super().__init__(types, rows, stored_as)
         self._device = device
         self._fetching = fetching
-        self._copies = DeviceCopies(device)
 
     def miss(self, name: str, ids: Ids) -> None:
         """See :class:`CacheSource`."""
-        self._copies.send(self._gather(name, ids))
-        self._copies.finish()
+        to_device(torch.from_numpy(self._gather(name, ids)), self._device)
+        finish_copies(self._device)
 
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""
