@@ -239,7 +239,7 @@ def _on_disk(experiment: Experiment) -> Experiment:
     grid = replace(
         experiment.grid,
         graphs=("freebase-like", "mag240m-like"),
-        scales={"freebase-like": 0.2, "mag240m-like": 0.01},
+        scales={"freebase-like": 0.2, "mag240m-like": 0.005},
     )
     tables = (summary_table, speed_table, cache_table, learnable_table, stage_table, memory_table)
     return replace(experiment, grid=grid, tables=(*tables, parity_table), host_memory="1500M")
