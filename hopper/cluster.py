@@ -117,6 +117,10 @@ class Cluster:
                 timeout=timedelta(seconds=max(start_timeout, timeout)),
             )
             cluster._learn_pids()
+            if is_direct:
+                # NCCL meets in the first message on a device, and wants all ranks there; one
+                # between some of them alone would wait for the others.
+                cluster._wait(dist.all_reduce(torch.zeros(1, device=device), async_op=True))
         except (RuntimeError, dist.DistError) as error:
             doing = f"meeting the other {world - 1} ranks"
             if _is_timeout(error):

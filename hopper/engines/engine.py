@@ -165,6 +165,10 @@ class Engine(ABC):
         """Sum gradients and loss over ranks, then update what every rank holds."""
         state = self.state
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+        if state.cluster.device.type == "cuda":
+            # What was launched is computing, not waiting for others.
+            with state.log.stage("compute", operation="finish"):
+                torch.cuda.current_stream(state.cluster.device).synchronize()
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
         with state.log.stage("sync"):

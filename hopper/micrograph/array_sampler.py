@@ -167,7 +167,8 @@ class ArraySampler(NeighborSampler):
         degrees = self._indptr[rows + 1] - starts
         counts = degrees if fanout < 0 else xp.minimum(degrees, fanout)
         offsets = xp.zeros(len(rows) + 1, np.int64)
-        xp.cumsum(counts, out=offsets[1:])
+        if len(rows):
+            xp.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
         # The row of each edge: CuPy repeats by one number alone.
         of_row = xp.searchsorted(offsets[1:], xp.arange(total), side="right")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -207,6 +208,20 @@ class SampledBlock(Block):
             self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
+
+    def sources_alone(self, count: int) -> SampledBlock:
+        """The first ``count`` sources, without edges and destinations: what row-wise modules are
+        keyed by."""
+        alone = copy.copy(self)
+        none = np.empty(0, np.int64)
+        alone.num_src, alone.num_dst = count, 0
+        alone._edges, alone._made = HopEdges(np.zeros(1, np.int64), none, none), {}
+        alone._inclusion = alone.drawn = None
+        alone.prepared = {}
+        for known in (*NodeFacts.NAMES, *HopEdges._fields):
+            # Looked up for all nodes and edges.
+            alone.__dict__.pop(known, None)
+        return alone
 
     @property
     def device(self) -> torch.device:

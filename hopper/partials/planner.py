@@ -7,7 +7,6 @@ ranks' parts make up the subgraph that one process would have sampled.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +20,7 @@ from hopper.cluster import Cluster
 from hopper.graph.block import Block
 from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler, dropout_key
-from hopper.micrograph.subgraph import HopEdges, Subgraph
+from hopper.micrograph.subgraph import HopEdges, SampledBlock, Subgraph
 from hopper.models.layer import Layer, SumLayer
 from hopper.partials.fold import count_pairs, fold_edges
 from hopper.partials.frontiers import OwnFrontier, Sources, sort_sources
@@ -251,9 +250,7 @@ class Planner:
         """What the layer aggregates over, the own sources alone, and weights where sums arrive."""
         found = hop.found
         block = self._block(hop, own)
-        own_block = copy.copy(block)
-        own_block.prepared = {}
-        own_block.num_src = own.size
+        own_block = block.sources_alone(own.size)
         if folding is None:
             return block, own_block, None
         firsts = own.size + np.concatenate(([0], np.cumsum(counts)))[:-1]
@@ -278,7 +275,7 @@ class Planner:
         folded.iteration_key = block.iteration_key
         return folded, own_block, torch.from_numpy(folding.weights)
 
-    def _block(self, hop: _Hop, own: OwnFrontier) -> Block:
+    def _block(self, hop: _Hop, own: OwnFrontier) -> SampledBlock:
         """The hop's edges as drawn; sources are the own nodes and, behind them, the others'."""
         nodes = np.concatenate((own.nodes, hop.found.others(self._cluster.rank)))
         subgraph = Subgraph(
@@ -298,6 +295,7 @@ class Planner:
             inclusions=[self._sampler.inclusions[hop.hop]],
         )
         (block,) = subgraph.blocks()
+        assert isinstance(block, SampledBlock)
         return block
 
 

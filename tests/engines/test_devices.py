@@ -116,9 +116,8 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
     """Every engine and model, two ranks on one GPU; with all of the caches' kinds too."""
     chosen = [(model, engine) for model in HOMOGENEOUS.values() for engine in ENGINES]
     chosen += [(model, engine) for model in MODELS.values() for engine in (*ENGINES, "raf")]
-    cases = []
+    cases, gpu = [], {"device": "cuda", "dtype": dtype}
     for number, (model, engine) in enumerate(chosen):
-        gpu = {"device": "cuda", "dtype": dtype}
         cases.append(graphs.case(f"run {number}", model, engine, {"share_gpus": True}, **gpu))
         if engine != "cooperative" and model in (HOMOGENEOUS["sage"], MODELS["rgcn"]):
             held = {"policy": "benefit", "size": "40%", "memory": "device"}
@@ -126,6 +125,11 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
             cases.append(cases[-1] | run | {"cache": held})
             if model["name"] == "rgcn":
                 cases[-1]["learnable"] = LEARNABLE | {"storage": "mmap"}
+    for number, engine in enumerate(ENGINES):
+        case = graphs.case(
+            f"layer {number}", HOMOGENEOUS["sage"], engine, {"share_gpus": True}, **gpu
+        )
+        cases.append(case | {"sampler": {"kind": "layer", "layer_sizes": [60, 40]}})
     train_cases(cases, 2, tmp_path)
     for values in cases:
         config = make_config(values)

@@ -21,6 +21,7 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
 from hopper.micrograph.micrograph import Micrograph
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import SampledBlock
 
 EDGE = Relation("node", "edge", "node")
 NODES = 50
@@ -241,3 +242,24 @@ def test_a_micrograph_of_every_kind(
         ends = batch.nodes["node"][rows], batch.nodes["node"][heads], positions
         whole |= {(hop, *edge) for edge in np.stack(ends, axis=1).tolist()}
     assert drawn < whole
+
+
+@pytest.mark.parametrize("kind", [NeighborSampler, LaborSampler, LayerSampler])
+def test_sources_alone_have_neither_edges_nor_probabilities(
+    topology: Topology, kind: type[NeighborSampler]
+) -> None:
+    """Whatever was asked of the block before; a copy on another device asks for all there is."""
+    block = whole_block(make(kind, topology, [4]), 0)
+    assert isinstance(block, SampledBlock)
+    original = block.src_original
+    block.inverse_probability(torch.float64)
+    count = block.num_src // 2
+    assert int(block.indices.max()) >= count
+    alone = block.sources_alone(count)
+    for each in (alone, alone.to(torch.device("meta"))):
+        assert (each.num_src, each.num_dst, each.num_edges) == (count, 0, 0)
+        assert each.iteration_key == block.iteration_key
+        assert each.src_original.shape == each.src_out_degree.shape == (count,)
+        assert each.dst_original.numel() == 0
+    assert torch.equal(alone.src_original, original[:count])
+    assert torch.equal(block.src_original, original)

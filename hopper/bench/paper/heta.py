@@ -242,7 +242,7 @@ def _on_disk(experiment: Experiment) -> Experiment:
         scales={"freebase-like": 0.2, "mag240m-like": 0.005},
     )
     tables = (summary_table, speed_table, cache_table, learnable_table, stage_table, memory_table)
-    return replace(experiment, grid=grid, tables=(*tables, parity_table), host_memory="1500M")
+    return replace(experiment, grid=grid, tables=(*tables, parity_table), host_memory="2000M")
 
 
 _HARDWARE: Final = "eight T4 GPUs on each of two servers (section 8.1)"
