@@ -265,15 +265,16 @@ class Epochs:
         return Batch(subgraph, places, blocks, [])
 
 
-def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios over none of them."""
+    work = Workload(path, model, asked.hidden, asked.batches, asked.device)
     names, threads = list(SIDES), numba.get_num_threads()
     seconds: dict[str, list[float]] = {name: [] for name in names}
     losses: dict[str, float] = {}
     # One thread for all rounds, as a trainer has one for all epochs.
     with ThreadPoolExecutor(1) as ahead:
         sides = {name: Epochs(work, on, ahead) for name, on in SIDES.items()}
-        for turn in range(-1, rounds):
+        for turn in range(-1, asked.rounds):
             start = turn % len(names)
             for name in [*names[start:], *names[:start]]:
                 gc.disable()
@@ -303,15 +304,7 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
 def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
-    cells = [
-        compare(
-            Workload(path, model, asked.hidden, asked.batches, asked.device),
-            model,
-            asked.rounds,
-            console.print,
-        )
-        for path, model in asked.cells()
-    ]
+    cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     result = header(asked.device, asked.rounds)
     result |= {"hidden": asked.hidden, "sides": SIDES, "cells": cells}
     asked.write(RESULT_FILE, result)

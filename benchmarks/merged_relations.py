@@ -294,8 +294,9 @@ def count_kernels(step: Step, batches: int, device: torch.device) -> int | None:
     return sum(not name.startswith(("Memcpy", "Memset")) for name in on_device)
 
 
-def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) -> dict[str, Any]:
     """One graph and model: seconds of every side and round, and ratios."""
+    work = Workload(path, model, asked.hidden, asked.batches, asked.device)
     merged, own = hopper_side(work, merge=True)
     apart, _ = hopper_side(work, merge=False)
     sides: dict[str, Step] = {BY_RELATION: apart, MERGED: merged} | pyg_sides(work, model)
@@ -308,7 +309,7 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
     }
     names = list(sides)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-1, rounds):
+    for turn in range(-1, asked.rounds):
         spent = dict.fromkeys(names, 0.0)
         for batch in range(len(work.batches)):
             start = (turn + batch) % len(names)
@@ -349,15 +350,7 @@ def compare(work: Workload, model: str, rounds: int, say: Callable[[str], None])
 def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
-    cells = [
-        compare(
-            Workload(path, model, asked.hidden, asked.batches, asked.device),
-            model,
-            asked.rounds,
-            console.print,
-        )
-        for path, model in asked.cells()
-    ]
+    cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     try:
         geometric = version("torch_geometric")
     except PackageNotFoundError:

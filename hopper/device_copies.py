@@ -11,9 +11,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from hopper.array_module import Array
 
-def to_device(found: Tensor, device: torch.device) -> Tensor:
-    """[...]: the same on a device; itself where it is there already."""
+
+def to_device(array: Tensor | Array, device: torch.device) -> Tensor:
+    """[...]: a tensor or array on a device; the same memory where it is there already."""
+    found = torch.as_tensor(array)
     if device.type != "cuda" or found.device.type != "cpu":
         return found.to(device)
     stream = _stream(device)

@@ -234,7 +234,7 @@ class GroupTrainer:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
         if kind == "features" and self._on_device is not None:
             return self._on_device.read(rows, node_type, ids)
-        return to_device(torch.from_numpy(rows.gather(kind, node_type, ids)), self._device)
+        return to_device(rows.gather(kind, node_type, ids), self._device)
 
     def input_rows_of(
         self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
@@ -272,6 +272,5 @@ class GroupTrainer:
         read = self.input_rows_of(rows, names[0], ids)
         places = {each: np.searchsorted(ids, subgraph.nodes[each]) for each in names}
         return {
-            each: read.index_select(0, to_device(torch.from_numpy(own), read.device))
-            for each, own in places.items()
+            each: read.index_select(0, to_device(own, read.device)) for each, own in places.items()
         }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ class DeviceRows(CountedLookups):
         """
         held = self._held.get(node_type)
         if held is None:
-            return self._copied(source.gather("features", node_type, ids))
+            return to_device(source.gather("features", node_type, ids), self._device)
         out = self._np.empty((ids.size, held.dim), held.dtype)
         places, fetch = self._np.arange(ids.size), partial(self._fetch, source, node_type)
         self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
@@ -62,8 +61,5 @@ class DeviceRows(CountedLookups):
     def _fetch(
         self, source: FeatureSource, node_type: str, ids: Array, out: Array, places: Array
     ) -> None:
-        rows = self._copied(source.gather("features", node_type, on_host(ids)))
+        rows = to_device(source.gather("features", node_type, on_host(ids)), self._device)
         out[places] = self._np.asarray(rows)
-
-    def _copied(self, rows: NDArray[Any]) -> Tensor:
-        return to_device(torch.from_numpy(rows), self._device)

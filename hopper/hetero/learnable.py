@@ -93,7 +93,7 @@ class FetchedRows:
         table = self._tables[node_type]
         places = np.searchsorted(self._ids[table], ids)
         rows = self._rows[table]
-        return rows.index_select(0, to_device(torch.from_numpy(places), rows.device))
+        return rows.index_select(0, to_device(places, rows.device))
 
     def ids(self, table: str) -> Ids:
         """[n] ascending."""

@@ -185,9 +185,7 @@ class RelationFirst:
         model, target = self._model, self._model.target
         hops = subgraph.typed_blocks(self._cluster.device)
         nodes = Block.of_nodes(
-            target,
-            to_device(torch.from_numpy(original), self._cluster.device),
-            subgraph.iteration_key,
+            target, to_device(original, self._cluster.device), subgraph.iteration_key
         )
         first = hops[0].sources
         h = {

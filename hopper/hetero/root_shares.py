@@ -168,4 +168,4 @@ def _counts(ranks: Places, world: int) -> list[int]:
 
 
 def _to(places: Places, device: torch.device) -> Tensor:
-    return to_device(torch.from_numpy(np.ascontiguousarray(places, np.int64)), device)
+    return to_device(np.ascontiguousarray(places, np.int64), device)

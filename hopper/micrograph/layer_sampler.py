@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -109,7 +108,7 @@ class LayerSample:
         """See :class:`hopper.micrograph.subgraph.Inclusion`."""
         weights, factor, certain = self.thresholds[block.relation]
         by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)
-        by_row = to_device(torch.from_numpy(by_source), block.device)
+        by_row = to_device(by_source, block.device)
         return by_row.index_select(0, block.indices)
 
 

@@ -251,7 +251,7 @@ class SampledBlock(Block):
             # Where edges were drawn on the device, no copy is made.
             if name not in self._made:
                 array = getattr(self._edges, name)
-                self._made[name] = to_device(torch.as_tensor(array), self._on)
+                self._made[name] = to_device(array, self._on)
             value = self._made[name]
         elif name in NodeFacts.NAMES:
             rows = self.num_src if name.startswith("src") else self.num_dst

@@ -213,7 +213,7 @@ def _merge_on_host(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found | No
     merged = merge_edges(edges, laid.destinations)
     device = next(iter(blocks.values())).device
     tensors = {
-        name: to_device(torch.from_numpy(array), device)
+        name: to_device(array, device)
         for name, array in merged._asdict().items()
         if name != "bounds"
     }

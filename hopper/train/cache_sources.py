@@ -206,7 +206,7 @@ class DeviceFeatures(Features):
 
     def miss(self, name: str, ids: Ids) -> None:
         """See :class:`CacheSource`."""
-        to_device(torch.from_numpy(self._gather(name, ids)), self._device)
+        to_device(self._gather(name, ids), self._device)
         finish_copies(self._device)
 
     def fill(self, plan: CachePlan) -> None:

@@ -183,8 +183,7 @@ def _run_ranks(
     """
     try:
         with signals_as_exceptions(), servers.watched():
-            threads = config.train.threads
-            run_ranks(config_file, ranks, Machine(), module, threads=threads)
+            run_ranks(config_file, ranks, Machine(), module, threads=config.train.threads)
     except (RanksFailed, SignalException) as error:
         lost = servers.lost or servers.find_lost()
         if lost is not None:

@@ -45,6 +45,7 @@ from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
 from hopper.train.loop import Trainer
+from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
@@ -295,9 +296,7 @@ def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
 
 def use_threads(threads: int) -> None:
     """Use that many CPU threads; 0 = the machine's cores divided by the ranks on it."""
-    if threads == 0:
-        cores = len(os.sched_getaffinity(0))
-        threads = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    threads = threads_of_a_rank(threads, int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     torch.set_num_threads(threads)
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
 

@@ -77,7 +77,7 @@ def run_ranks(
     Parameters
     ----------
     module: what a rank runs.
-    threads: of a rank; 0 = the machine's cores divided by its ranks.
+    threads: as of :func:`threads_of_a_rank`.
 
     Raises
     ------
@@ -107,16 +107,29 @@ def run_ranks(
         raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error
 
 
+def threads_of_a_rank(threads: int, ranks: int) -> int:
+    """The CPU threads asked for; 0 = the machine's cores divided by the ranks on it."""
+    return threads or max(1, _cores() // ranks)
+
+
 def thread_settings(ranks: int, threads: int) -> dict[str, str]:
-    """OpenMP's settings for a machine's ranks; those that the environment has stay."""
-    cores = len(os.sched_getaffinity(0))
-    threads = threads or max(1, cores // ranks)
+    """OpenMP's settings for a machine's ranks; those that the environment has stay.
+
+    Parameters
+    ----------
+    threads: as of :func:`threads_of_a_rank`.
+    """
+    threads = threads_of_a_rank(threads, ranks)
     settings = {"OMP_NUM_THREADS": str(threads)}
     # By themselves threads that wait spin for a moment, and many short operations are the faster
     # for it; but not on a core that another rank's thread could use.
-    if ranks * threads > cores:
+    if ranks * threads > _cores():
         settings["OMP_WAIT_POLICY"] = "PASSIVE"
     return {name: os.environ.get(name, value) for name, value in settings.items()}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def find_first(failures: Sequence[Failure]) -> Failure:
