@@ -11,16 +11,14 @@ import contextlib
 import mmap
 import os
 import tempfile
+import weakref
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Protocol
 
 import torch
 from torch import Tensor
 
 from hopper.errors import StorageError
-
-_PAGE_OUT: Final = 21
-"""MADV_PAGEOUT, which the module mmap has no name for"""
 
 
 class RowStorage(Protocol):
@@ -58,7 +56,9 @@ class MappedStorage:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._mapped: dict[int, mmap.mmap] = {}
+        self._mapped: dict[int, tuple[mmap.mmap, BinaryIO]] = {}
+        self._files = contextlib.ExitStack()
+        weakref.finalize(self, self._files.close)
 
     def zeros(self, rows: int, dim: int, dtype: torch.dtype) -> Tensor:
         """See :class:`RowStorage`.
@@ -72,27 +72,30 @@ class MappedStorage:
             return torch.zeros(rows, dim, dtype=dtype)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._folder) as file:
+            with contextlib.ExitStack() as failing:
+                file = failing.enter_context(tempfile.TemporaryFile(dir=self._folder))
                 # A hole that the disk cannot fill later would kill the process.
                 os.posix_fallocate(file.fileno(), 0, size)
                 mapped = mmap.mmap(file.fileno(), size)
                 # Rows are met in no order: what lies beside them would be read in vain.
                 mapped.madvise(mmap.MADV_RANDOM)
                 table = torch.frombuffer(mapped, dtype=dtype)
+                self._files.push(failing.pop_all())
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StorageError(
                 f"learnable.folder: {self._folder}: a table of {size} bytes: {reason}"
             ) from error
-        self._mapped[table.data_ptr()] = mapped
+        self._mapped[table.data_ptr()] = mapped, file
         return table.view(rows, dim)
 
     def write_out(self, table: Tensor) -> None:
         """See :class:`RowStorage`."""
-        mapped = self._mapped.get(table.data_ptr())
-        if mapped is None:
+        kept = self._mapped.get(table.data_ptr())
+        if kept is None:
             return
+        mapped, file = kept
         mapped.flush()
-        # Linux before 5.4 cannot; pages then stay in memory.
-        with contextlib.suppress(OSError):
-            mapped.madvise(_PAGE_OUT)
+        # The kernel drops no page that is mapped.
+        mapped.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
