@@ -24,7 +24,10 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
     parser.add_argument("--port-file", type=Path, help="JSON with the bound address, once serving")
     parser.add_argument(
-        "--die-with-parent", action="store_true", help="stop when the starting thread ends"
+        "--die-with-parent",
+        type=_positive,
+        metavar="PID",
+        help="stop when the process PID, which has started this one, ends",
     )
     parser.add_argument(
         "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"

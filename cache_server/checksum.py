@@ -1,7 +1,7 @@
 """Checksums of files, rows and divisions: XXH3 of the library xxhash.
 
-They tell that bytes were altered by accident (a disk, a network card, a copy that broke off). They are
-no signature: whoever can write a file can write its checksum too.
+They tell that bytes were altered by accident (a disk, a network card, a copy that broke off). They
+are no signature: whoever can write a file can write its checksum too.
 """
 
 from __future__ import annotations

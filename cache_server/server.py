@@ -88,7 +88,7 @@ def serve(
     listen: str,
     *,
     port_file: str | Path | None = None,
-    die_with_parent: bool = False,
+    die_with_parent: int | None = None,
     threads: int = DEFAULT_THREADS,
     drain_seconds: float = DEFAULT_DRAIN_SECONDS,
     ids_per_request: int = IDS_PER_REQUEST,
@@ -105,8 +105,8 @@ def serve(
     # Waited for and not handled: a handler that runs inside a lock of what it calls would hang.
     # Blocked before any thread starts, so that none of them gets the signal instead.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    if die_with_parent:
-        end_with_parent()
+    if die_with_parent is not None:
+        end_with_parent(die_with_parent)
     keep_freed_memory()
     shard = Shard.open(Path(directory) / f"server-{server}")
     running = FeatureServer(shard, listen, threads=threads, ids_per_request=ids_per_request)

@@ -26,11 +26,11 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, RankLost, RankSilent
 from hopper.traffic import Cause, Traffic
 
 # How long a rank whose wait failed looks for the one that caused it.
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 2.0
 
 
 class Cluster:
@@ -107,7 +107,11 @@ class Cluster:
         backend = "cpu:gloo,cuda:nccl" if is_direct else "gloo"
         limit = timedelta(seconds=start_timeout)
         try:
-            cluster._store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
+            store, _, _ = next(rendezvous("env://", rank, world, timeout=limit))
+            # torchrun keeps one store for all attempts (--max-restarts): what ranks that died have
+            # left in it must not be met again.
+            attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            cluster._store = PrefixStore(f"attempt-{attempt}", store)
             # The group's own limit caps the one that each wait is given.
             dist.init_process_group(
                 backend,
@@ -246,7 +250,7 @@ class Cluster:
             missing = ", ".join(f"rank {rank}" for rank in silent) or "another rank"
             if _is_timeout(error):
                 who = f"rank {self.rank}, waiting for {missing}"
-                raise DeadlineExceeded(who, operation, self.timeout) from error
+                raise RankSilent(who, operation, self.timeout) from error
             raise RankLost(f"rank {self.rank}: {operation}: lost {missing}: {error}") from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:

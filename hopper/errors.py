@@ -9,11 +9,17 @@ HopperError
 ├── ExactnessError     a model or sampler that would break "one gradient"
 └── ClusterError       something between processes went wrong
     ├── DeadlineExceeded   a wait ended by its deadline (who, what, limit)
+    │   └── RankSilent     the wait was for another rank
     ├── RankLost           a rank ended or cannot be reached
     └── ServerLost         a feature server ended or cannot be reached
 """
 
 from __future__ import annotations
+
+import errno
+from typing import Final
+
+_OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 class HopperError(Exception):
@@ -54,9 +60,25 @@ class DeadlineExceeded(ClusterError):
         self.limit_seconds = limit_seconds
 
 
+class RankSilent(DeadlineExceeded):
+    """Another rank did not come within the deadline: it hangs, or waits for something itself."""
+
+
 class RankLost(ClusterError):
     """A rank ended or cannot be reached."""
 
 
 class ServerLost(ClusterError):
     """A feature server ended or cannot be reached."""
+
+
+def explain_os_error(error: OSError, default: str) -> str | None:
+    """Say in a line which file the system refused, and why; None for what is not about files.
+
+    Parameters
+    ----------
+    default: names the file where the system does not, as when a disk is full.
+    """
+    if error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"{default}: {error.strerror}" if error.errno in _OF_THE_DISK else None

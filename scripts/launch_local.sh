@@ -13,6 +13,8 @@ if (($# == 0)) || [[ $1 == -* ]]; then
   exit 2
 fi
 python=${PYTHON:-python}
+# Nothing is imported from the folder that this happens to be called in.
+export PYTHONSAFEPATH=1
 
 # 1. Ask the configuration what to start. A bad one ends here, before anything has started.
 plan=$(
@@ -75,7 +77,7 @@ lost_server() {
 for ((i = 0; i < servers; i++)); do
   rm -f "$run_dir/servers/$i.json"
   "$python" -m cache_server "$partitioned" --server "$i" --listen 127.0.0.1:0 \
-    --port-file "$run_dir/servers/$i.json" --die-with-parent >"$run_dir/servers/$i.log" 2>&1 &
+    --port-file "$run_dir/servers/$i.json" --die-with-parent "$$" >"$run_dir/servers/$i.log" 2>&1 &
   server_pids+=($!)
 done
 addresses=()
@@ -99,10 +101,19 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
 if ((OMP_NUM_THREADS * ranks > cores)); then
   export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-PASSIVE}
 fi
-export HOPPER_DIE_WITH_PARENT=1 # if torchrun is killed, its ranks end too
+# Nothing listens on another interface than this machine's own. torchrun's --standalone would: its
+# store is open to the network, and it unpickles what lies there.
+export GLOO_SOCKET_IFNAME=${GLOO_SOCKET_IFNAME:-lo} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
+# A rank that is stopped does not react to being told to end.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-2}
 list="[$(IFS=, && echo "${addresses[*]}")]"
-"$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" -m hopper.train "$@" \
-  --cluster.servers "$list" --data.partitioned "$partitioned" --train.run_dir "$run_dir" &
+(
+  # If torchrun is killed, its ranks end too: they are told its process id, which is this one's.
+  export HOPPER_DIE_WITH_PARENT=$BASHPID
+  exec "$python" -m torch.distributed.run --rdzv-backend loopback --nproc-per-node "$ranks" \
+    -m hopper.train "$@" \
+    --cluster.servers "$list" --data.partitioned "$partitioned" --train.run_dir "$run_dir"
+) &
 trainer=$!
 
 # 5. Wait for the ranks; a server that ends before them ends the run.

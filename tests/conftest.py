@@ -116,7 +116,7 @@ class _server:
             [
                 *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
                 *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
-                "--die-with-parent",
+                *("--die-with-parent", str(os.getpid())),
             ],
             stdout=subprocess.DEVNULL,
         )

@@ -227,8 +227,9 @@ class Train(_Section):
     """iterations between checkpoints; 0 = none"""
     replay: str = ""
     """a run whose decisions (such as merging's) are taken again, epoch by epoch; empty = none"""
-    resume: bool = False
-    """continue the checkpoint in run_dir"""
+    resume: bool | Literal["auto"] = False
+    """continue the checkpoint in run_dir; "auto" = if there is one, else start, as a launcher that
+    restarts runs by itself wants it (torchrun --max-restarts)"""
     record_gradients: list[NonNegative] = Field(default=[])
     """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
     micro_batch: NonNegative = 0

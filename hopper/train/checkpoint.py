@@ -28,7 +28,7 @@ from hopper.errors import RequestError
 from hopper.hetero.row_records import PickedRows
 from hopper.ops import backend
 from hopper.partition import PartitionedGraph
-from hopper.train.results import publish
+from hopper.train.results import replacing
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 BEST_MODEL_FILE = "best.safetensors"
@@ -201,7 +201,6 @@ def save_tensors(
     this one copies a piece at a time, for tables that are larger than memory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".unfinished")
     header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(dict(facts))}}
     end = 0
     written = dict(tensors)
@@ -217,7 +216,7 @@ def save_tensors(
         }
     words = json.dumps(header).encode()
     words += b" " * (-len(words) % 8)
-    with unfinished.open("wb") as file:
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
         file.write(struct.pack("<Q", len(words)) + words)
         for value in written.values():
             rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
@@ -225,7 +224,6 @@ def save_tensors(
                 # A tensor of one number may have any stride, which a view would trip over.
                 piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
                 file.write(piece.view(-1).view(torch.uint8).numpy().data)
-    publish(unfinished, path)
 
 
 def _fill(state: Mapping[str, Tensor], path: Path, *, partly: bool = False) -> None:

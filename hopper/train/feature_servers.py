@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, ServerLost
-from hopper.train.rank_processes import POLL_SECONDS, how_it_ended
+from hopper.train.rank_failures import how_it_ended
+from hopper.train.rank_processes import POLL_SECONDS
 
-_STOP_SECONDS = 10.0
+_DRAIN_SECONDS: Final = 10.0
+_LOST_SECONDS: Final = 1.0
+"""how long a server may take to end after a run that failed: one that is stopped does not react"""
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ def feature_servers(
     folder = run_dir / "servers"
     folder.mkdir(exist_ok=True)
     processes: list[subprocess.Popen[bytes]] = []
+    stop_limit = _LOST_SECONDS
     try:
         for index, place in enumerate(places):
             processes.append(_start(config, folder, index, place))
@@ -111,8 +117,9 @@ def feature_servers(
             for index, process in enumerate(processes)
         ]
         yield FeatureServers(processes, addresses)
+        stop_limit = _DRAIN_SECONDS
     finally:
-        stop_processes(processes, _STOP_SECONDS)
+        stop_processes(processes, stop_limit)
 
 
 def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -> None:
@@ -135,12 +142,17 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
         return subprocess.Popen(
             [
                 *place.prefix,
-                *(sys.executable, "-m", "cache_server", config.data.partitioned),
+                # -P: nothing is imported from the folder that this process happens to be in.
+                *(sys.executable, "-P", "-m", "cache_server", config.data.partitioned),
                 *("--server", str(index), "--listen", f"{place.address}:0"),
-                *("--port-file", str(folder / f"{index}.json"), "--die-with-parent"),
+                *("--port-file", str(folder / f"{index}.json")),
+                *("--die-with-parent", str(os.getpid())),
             ],
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            # Ctrl-C reaches the launching process alone, which then ends the run in order.
+            start_new_session=True,
         )
 
 
@@ -152,6 +164,9 @@ def _await_address(
         code = process.poll()
         if code is not None:
             said = (folder / f"{index}.log").read_text(errors="replace").strip()
+            if not said:
+                free = shutil.disk_usage(folder).free
+                said = f"it has not logged why; {folder} has {free:,} bytes of free space"
             raise ServerLost(
                 f"feature server {index} {how_it_ended(code)} before it served: {said}"
             )

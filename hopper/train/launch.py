@@ -33,15 +33,18 @@ from hopper.partition import PartitionedGraph
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.network_counter import sent_bytes
+from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
     Machine,
     RanksFailed,
-    explain,
     run_ranks,
     signals_as_exceptions,
+    told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
+from hopper.train.resume import will_resume
+from hopper.train.run_lock import lock_run_folder
 from hopper.train.warm_cache import check_profile, made_for
 
 
@@ -74,7 +77,10 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
         sent_bytes(checked.cluster.interface)
     graph, ranks, run_dir = prepare(checked)
     places = [Place()] * graph.book.servers
-    with feature_servers(checked, run_dir, places) as servers:
+    with (
+        lock_run_folder(run_dir, "launcher"),
+        feature_servers(checked, run_dir, places) as servers,
+    ):
         config_file = write_config(checked, run_dir, servers.addresses)
         _run_ranks(config_file, ranks, servers, checked)
     return RunResult(run_dir, read_summary(run_dir))
@@ -154,15 +160,20 @@ def _make_run_dir(config: Config) -> Path:
     else:
         moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         run_dir = Path("runs") / f"{moment}-{config.train.engine}-{os.getpid()}"
-    if not config.train.resume:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"train.run_dir: {run_dir}: cannot be made: {error.strerror} ({error.filename})"
+        ) from error
+    if not will_resume(config):
         refuse_finished(run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
     return run_dir.absolute()
 
 
 def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values = config.model_dump()
-    values["train"]["run_dir"] = str(run_dir)
+    values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config)}
     values["cluster"]["servers"] = addresses
     values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())
     return Config.model_validate(values)
@@ -190,6 +201,6 @@ def _run_ranks(
             raise ServerLost(f"{lost}; the ranks were ended") from error
         if isinstance(error, SignalException):
             raise ClusterError(
-                f"ended by {error.sigval.name}; ranks and servers were ended"
+                f"ended by {told_signal(error).name}; ranks and servers were ended"
             ) from error
         raise explain(error.failures) from error

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from hopper.config import Config
-from hopper.train.__main__ import run
 from hopper.train.cache_sources import cached_tables
 from hopper.train.console import RunConsole
+from hopper.train.parent import follow_parent
 from hopper.train.rank import joined, make_learnable
+from hopper.train.rank_main import run
 from hopper.train.warm_cache import CacheMaker
 
 
@@ -22,4 +23,5 @@ def profile_rank(config: Config) -> None:
 
 
 if __name__ == "__main__":
+    follow_parent()
     run(profile_rank)

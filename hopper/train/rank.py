@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numba
@@ -47,6 +47,8 @@ from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
+from hopper.train.resume import settle_resume
+from hopper.train.run_lock import lock_run_folder
 from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.warm_cache import CacheMaker
@@ -63,7 +65,9 @@ def run_rank(config: Config) -> None:
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
-    with joined(config) as (graph, cluster, rows):
+    with ExitStack() as held, joined(config) as (graph, cluster, rows):
+        if cluster.rank == 0:
+            held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         trainer = make_trainer(config, graph, cluster, rows)
         try:
             trainer.run()
@@ -128,6 +132,7 @@ def make_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
 ) -> Trainer | TrialsTrainer:
     """Assemble everything that one rank needs."""
+    config = settle_resume(config, cluster)
     run_dir = Path(config.train.run_dir)
     spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
     _check_labels(graph, rows)
@@ -140,7 +145,7 @@ def make_trainer(
     objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
     dtype = DTYPES[config.train.dtype]
     evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
-    log = RunLog(spans, append=config.train.resume)
+    log = RunLog(spans, append=bool(config.train.resume))
     if is_trials(config):
         state = _trials_state(config, graph, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]

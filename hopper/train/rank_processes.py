@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
+import psutil
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from hopper.errors import ClusterError, DeadlineExceeded, RankLost
+from hopper import rendezvous
 from hopper.signal_handlers import handled
+from hopper.torchrun import loopback_rendezvous
+from hopper.train.parent import DIE_WITH_PARENT
+from hopper.train.rank_failures import RECORD_FILE, Failure, read_failure
 
-DIE_WITH_PARENT = "HOPPER_DIE_WITH_PARENT"
-POLL_SECONDS = 0.1
+POLL_SECONDS: Final = 0.1
+_SHUTDOWN_SECONDS: Final = 1
+"""how long a rank that is told to end may take, before it is killed: one that is stopped does not
+react"""
+_LOOPBACK: Final = "lo"
+# Otherwise the agent would hand Ctrl-C on to the ranks, and each would print where it was. Older
+# versions of torch cannot be told.
+_SIGNALS: Final[dict[str, Any]] = (
+    {"signals_to_handle": "SIGTERM"}
+    if "signals_to_handle" in LaunchConfig.__dataclass_fields__
+    else {}
+)
+
+# Where Hopper is not installed, torch does not find the entry point.
+rendezvous_handler_registry.register(rendezvous.BACKEND, loopback_rendezvous())
 
 
 @dataclass(frozen=True)
@@ -38,22 +60,12 @@ class Machine:
     endpoint: str = "127.0.0.1:0"
 
 
-@dataclass(frozen=True)
-class Failure:
-    """How a rank ended that did not end well.
+class ToldToEnd(SignalException):
+    """This process was told to end, by ``told``; its ranks get SIGTERM, whatever that was."""
 
-    Attributes
-    ----------
-    exit_code: negative where a signal ended it.
-    message: the last line of its error.
-    moment: when, in seconds since the epoch.
-    """
-
-    rank: int
-    pid: int
-    exit_code: int
-    message: str
-    moment: int
+    def __init__(self, told: signal.Signals) -> None:
+        super().__init__(f"process {os.getpid()} got {told.name}", signal.SIGTERM)
+        self.told = told
 
 
 class RanksFailed(Exception):
@@ -85,26 +97,50 @@ def run_ranks(
     SignalException: this process was told to end; its ranks have ended.
     """
     alone = machine.count == 1
-    launch = LaunchConfig(
+    settings = thread_settings(ranks, threads) | {
+        DIE_WITH_PARENT: str(os.getpid()),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_SECONDS),
+    }
+    if alone:
+        settings |= {
+            name: os.environ.get(name, _LOOPBACK)
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        }
+    try:
+        with (
+            _environment(settings),
+            _quiet_agent(),
+            TemporaryDirectory(prefix="hopper-ranks-") as folder,
+            _killing_stopped_ranks(Path(folder)),
+        ):
+            # -P: nothing is imported from the folder that this process happens to be in.
+            elastic_launch(_launch_config(ranks, machine, folder), sys.executable)(
+                *("-P", "-m", module, str(config_file))
+            )
+    except ChildFailedError as error:
+        failures: dict[int, ProcessFailure] = error.failures
+        raise RanksFailed([read_failure(rank, each) for rank, each in failures.items()]) from error
+
+
+def _launch_config(ranks: int, machine: Machine, folder: str) -> LaunchConfig:
+    """What torchrun's agent is told; ``folder`` takes the records of ranks that fail."""
+    alone = machine.count == 1
+    return LaunchConfig(
         min_nodes=machine.count,
         max_nodes=machine.count,
         nproc_per_node=ranks,
         run_id=f"hopper-{os.getpid()}" if alone else "hopper",
-        # Only a static rendezvous numbers machines in their own order.
-        rdzv_backend="c10d" if alone else "static",
+        # Of those for several machines only the static one numbers them in their own order, and
+        # unpickles nothing.
+        rdzv_backend=rendezvous.BACKEND if alone else "static",
         rdzv_endpoint=machine.endpoint,
         rdzv_configs={} if alone else {"rank": machine.index},
         local_addr=machine.endpoint.rpartition(":")[0] if machine.index == 0 else None,
         max_restarts=0,
         monitor_interval=POLL_SECONDS,
-        logs_specs=DefaultLogsSpecs(log_dir=str(config_file.parent / "torchrun")),
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+        **_SIGNALS,
     )
-    try:
-        with _environment(thread_settings(ranks, threads) | {DIE_WITH_PARENT: "1"}):
-            elastic_launch(launch, sys.executable)("-m", module, str(config_file))
-    except ChildFailedError as error:
-        failures: dict[int, ProcessFailure] = error.failures
-        raise RanksFailed([_told(rank, each) for rank, each in failures.items()]) from error
 
 
 def threads_of_a_rank(threads: int, ranks: int) -> int:
@@ -132,39 +168,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def find_first(failures: Sequence[Failure]) -> Failure:
-    """The failure that came first; the others are its consequence."""
-    killed = [each for each in failures if was_killed(each)]
-    # A rank that hung is killed too, by torchrun's agent: after the deadline of one that waited.
-    waited = any(DeadlineExceeded.__name__ in each.message for each in failures)
-    if killed and not waited:
-        return min(killed, key=lambda each: each.rank)
-    return min((each for each in failures if each not in killed), key=lambda each: each.moment)
-
-
-def explain(failures: Sequence[Failure]) -> ClusterError:
-    """The rank that failed first, and why."""
-    first = find_first(failures)
-    if was_killed(first):
-        return RankLost(
-            f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
-            "the other ranks were ended"
-        )
-    return ClusterError(f"rank {first.rank} (pid {first.pid}) failed: {first.message}")
-
-
-def was_killed(failure: Failure) -> bool:
-    """Whether a signal ended the rank other than that by which torchrun's agent ends ranks."""
-    return failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM
-
-
-def how_it_ended(code: int) -> str:
-    """A process's exit code in words."""
-    if code < 0:
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
-
-
 @contextmanager
 def signals_as_exceptions() -> Iterator[None]:
     """Raise on a signal to end, before torchrun's agent does so too; the caller's handlers return.
@@ -173,19 +176,64 @@ def signals_as_exceptions() -> Iterator[None]:
     """
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise SignalException(f"process {os.getpid()} got a signal", signal.Signals(number))
+        raise ToldToEnd(signal.Signals(number))
 
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     with handled(kinds, end):
         yield
 
 
-def _told(rank: int, failure: ProcessFailure) -> Failure:
-    # torch declares a string; of a recorded exception it is a dictionary.
-    recorded: Any = failure.message
-    text = str(recorded["message"] if isinstance(recorded, dict) else recorded).strip()
-    message = text.splitlines()[-1] if text else "no message"
-    return Failure(rank, failure.pid, failure.exitcode, message, failure.timestamp)
+@contextmanager
+def _killing_stopped_ranks(folder: Path) -> Iterator[None]:
+    """Kill the ranks that still live a moment after one has failed.
+
+    The agent tells them to end and gives them half a minute, which a rank that is stopped would
+    use up.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_SECONDS):
+            if any(folder.rglob(RECORD_FILE)):
+                break
+        if done.wait(_SHUTDOWN_SECONDS):
+            return
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if "RANK" in child.environ():
+                    child.kill()
+
+    thread = threading.Thread(target=watch, name="rank-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """Let torchrun's agent log nothing: what ended a run is told in one line."""
+    known = logging.root.manager.loggerDict.items()
+    logs = [
+        log
+        for name, log in known
+        if name.startswith("torch.distributed.elastic") and isinstance(log, logging.Logger)
+    ]
+    before = [log.disabled for log in logs]
+    try:
+        for log in logs:
+            log.disabled = True
+        yield
+    finally:
+        for log, disabled in zip(logs, before, strict=True):
+            log.disabled = disabled
+
+
+def told_signal(error: SignalException) -> signal.Signals:
+    """The signal by which this process was told to end."""
+    return error.told if isinstance(error, ToldToEnd) else error.sigval
 
 
 @contextmanager

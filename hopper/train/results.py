@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -177,16 +178,23 @@ def refuse_finished(run_dir: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under a temporary name, then rename it."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The temporary name to write a file under; it takes the place of ``path`` once its content is
+    on the disk, so that a power loss leaves old or new. After an error nothing is left of it."""
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text)
-    publish(unfinished, path)
-
-
-def publish(unfinished: Path, path: Path) -> None:
-    """Rename a written file, once its content is on the disk: a power loss leaves old or new."""
-    with unfinished.open("rb") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _peak_rss_kib() -> int:

@@ -32,14 +32,21 @@ class Run:
     They are found by the run's name, which stands in the paths that their command lines name.
     """
 
-    def __init__(self, command: list[str], run_dir: Path, folder: Path) -> None:
+    def __init__(
+        self, command: list[str], run_dir: Path, folder: Path, start_new_session: bool = False
+    ) -> None:
         self.run_dir = run_dir
         self.epochs_file = run_dir / EPOCHS_FILE
         self._stdout, self._stderr = folder / f"{run_dir.name}.out", folder / f"{run_dir.name}.err"
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
-                command, stdout=stdout, stderr=stderr, env=environment, cwd=REPOSITORY
+                command,
+                stdout=stdout,
+                stderr=stderr,
+                env=environment,
+                cwd=REPOSITORY,
+                start_new_session=start_new_session,
             )
 
     @property
@@ -174,9 +181,9 @@ class Runs:
         config = self.config(name, **train)
         return self.start([*HOPPER, "train", str(config), *overrides], name)
 
-    def start(self, command: list[str], name: str) -> Run:
+    def start(self, command: list[str], name: str, *, start_new_session: bool = False) -> Run:
         """Start any command that trains into the folder ``name``."""
-        run = Run(command, self._folder / name, self._folder)
+        run = Run(command, self._folder / name, self._folder, start_new_session)
         self._started.append(run)
         return run
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,9 @@ import pytest
 
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
+# The deadline of runs in which something hangs, what docs/cluster.md promises beyond it, and what a
+# machine under load may take for starting an interpreter's end and the like.
+DEADLINE, BOUND, SLACK = 5.0, 5.0, 5.0
 
 
 @pytest.fixture
@@ -59,17 +64,30 @@ def test_a_signal_ends_everything(training: Any, name: str) -> None:
     assert f"ended by {name}; ranks and servers were ended" in last_words(training)
 
 
-@pytest.mark.parametrize("training", [8.0], indirect=True)
-def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
-    """A stopped process is alive and says nothing: only the deadline tells."""
-    stopped, waiting = training.ranks()
-    stopped.suspend()
-    waiting.wait(8.0 + END)
-    # Told to end, it does so as soon as it can; else torchrun's agent would wait 30 s to kill it.
-    stopped.resume()
+@pytest.mark.parametrize("training", [DEADLINE], indirect=True)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any, index: int) -> None:
+    """A stopped process is alive, says nothing and does not react: only the deadline tells."""
+    training.ranks()[index].suspend()
+    stopped_at = time.monotonic()
     error = last_words(training)
-    assert error.startswith("error: rank 1 (pid")
-    assert error.endswith("did not finish within 8 s")
+    took = time.monotonic() - stopped_at
+    assert re.fullmatch(
+        rf"error: rank {1 - index} \(pid \d+\) failed: rank {1 - index}, waiting for rank {index}: "
+        rf".* did not finish within {DEADLINE:g} s",
+        error,
+    )
+    assert took < DEADLINE + BOUND + SLACK
+
+
+@pytest.mark.parametrize("training", [DEADLINE], indirect=True)
+def test_a_server_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
+    training.server(1).suspend()
+    stopped_at = time.monotonic()
+    error = last_words(training)
+    took = time.monotonic() - stopped_at
+    assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
+    assert took < DEADLINE + BOUND + SLACK
 
 
 def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from hopper.train.rank_failures import Failure
 from hopper.train.rank_processes import (
-    Failure,
     Machine,
     RanksFailed,
     run_ranks,
     signals_as_exceptions,
+    told_signal,
 )
 from hopper.train.results import write_text
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         write_text(options.failures, json.dumps([asdict(each) for each in error.failures]))
         return 1
     except SignalException as error:
-        print(f"ended by {error.sigval.name}", file=sys.stderr)
+        print(f"ended by {told_signal(error).name}", file=sys.stderr)
         return 1
     return 0
 

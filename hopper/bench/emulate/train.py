@@ -22,14 +22,9 @@ from hopper.config import Config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.train.feature_servers import FeatureServers, feature_servers, stop_processes
 from hopper.train.launch import prepare, read_summary, write_config
-from hopper.train.rank_processes import (
-    POLL_SECONDS,
-    Failure,
-    explain,
-    find_first,
-    how_it_ended,
-    was_killed,
-)
+from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
+from hopper.train.rank_processes import POLL_SECONDS
+from hopper.train.run_lock import lock_run_folder
 
 HOSTS_FOLDER: Final = "hosts"
 _MEETING_PORT: Final = 29500
@@ -77,7 +72,11 @@ def train_on_hosts(
     _graph, ranks, run_dir = prepare(config)
     places = [host.place for host in cluster.hosts]
     try:
-        with _emptied(cluster), feature_servers(config, run_dir, places) as servers:
+        with (
+            lock_run_folder(run_dir, "launcher"),
+            _emptied(cluster),
+            feature_servers(config, run_dir, places) as servers,
+        ):
             write_config(config, run_dir, servers.addresses)
             with _agents(cluster, config, run_dir) as agents:
                 if not _await(cluster, agents, servers, run_dir, ranks, deadline):

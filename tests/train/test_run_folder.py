@@ -1,0 +1,147 @@
+"""A run's folder belongs to one run, and one that cannot be used is refused in a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.cli import main
+from hopper.errors import RequestError
+from hopper.train.run_lock import Holder, lock_run_folder
+
+IS_ROOT = os.geteuid() == 0
+
+
+def test_a_second_run_is_kept_out_of_a_run_that_trains(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = runs.train("shared", epochs=1_000_000, evaluate_every=0, checkpoint_every=1)
+    first.await_epochs(2)
+    config = runs.config("shared", epochs=2)
+    assert main(["train", str(config), "--train.seed", "7"]) == 1
+    assert capsys.readouterr().err == (
+        f"error: train.run_dir: {first.run_dir} is in use by another run (process "
+        f"{first.process.pid} on {os.uname().nodename}); name another folder, or end that "
+        "run first\n"
+    )
+    first.await_epochs(len(first.epochs()) + 2)
+    first.process.terminate()
+    assert first.finish() == 1
+    # Nothing was mixed in, and the folder is free for the run itself.
+    epochs = first.epochs()
+    assert [epoch["epoch"] for epoch in epochs] == list(range(len(epochs)))
+    with lock_run_folder(first.run_dir, "launcher"):
+        pass
+
+
+@pytest.mark.parametrize("holder", ["launcher", "rank-0"])
+def test_a_launcher_is_kept_out_by_either_lock(tmp_path: Path, holder: Holder) -> None:
+    """By another launcher, and by ranks that torchrun started."""
+    held = lock_run_folder(tmp_path, holder)
+    with held, pytest.raises(RequestError, match=f"in use by another run .process {os.getpid()}"):
+        lock_run_folder(tmp_path, "launcher").__enter__()
+    with lock_run_folder(tmp_path, "launcher"), lock_run_folder(tmp_path, "rank-0"):
+        pass
+
+
+def test_a_killed_run_leaves_its_folder_free(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from hopper.train.run_lock import lock_run_folder\n"
+        "with lock_run_folder(Path(sys.argv[1]), 'launcher'):\n"
+        "    print('held', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RequestError, match=str(process.pid)):
+            lock_run_folder(tmp_path, "launcher").__enter__()
+        process.kill()
+    with lock_run_folder(tmp_path, "launcher"):
+        pass
+
+
+def test_a_folder_that_cannot_be_used_is_refused(
+    runs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = str(runs.config("unusable"))
+    (tmp_path / "file").write_text("")
+    cases = {
+        "file": "File exists",
+        "file/below": "Not a directory",
+        "x" * 300: "File name too long",
+    }
+    if not IS_ROOT:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        cases["locked/below"] = "Permission denied"
+    for name, reason in cases.items():
+        assert main(["train", config, "--train.run_dir", str(tmp_path / name)]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(
+            f"error: train.run_dir: {tmp_path / name}: cannot be made: {reason}"
+        )
+        assert error.count("\n") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if not IS_ROOT:
+        pytest.skip("needs root, to mount a small file system")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> None:
+    config = runs.config("full", epochs=1_000_000, evaluate_every=0, checkpoint_every=3)
+    folder = small_disk / "run"
+    run = runs.start([sys.executable, "-m", "hopper.cli", "train", str(config),
+                      "--train.run_dir", str(folder)], "full")  # fmt: skip
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    lines = run.stderr.splitlines()
+    assert "Traceback" not in run.stderr
+    assert lines[-1].startswith("error: rank ")
+    assert lines[-1].endswith(": No space left on device")
+    # What was whole before still is, and nothing half-written lies beside it.
+    assert not list(folder.rglob("*.unfinished"))
+    json.loads((folder / "config.json").read_text())
+    for line in (folder / "epochs.jsonl").read_text().rpartition("\n")[0].splitlines():
+        json.loads(line)
+
+
+@pytest.mark.parametrize("free", [0, 4096, 16384])
+def test_a_disk_that_is_full_at_the_start_is_told_in_a_line(
+    runs: Any, small_disk: Path, free: int
+) -> None:
+    config = runs.config("full-start")
+    size = shutil.disk_usage(small_disk).free - free
+    (small_disk / "ballast").write_bytes(bytes(size))
+    run = runs.start([sys.executable, "-m", "hopper.cli", "train", str(config),
+                      "--train.run_dir", str(small_disk / "run")], "full-start")  # fmt: skip
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ")
+    assert re.search("No space left on device|has 0 bytes of free space", run.stderr)
