@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from cache_server.errors import CacheServerError
+from cache_server.flow import DEFAULT_SEND_SECONDS
 from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
 from cache_server.wire import IDS_PER_REQUEST
 
@@ -40,6 +41,13 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         help="how long running requests may take after SIGTERM",
     )
     parser.add_argument(
+        "--send-timeout",
+        type=_seconds,
+        default=DEFAULT_SEND_SECONDS,
+        metavar="SECONDS",
+        help="how long a reader may leave a chunk of about 1 MiB unread, before it is given up",
+    )
+    parser.add_argument(
         "--ids-per-request", type=_positive, default=IDS_PER_REQUEST, help="limit of one request"
     )
     return parser
@@ -67,6 +75,7 @@ def serve_with(options: argparse.Namespace) -> int:
             threads=options.threads,
             drain_seconds=options.drain,
             ids_per_request=options.ids_per_request,
+            send_seconds=options.send_timeout,
         )
     except (CacheServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

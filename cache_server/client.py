@@ -46,6 +46,7 @@ class ServerDescription:
     tables: what it holds.
     versions: of what it runs on, by name.
     ids_per_request: the most ids that one request may ask for.
+    division: fingerprint of the partitioned directory that it serves a part of; "" if none.
     """
 
     server: int
@@ -53,6 +54,7 @@ class ServerDescription:
     tables: tuple[TableDescription, ...]
     versions: dict[str, str]
     ids_per_request: int
+    division: str
 
 
 class FeatureClient:
@@ -66,6 +68,7 @@ class FeatureClient:
         request, failed ones included, with the sizes of the serialised messages; never from two
         threads at once.
     ids_per_request: larger fetches are split into requests of at most this many ids.
+    division: the fingerprint that every server has to say; "" = any.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class FeatureClient:
         deadline: float = 30.0,
         on_transfer: Callable[[int, int, int], None] | None = None,
         ids_per_request: int = IDS_PER_REQUEST,
+        division: str = "",
     ) -> None:
         if not deadline > 0 or ids_per_request < 1:
             raise BadRequest(
@@ -88,6 +92,7 @@ class FeatureClient:
         self.addresses = tuple(addresses)
         self.deadline = deadline
         self._ids_per_request = ids_per_request
+        self._division = division
         self._on_transfer = on_transfer
         self._transfer_lock = threading.Lock()
         self._closed = threading.Event()
@@ -118,7 +123,8 @@ class FeatureClient:
         Raises
         ------
         ServerUnavailable, DeadlineExceeded: a server does not within ``limit`` seconds.
-        BadReply: a server says that it has another index, or that there are more or fewer servers.
+        BadReply: a server says that it has another index, that there are more or fewer servers, or
+            that it serves another division.
         """
         self._check_open()
         deadline, stop = Deadline(limit), threading.Event()
@@ -147,6 +153,7 @@ class FeatureClient:
         ids: Mapping[int, NDArray[np.int64]],
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[np.int64]],
+        limit: float | None = None,
     ) -> None:
         """Fetch rows from all servers in ``ids`` at once, straight into ``out``.
 
@@ -159,6 +166,8 @@ class FeatureClient:
             error its content is undefined.
         places: per server, the rows of ``out`` to fill, in the order of ``ids``: a slice, or [n]
             int64. Places of different servers must not overlap.
+        limit: seconds, where that is less than the client's deadline: what is left for an operation
+            that this fetch is a part of.
 
         Raises
         ------
@@ -170,7 +179,8 @@ class FeatureClient:
         self._check_open()
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
-        fetch = Fetch(kind, type, out, self.deadline, self._ids_per_request)
+        deadline = Deadline(self.deadline, limit)
+        fetch = Fetch(kind, type, out, deadline, self._ids_per_request)
         parts = []
         for server, wanted in ids.items():
             self._check_server(server)
@@ -205,6 +215,15 @@ class FeatureClient:
                 f"it is server {found.server} of {found.servers}, expected {server} of "
                 f"{len(self.addresses)}: addresses go by server index"
             )
+        if found.ids_per_request < 1:
+            raise patience.bad_reply(
+                f"ids_per_request: expected at least 1, found {found.ids_per_request}"
+            )
+        if self._division and found.division != self._division:
+            raise patience.bad_reply(
+                f"it serves the division {found.division or 'without a fingerprint'}, expected "
+                f"{self._division}: the graph was divided anew, or is another one"
+            )
         with self._transfer_lock:
             self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
 
@@ -223,6 +242,7 @@ class FeatureClient:
             tuple(tables),
             dict(reply.versions),
             reply.ids_per_request,
+            reply.division,
         )
 
     def _attempt(self, call: Callable[..., Any], request: Any, patience: Patience) -> Any:

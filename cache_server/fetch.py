@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
 from cache_server.retry import Deadline, Patience
-from cache_server.wire import DTYPES, chunk_data, encode_ids
+from cache_server.wire import DTYPES, AlteredChunk, ChunkSeeds, check_name, encode_ids, read_chunk
 
 
 class Part:
@@ -62,9 +62,15 @@ class Part:
         self._rows = rows
         self._place = None if isinstance(place, slice) else place
 
-    def take(self, message: bytes, end: int) -> None:
-        """Write the rows of a serialised ``RowChunk``; ValueError if they exceed row ``end``."""
-        data = chunk_data(message)
+    def take(self, message: bytes, seed: int, end: int) -> None:
+        """Write the rows of a serialised ``RowChunk``.
+
+        Raises
+        ------
+        AlteredChunk: they are not those that were sent.
+        ValueError: they exceed row ``end``.
+        """
+        data = read_chunk(message, seed)
         row_bytes = self._rows.shape[1]
         count, rest = divmod(data.size, row_bytes)
         if rest or self.done + count > end:
@@ -85,16 +91,16 @@ class Fetch:
     ----------
     kind, type: the table.
     out: as in :meth:`FeatureClient.fetch_rows`.
-    limit_seconds: for all parts together.
+    deadline: for all parts together.
     ids_per_request: the most ids that one request asks for.
 
     Raises
     ------
-    BadRequest: ``out`` cannot receive rows.
+    BadRequest: ``out`` cannot receive rows, or no table can have this name.
     """
 
     def __init__(
-        self, kind: str, type: str, out: NDArray[Any], limit_seconds: float, ids_per_request: int
+        self, kind: str, type: str, out: NDArray[Any], deadline: Deadline, ids_per_request: int
     ) -> None:
         if out.ndim not in (1, 2) or not out.flags.c_contiguous or not out.flags.writeable:
             raise BadRequest(
@@ -103,11 +109,13 @@ class Fetch:
             )
         if out.dtype.name not in DTYPES or not out.dtype.isnative:
             raise BadRequest(f"out: dtype {out.dtype.str} is not one of {', '.join(DTYPES)}")
+        check_name("kind", kind)
+        check_name("type", type)
         dim = out.shape[1] if out.ndim == 2 else 1
         self._wanted = {"kind": kind, "type": type, "dtype": out.dtype.name, "dim": dim}
         self.rows = out.reshape(len(out), dim).view(np.uint8)
         self.operation = f"FetchRows {kind}/{type}"
-        self.deadline = Deadline(limit_seconds)
+        self.deadline = deadline
         self.stop = threading.Event()
         self._ids_per_request = ids_per_request
         self._calls: set[Any] = set()
@@ -146,18 +154,21 @@ class Fetch:
                 ids=encode_ids(part.ids[start:end]), **self._wanted
             ).SerializeToString()
             timeout = patience.attempt_seconds()
-            received = 0
+            seeds, received = ChunkSeeds(request), 0
             try:
                 with self._watched(stub(request, timeout=timeout)) as call:
                     for message in call:
                         received += len(message)
-                        part.take(message, end)
+                        part.take(message, seeds.take(), end)
                 if part.done != end:
                     raise ValueError(f"{part.done - start} of {end - start} rows came")
             except grpc.RpcError as error:
                 if part.done > start:
                     patience.progressed()
                 patience.failed(error)
+            except AlteredChunk as error:
+                # What a network card or a cable does once it need not do again.
+                patience.altered(str(error))
             except ValueError as error:
                 raise patience.bad_reply(str(error)) from error
             finally:

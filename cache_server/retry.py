@@ -27,15 +27,24 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 # Below this an attempt could not do anything useful any more.
 _SHORTEST_ATTEMPT_SECONDS: Final = 0.002
 
+_ALTERED_REPLIES: Final = 3
+"""how often rows of one fetch may arrive altered, before that is no accident"""
+
 _TRANSIENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
-class Deadline:
-    """A point in time, ``limit_seconds`` after its making."""
+# A message above a limit is above it the next time, too; grpc calls that a want of resources.
+_TOO_LARGE: Final = "larger than max"
+_REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
-    def __init__(self, limit_seconds: float) -> None:
+
+class Deadline:
+    """A point in time, ``limit_seconds`` after its making, or ``left`` where that is sooner: of an
+    operation that has begun before."""
+
+    def __init__(self, limit_seconds: float, left: float | None = None) -> None:
         self.limit_seconds = limit_seconds
-        self._end = time.monotonic() + limit_seconds
+        self._end = time.monotonic() + min(limit_seconds, limit_seconds if left is None else left)
 
     def remaining(self) -> float:
         """Seconds left; negative once passed."""
@@ -64,6 +73,7 @@ class Patience:
         self._deadline = deadline
         self._stop = stop
         self._failures = 0
+        self._altered = 0
         self._wait = FIRST_WAIT_SECONDS
         self._last = ""
 
@@ -84,11 +94,23 @@ class Patience:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise self._expired() from error
         self._check_wanted()
-        if code not in _TRANSIENT:
-            kind = InvalidRequest if code is grpc.StatusCode.INVALID_ARGUMENT else ServerFault
+        if code not in _TRANSIENT or _TOO_LARGE in (error.details() or ""):
+            kind = InvalidRequest if code in _REFUSALS else ServerFault
             prefix = "" if kind is InvalidRequest else f"{code.name}: "
             raise kind(*self._named, f"{prefix}{error.details()}") from error
         self.missed(f"{code.name}: {error.details()}")
+
+    def altered(self, reason: str) -> None:
+        """Wait before the next attempt, since what came was altered on its way.
+
+        Raises
+        ------
+        BadReply: that happens again and again.
+        """
+        self._altered += 1
+        if self._altered > _ALTERED_REPLIES:
+            raise self.bad_reply(f"altered on the way {self._altered} times, the last: {reason}")
+        self.missed(f"altered on the way: {reason}")
 
     def missed(self, reason: str) -> None:
         """Wait before the next attempt because of ``reason``, unless the time is used up."""

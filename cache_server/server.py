@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from cache_server.allocation import keep_freed_memory
-from cache_server.errors import ListenError
+from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
+from cache_server.listen import bind
 from cache_server.parent import end_with_parent
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
-from cache_server.wire import ID_BYTES, IDS_PER_REQUEST, SERVICE
+from cache_server.wire import ID_BYTES, IDS_PER_REQUEST
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
+_QUICK_THREADS: Final = 2
+_REQUESTS_AT_ONCE: Final = 1024
+"""requests that run or wait; those beyond are refused, since each that waits holds its ids"""
+_STREAMS_A_CONNECTION: Final = 64
 _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 """the signals that end a server"""
 
@@ -35,6 +39,7 @@ class FeatureServer:
     listen: "host:port"; port 0 takes a free one.
     threads: requests answered at the same time; more wait their turn.
     ids_per_request: the most ids that one request may ask for.
+    send_seconds: how long a reader may leave a chunk of rows unread.
 
     Raises
     ------
@@ -48,28 +53,24 @@ class FeatureServer:
         *,
         threads: int = DEFAULT_THREADS,
         ids_per_request: int = IDS_PER_REQUEST,
+        send_seconds: float = DEFAULT_SEND_SECONDS,
     ) -> None:
-        host, separator, port = listen.rpartition(":")
-        if not separator or not host or not port.isdecimal() or int(port) > 65535:
-            raise ListenError(f"listen: expected HOST:PORT, found {listen!r}")
+        self._flow = FlowControl(threads, send_seconds)
+        self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="feature"),
             options=_server_options(ids_per_request),
+            maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
         )
-        self._grpc.add_generic_rpc_handlers((FeatureServicer(shard, ids_per_request).handler(),))
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        try:
-            bound = self._grpc.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise ListenError(f"listen: cannot bind {listen}: {error}") from error
-        self.address = f"{host}:{bound}"
+        quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
+        self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
+        self.address = bind(self._grpc, listen)
 
     def start(self) -> None:
         """Answer requests from now on, and say so to health checks."""
+        self._flow.start()
         self._grpc.start()
-        for service in ("", SERVICE):
-            self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        self._servicer.is_serving = True
 
     def stop(self, drain_seconds: float) -> bool:
         """Refuse new requests, finish those that run, cancel what outlasts ``drain_seconds``.
@@ -78,8 +79,10 @@ class FeatureServer:
         -------
         Whether everything had ended a second after the drain limit.
         """
-        self._health.enter_graceful_shutdown()
-        return self._grpc.stop(drain_seconds).wait(drain_seconds + 1.0)
+        self._servicer.is_serving = False
+        has_ended = self._grpc.stop(drain_seconds).wait(drain_seconds + 1.0)
+        self._flow.stop()
+        return has_ended
 
 
 def serve(
@@ -92,6 +95,7 @@ def serve(
     threads: int = DEFAULT_THREADS,
     drain_seconds: float = DEFAULT_DRAIN_SECONDS,
     ids_per_request: int = IDS_PER_REQUEST,
+    send_seconds: float = DEFAULT_SEND_SECONDS,
 ) -> None:
     """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
 
@@ -109,7 +113,13 @@ def serve(
         end_with_parent(die_with_parent)
     keep_freed_memory()
     shard = Shard.open(Path(directory) / f"server-{server}")
-    running = FeatureServer(shard, listen, threads=threads, ids_per_request=ids_per_request)
+    running = FeatureServer(
+        shard,
+        listen,
+        threads=threads,
+        ids_per_request=ids_per_request,
+        send_seconds=send_seconds,
+    )
     running.start()
     if port_file is not None:
         _write_port_file(Path(port_file), server, running.address)
@@ -124,6 +134,7 @@ def _server_options(ids_per_request: int) -> list[tuple[str, int]]:
         # Room for a request above the ids limit, so that the refusal can name it.
         ("grpc.max_receive_message_length", 4 * ID_BYTES * ids_per_request + (1 << 20)),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         # Otherwise a second server on the same port would silently share its requests.
         ("grpc.so_reuseport", 0),
     ]

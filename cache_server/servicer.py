@@ -1,19 +1,35 @@
-"""The handlers of the feature service: what each request is answered with, and nothing else."""
+"""The handlers of the feature service: what each request is answered with, and nothing else.
+
+Requests arrive as bytes and are decoded here: grpcio keeps some memory of every request that a
+deserialiser of its own refuses.
+"""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
+from concurrent import futures
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
+from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
+from cache_server.flow import FlowControl, TooManyReplies
 from cache_server.generated import features_pb2
-from cache_server.shard import Shard
-from cache_server.wire import IDS_PER_REQUEST, SERVICE, ChunkWriter, decode_ids
+from cache_server.shard import Shard, Table
+from cache_server.wire import IDS_PER_REQUEST, SERVICE, ChunkWriter, check_name, decode_ids
+
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+_LONGEST_TEXT: Final = 1000
+"""characters of an error: it travels in a header, and clients refuse headers of more than 8 KiB"""
+
+_Request = TypeVar("_Request", bound=Message)
 
 
 class FeatureServicer:
@@ -22,36 +38,52 @@ class FeatureServicer:
     Parameters
     ----------
     shard: what is served.
+    flow: how many requests are answered at once, and how long a reader may take.
     ids_per_request: the most ids that one ``FetchRows`` may ask for.
     """
 
-    def __init__(self, shard: Shard, ids_per_request: int = IDS_PER_REQUEST) -> None:
+    def __init__(
+        self, shard: Shard, flow: FlowControl, ids_per_request: int = IDS_PER_REQUEST
+    ) -> None:
         self.shard = shard
         self.ids_per_request = ids_per_request
+        self.is_serving = False
+        """what health checks are told"""
+        self._flow = flow
 
-    def fetch_rows(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield serialised ``RowChunk`` messages: the rows of ``request.ids``, in their order.
+    def fetch_rows(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Yield serialised ``RowChunk`` messages: the rows of the request's ids, in their order.
 
-        What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it.
+        What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it, and
+        what exceeds a limit of this server's with RESOURCE_EXHAUSTED.
         """
         try:
-            table = self.shard.table(request.kind, request.type)
-            table.expect(request.dtype, request.dim)
-            rows = table.local_rows(decode_ids(request.ids, self.ids_per_request))
+            with self._flow.stream(context) as stream:
+                table, rows = self._look_up(request)
+                writer = ChunkWriter(rows.size, table.row_bytes, request)
+                for part in writer.parts:
+                    chosen = rows[part]
+                    message = writer.write(chosen.size, partial(table.gather, chosen))
+                    stream.moved()
+                    yield message
         except BadRequest as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        for part, body, message in ChunkWriter(rows.size, table.row_bytes).chunks():
-            table.gather(rows[part], body)
-            yield bytes(message)
+            _refuse(context, str(error))
+        except TooManyReplies as error:
+            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
 
-    def describe(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """A ``ServerDescription``: index, tables, versions and limits of this server."""
+        try:
+            _decode(features_pb2.DescribeRequest, request)
+        except BadRequest as error:
+            _refuse(context, str(error))
+            return b""
         tables = []
         for table in self.shard.tables.values():
             fields = asdict(table.spec)
             del fields["file"]
             tables.append(features_pb2.TableDescription(**fields))
-        return features_pb2.ServerDescription(
+        described = features_pb2.ServerDescription(
             server=self.shard.server,
             servers=self.shard.servers,
             tables=tables,
@@ -61,24 +93,76 @@ class FeatureServicer:
                 "grpcio": grpc.__version__,
             },
             ids_per_request=self.ids_per_request,
+            division=self.shard.division,
         )
+        return described.SerializeToString()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """Both methods under their names in features.proto.
+    def check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """A ``HealthCheckResponse`` of the standard health service."""
+        try:
+            service = _decode(health_pb2.HealthCheckRequest, request).service
+        except BadRequest as error:
+            _refuse(context, str(error))
+            return b""
+        if service not in ("", SERVICE):
+            _refuse(context, f"service: expected {SERVICE} or none", grpc.StatusCode.NOT_FOUND)
+            return b""
+        statuses = health_pb2.HealthCheckResponse
+        status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
+        return health_pb2.HealthCheckResponse(status=status).SerializeToString()
 
-        ``FetchRows`` yields messages that are serialised already, so it has no serialiser.
+    def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
+        """All methods under their names; messages are serialised and decoded in them.
+
+        Parameters
+        ----------
+        quick: threads for what is answered at once, so that it never waits for rows.
         """
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "FetchRows": grpc.unary_stream_rpc_method_handler(
-                    self.fetch_rows,
-                    request_deserializer=features_pb2.FetchRowsRequest.FromString,
-                ),
-                "Describe": grpc.unary_unary_rpc_method_handler(
-                    self.describe,
-                    request_deserializer=features_pb2.DescribeRequest.FromString,
-                    response_serializer=features_pb2.ServerDescription.SerializeToString,
-                ),
-            },
-        )
+        describe, check = partial(self.describe), partial(self.check)
+        for method in (describe, check):
+            method.experimental_thread_pool = quick  # type: ignore[attr-defined]
+        return [
+            grpc.method_handlers_generic_handler(
+                SERVICE,
+                {
+                    "FetchRows": grpc.unary_stream_rpc_method_handler(self.fetch_rows),
+                    "Describe": grpc.unary_unary_rpc_method_handler(describe),
+                },
+            ),
+            grpc.method_handlers_generic_handler(
+                HEALTH_SERVICE, {"Check": grpc.unary_unary_rpc_method_handler(check)}
+            ),
+        ]
+
+    def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
+        """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.
+
+        Raises
+        ------
+        BadRequest: there are no such rows, or that is no request; names the field.
+        """
+        request = _decode(features_pb2.FetchRowsRequest, raw)
+        for field in ("kind", "type", "dtype"):
+            check_name(field, getattr(request, field))
+        table = self.shard.table(request.kind, request.type)
+        table.expect(request.dtype, request.dim)
+        return table, table.local_rows(decode_ids(request.ids, self.ids_per_request))
+
+
+def _decode(kind: type[_Request], raw: bytes) -> _Request:
+    request = kind()
+    try:
+        request.ParseFromString(raw)
+    except DecodeError:
+        raise BadRequest(f"{len(raw)} bytes are not a {kind.DESCRIPTOR.name}") from None
+    return request
+
+
+def _refuse(
+    context: Any,
+    text: str,
+    code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+) -> None:
+    """End a call with a status. ``context.abort`` does so by an exception, which costs more."""
+    context.set_code(code)
+    context.set_details(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")

@@ -23,6 +23,7 @@ from cache_server.wire import DTYPES, little_endian
 MANIFEST: Final = "shard.json"
 SCHEMA_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+_DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +106,20 @@ class Shard:
     ----------
     server, servers: index of this server, and how many there are.
     tables: by (kind, type).
+    division: fingerprint of the partitioned directory that this is a part of; "" if none.
     """
 
-    def __init__(self, server: int, servers: int, tables: dict[tuple[str, str], Table]) -> None:
+    def __init__(
+        self,
+        server: int,
+        servers: int,
+        tables: dict[tuple[str, str], Table],
+        division: str = "",
+    ) -> None:
         self.server = server
         self.servers = servers
         self.tables = tables
+        self.division = division
 
     @classmethod
     def open(cls, directory: str | Path) -> Shard:
@@ -121,12 +130,12 @@ class Shard:
         ManifestError: the manifest or a table is missing, or does not say or hold what it should.
         """
         path = Path(directory) / MANIFEST
-        server, servers, specs = _read_manifest(path)
+        server, servers, division, specs = _read_manifest(path)
         tables = {
             (spec.kind, spec.type): Table(spec, _map_table(path.parent, spec), server)
             for spec in specs
         }
-        return cls(server, servers, tables)
+        return cls(server, servers, tables, division)
 
     def table(self, kind: str, type: str) -> Table:
         """The table of a kind and node type; BadRequest naming what exists if there is none."""
@@ -146,9 +155,17 @@ class Shard:
 
 
 def write_manifest(
-    directory: str | Path, server: int, servers: int, tables: Sequence[TableSpec]
+    directory: str | Path,
+    server: int,
+    servers: int,
+    tables: Sequence[TableSpec],
+    division: str = "",
 ) -> Path:
     """Write ``directory``/shard.json for table files that are already there; returns its path.
+
+    Parameters
+    ----------
+    division: fingerprint of the whole partitioned directory, in hexadecimal.
 
     Raises
     ------
@@ -159,9 +176,10 @@ def write_manifest(
         "schema": SCHEMA_VERSION,
         "server": server,
         "servers": servers,
+        "division": division,
         "tables": [asdict(spec) for spec in tables],
     }
-    _, _, specs = _parse_manifest(path, content)
+    _, _, _, specs = _parse_manifest(path, content)
     for spec in specs:
         _map_table(path.parent, spec)
     temporary = path.with_name(f".{MANIFEST}.{os.getpid()}")
@@ -170,17 +188,17 @@ def write_manifest(
     return path
 
 
-def _read_manifest(path: Path) -> tuple[int, int, list[TableSpec]]:
+def _read_manifest(path: Path) -> tuple[int, int, str, list[TableSpec]]:
     try:
         content = json.loads(path.read_text())
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: is not JSON: {error}") from error
     return _parse_manifest(path, content)
 
 
-def _parse_manifest(path: Path, content: object) -> tuple[int, int, list[TableSpec]]:
+def _parse_manifest(path: Path, content: object) -> tuple[int, int, str, list[TableSpec]]:
     if not isinstance(content, dict):
         raise ManifestError(f"{path}: expected an object, found {type(content).__name__}")
     if content.get("schema") != SCHEMA_VERSION:
@@ -191,6 +209,11 @@ def _parse_manifest(path: Path, content: object) -> tuple[int, int, list[TableSp
     server = _integer(path, content, "server", 0)
     if server >= servers:
         raise ManifestError(f"{path}: server: expected less than {servers}, found {server}")
+    division = content.get("division", "")
+    if not isinstance(division, str) or not _DIVISION.fullmatch(division):
+        raise ManifestError(
+            f"{path}: division: expected up to 64 hexadecimal digits, found {division!r:.100}"
+        )
     entries = content.get("tables")
     if not isinstance(entries, list):
         raise ManifestError(f"{path}: tables: expected a list, found {type(entries).__name__}")
@@ -200,7 +223,7 @@ def _parse_manifest(path: Path, content: object) -> tuple[int, int, list[TableSp
         if (spec.kind, spec.type) in seen:
             raise ManifestError(f"{path}: tables: {spec.kind}/{spec.type} is given twice")
         seen.add((spec.kind, spec.type))
-    return server, servers, specs
+    return server, servers, division, specs
 
 
 def _parse_table(path: Path, field: str, entry: object) -> TableSpec:

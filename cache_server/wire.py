@@ -1,16 +1,18 @@
 """What crosses the network: raw little-endian bytes to and from numpy, and how much at once.
 
-A ``RowChunk`` is read and written here by hand, in the protobuf encoding of its one field, so that
+A ``RowChunk`` is read and written here by hand, in the protobuf encoding of its two fields, so that
 rows are copied once on either side instead of three times; any generated stub reads the same
 bytes. Specified in docs/feature-service.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
@@ -22,10 +24,14 @@ DESCRIBE: Final = f"/{SERVICE}/Describe"
 CHUNK_BYTES: Final = 1 << 20
 IDS_PER_REQUEST: Final = 1 << 20
 ID_BYTES: Final = 8
+NAME_BYTES: Final = 256
+"""the longest kind or type that is asked for, in UTF-8"""
 DTYPES: Final = ("float16", "float32", "float64", "int32", "int64", "uint8")
 
-# Field 1, length-delimited: the only field of RowChunk.
+# Of RowChunk: field 1, length-delimited, and field 2, of 64 bits.
 _DATA_TAG: Final = 0x0A
+_CHECKSUM_TAG: Final = 0x11
+_CHECKSUM: Final = struct.Struct("<BQ")
 
 
 def little_endian(name: str) -> np.dtype[Any]:
@@ -60,6 +66,24 @@ def rows_per_chunk(row_bytes: int) -> int:
     return max(1, CHUNK_BYTES // row_bytes)
 
 
+class AlteredChunk(ValueError):
+    """A chunk of rows is not what the server sent."""
+
+
+class ChunkSeeds:
+    """The seeds of the checksums of one reply: rows that answer another request, or that stand at
+    another place of the stream, do not pass for the right ones."""
+
+    def __init__(self, request: bytes) -> None:
+        self._next = xxhash.xxh3_64_intdigest(request)
+
+    def take(self) -> int:
+        """The seed of the next chunk."""
+        seed = self._next
+        self._next = (seed + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        return seed
+
+
 class ChunkWriter:
     """Builds the ``RowChunk`` messages of one reply in one buffer that is used again and again.
 
@@ -67,47 +91,69 @@ class ChunkWriter:
     ----------
     rows: rows in the whole reply.
     row_bytes: bytes in a row.
+    request: the serialised request that is answered.
     """
 
-    def __init__(self, rows: int, row_bytes: int) -> None:
-        self._rows = rows
+    def __init__(self, rows: int, row_bytes: int, request: bytes) -> None:
         self._row_bytes = row_bytes
-        self._step = min(rows, rows_per_chunk(row_bytes))
+        self._seeds = ChunkSeeds(request)
+        self._message = bytearray()
+        self._body: NDArray[np.uint8] = np.empty((0, row_bytes), np.uint8)
+        step = max(1, min(rows, rows_per_chunk(row_bytes)))
+        self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+        """which rows of the reply each message holds"""
 
-    def chunks(self) -> Iterator[tuple[slice, NDArray[np.uint8], bytearray]]:
-        """Yield (which rows of the reply, [k, row_bytes] uint8 to fill with them, message).
+    def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
+        """The next message: ``fill`` is called with [rows, row_bytes] uint8 to fill in."""
+        if rows != len(self._body):
+            self._allocate(rows)
+        fill(self._body)
+        checksum = xxhash.xxh3_64_intdigest(self._body.data, self._seeds.take())
+        place = len(self._message) - _CHECKSUM.size
+        _CHECKSUM.pack_into(self._message, place, _CHECKSUM_TAG, checksum)
+        return bytes(self._message)
 
-        The message is complete once the rows are filled in, and valid until the next iteration.
-        """
-        for first in range(0, self._rows, max(1, self._step)):
-            count = min(self._step, self._rows - first)
-            if first == 0 or count != self._step:
-                message, body = self._allocate(count)
-            yield slice(first, first + count), body, message
-
-    def _allocate(self, rows: int) -> tuple[bytearray, NDArray[np.uint8]]:
+    def _allocate(self, rows: int) -> None:
         header = bytes([_DATA_TAG]) + _varint(rows * self._row_bytes)
-        message = bytearray(len(header) + rows * self._row_bytes)
-        message[: len(header)] = header
-        body = np.frombuffer(message, dtype=np.uint8, offset=len(header))
-        return message, body.reshape(rows, self._row_bytes)
+        self._message = bytearray(len(header) + rows * self._row_bytes + _CHECKSUM.size)
+        self._message[: len(header)] = header
+        body = np.frombuffer(
+            self._message, np.uint8, count=rows * self._row_bytes, offset=len(header)
+        )
+        self._body = body.reshape(rows, self._row_bytes)
 
 
-def chunk_data(message: bytes) -> NDArray[np.uint8]:
+def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
     """The ``data`` of a serialised ``RowChunk`` as [bytes] uint8, without a copy.
 
     Raises
     ------
-    ValueError: the message is not a ``RowChunk`` with just that field.
+    AlteredChunk: the message is not a ``RowChunk`` with just its two fields, or its checksum is of
+        other rows.
     """
-    if not message:
-        # How protobuf encodes no data at all.
-        return np.empty(0, np.uint8)
-    if message[0] == _DATA_TAG:
+    if message[:1] == bytes([_DATA_TAG]):
         length, start = _read_varint(message, 1)
-        if start + length == len(message):
-            return np.frombuffer(message, dtype=np.uint8, offset=start)
-    raise ValueError(f"a message of {len(message)} bytes is not a RowChunk")
+        if start + length + _CHECKSUM.size == len(message):
+            tag, checksum = _CHECKSUM.unpack_from(message, start + length)
+            data = np.frombuffer(message, np.uint8, count=length, offset=start)
+            if tag == _CHECKSUM_TAG and checksum == xxhash.xxh3_64_intdigest(data.data, seed):
+                return data
+    raise AlteredChunk(f"{len(message)} bytes are not the rows that were sent")
+
+
+def check_name(field: str, name: str) -> None:
+    """Refuse a kind or type that no server has.
+
+    Raises
+    ------
+    BadRequest: it is too long, or is no text; names the field.
+    """
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"{field}: expected text, found {error.reason}") from error
+    if size > NAME_BYTES:
+        raise BadRequest(f"{field}: expected at most {NAME_BYTES} bytes, found {size}")
 
 
 def _varint(value: int) -> bytes:

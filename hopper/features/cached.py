@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -110,6 +111,10 @@ class CachedRows(CountedLookups):
     def __init__(self, remote: RemoteSource, held: Mapping[str, HeldRows]) -> None:
         super().__init__(held)
         self._remote = remote
+
+    def one_operation(self) -> AbstractContextManager[None]:
+        """See :class:`RemoteSource`."""
+        return self._remote.one_operation()
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,10 @@ class PartitionedRows:
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
+
+    def one_operation(self) -> AbstractContextManager[None]:
+        """Let all remote rows that are read within share one deadline."""
+        return nullcontext() if self.remote is None else self.remote.one_operation()
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,7 +26,7 @@ class RemoteRows:
     Parameters
     ----------
     addresses: "host:port" by server.
-    deadline: seconds that one gather may take.
+    deadline: seconds that one gather may take, or one operation of several.
     traffic: where bytes are counted; a reply is counted on the server's behalf.
     """
 
@@ -47,6 +48,9 @@ class RemoteRows:
                 "feature servers do not serve; expected to read rows by file (LocalRows)"
             )
         self._graph = graph
+        self._deadline = deadline
+        self._spent: float | None = None
+        """seconds of the operation under way, if there is one"""
         self._client = FeatureClient(
             addresses,
             deadline=deadline,
@@ -104,8 +108,23 @@ class RemoteRows:
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[np.int64]],
     ) -> None:
-        with _mapped_errors():
-            self._client.fetch_rows(kind, node_type, wanted, out, places)
+        begun = time.monotonic()
+        try:
+            with _mapped_errors():
+                limit = self._deadline - (self._spent or 0.0)
+                self._client.fetch_rows(kind, node_type, wanted, out, places, limit)
+        finally:
+            if self._spent is not None:
+                self._spent += time.monotonic() - begun
+
+    @contextmanager
+    def one_operation(self) -> Iterator[None]:
+        """See :class:`RemoteSource`."""
+        self._spent = 0.0
+        try:
+            yield
+        finally:
+            self._spent = None
 
     def close(self) -> None:
         """Close the connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -61,3 +62,7 @@ class FeatureSource(Protocol):
 
 class RemoteSource(FeatureSource, RowFiller, Protocol):
     """Rows of other servers."""
+
+    def one_operation(self) -> AbstractContextManager[None]:
+        """Let all that is read within share one deadline; elsewhere each read has its own."""
+        ...

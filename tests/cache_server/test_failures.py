@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+import xxhash
+from grpc_health.v1 import health_pb2
 
 from cache_server.client import FeatureClient
 from cache_server.errors import (
@@ -21,6 +23,7 @@ from cache_server.errors import (
     ServerUnavailable,
 )
 from cache_server.generated import features_pb2
+from cache_server.shard import write_manifest
 from cache_server.wire import SERVICE, decode_ids
 
 ALL = slice(None)
@@ -109,17 +112,20 @@ class Scripted:
         self.requests = []
         self._answers = list(answers)
         self._server = grpc.server(ThreadPoolExecutor(2))
-        handler = grpc.unary_stream_rpc_method_handler(
-            self._answer, request_deserializer=features_pb2.FetchRowsRequest.FromString
-        )
+        handler = grpc.unary_stream_rpc_method_handler(self._answer)
         generic = grpc.method_handlers_generic_handler(SERVICE, {"FetchRows": handler})
         self._server.add_generic_rpc_handlers((generic,))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
-    def _answer(self, request, context):
-        ids = decode_ids(request.ids, 1000)
+    def _answer(self, raw, context):
+        ids = decode_ids(features_pb2.FetchRowsRequest.FromString(raw).ids, 1000)
         self.requests.append(ids.tolist())
-        yield from self._answers.pop(0)(ids, context)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        for number, rows in enumerate(answer(ids, context)):
+            # The checksum as docs/feature-service.md has it.
+            seed = (xxhash.xxh3_64_intdigest(raw) + number) % 2**64
+            checksum = xxhash.xxh3_64_intdigest(rows, seed)
+            yield features_pb2.RowChunk(data=rows, checksum=checksum).SerializeToString()
 
     def __enter__(self):
         self._server.start()
@@ -129,18 +135,17 @@ class Scripted:
         self._server.stop(0).wait(5)
 
 
-def rows_message(ids):
-    data = np.repeat(np.asarray(ids, np.float32), 5).tobytes()
-    return features_pb2.RowChunk(data=data).SerializeToString()
+def rows_of(ids):
+    return np.repeat(np.asarray(ids, np.float32), 5).tobytes()
 
 
 def answer(ids, context):
-    yield rows_message(ids)
+    yield rows_of(ids)
 
 
 def breaking_after(count, code):
     def answer(ids, context):
-        yield rows_message(ids[:count])
+        yield rows_of(ids[:count])
         context.abort(code, "lost on purpose")
 
     return answer
@@ -173,11 +178,10 @@ def test_a_failure_of_the_server_is_not_retried():
 @pytest.mark.parametrize(
     ("reply", "text"),
     [
-        ([rows_message([1])], "1 of 2 rows came"),
-        ([rows_message([1, 2, 3])], "a chunk of 60 bytes where at most 2 rows of 20 bytes"),
-        ([rows_message([1])[:-1]], "a message of 21 bytes is not a RowChunk"),
-        ([features_pb2.RowChunk(data=b"123").SerializeToString()], "a chunk of 3 bytes where"),
-        ([b""], "0 of 2 rows came"),
+        ([rows_of([1])], "1 of 2 rows came"),
+        ([rows_of([1, 2, 3])], "a chunk of 60 bytes where at most 2 rows of 20 bytes"),
+        ([b"123"], "a chunk of 3 bytes where"),
+        ([], "0 of 2 rows came"),
     ],
 )
 def test_a_reply_that_does_not_fit(reply, text):
@@ -197,7 +201,7 @@ def test_the_first_failure_cancels_the_other_servers():
     def hold(ids, context):
         context.add_callback(released.set)
         entered.set()
-        yield rows_message(ids[:1])
+        yield rows_of(ids[:1])
         released.wait(10)
 
     def refuse(ids, context):
@@ -241,7 +245,7 @@ def test_closing_ends_a_fetch_that_waits():
         context.add_callback(ended.set)
         entered.set()
         ended.wait(10)
-        yield rows_message(ids)
+        yield rows_of(ids)
 
     entered = threading.Event()
     with Scripted(hold) as server, ThreadPoolExecutor(1) as pool:
@@ -251,3 +255,55 @@ def test_closing_ends_a_fetch_that_waits():
         client.close()
         with pytest.raises((ServerFault, BadRequest)):
             waiting.result(5)
+
+
+class Described:
+    """A server in this process that says of itself what a test tells it to."""
+
+    def __init__(self, **described):
+        reply = features_pb2.ServerDescription(server=0, servers=1, **described)
+        serving = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
+        self._server = grpc.server(ThreadPoolExecutor(2))
+        for service, method, answer in (
+            (SERVICE, "Describe", reply),
+            ("grpc.health.v1.Health", "Check", serving),
+        ):
+            raw = answer.SerializeToString()
+            handler = grpc.unary_unary_rpc_method_handler(lambda request, context, raw=raw: raw)
+            generic = grpc.method_handlers_generic_handler(service, {method: handler})
+            self._server.add_generic_rpc_handlers((generic,))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def __enter__(self):
+        self._server.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._server.stop(0).wait(5)
+
+
+@pytest.mark.parametrize(
+    ("described", "text"),
+    [
+        ({"ids_per_request": 0}, "ids_per_request: expected at least 1, found 0"),
+        ({"ids_per_request": -5}, "ids_per_request: expected at least 1, found -5"),
+        ({"ids_per_request": 9, "division": "0af1"}, "serves the division 0af1, expected beef"),
+        ({"ids_per_request": 9}, "serves the division without a fingerprint, expected beef"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_refused_before_anything_is_asked_of_it(described, text):
+    with (
+        Described(**described) as server,
+        FeatureClient([server.address], division="beef") as client,
+        pytest.raises(BadReply, match=text),
+    ):
+        client.wait_until_serving(20)
+
+
+def test_a_server_says_which_division_it_serves(tmp_path, start):
+    (tmp_path / "server-0").mkdir()
+    write_manifest(tmp_path / "server-0", 0, 1, [], "beef")
+    server = start(tmp_path, 0)
+    with FeatureClient([server.address], division="beef") as client:
+        client.wait_until_serving(20)
+        assert client.describe(0).division == "beef"

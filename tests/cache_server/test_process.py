@@ -1,6 +1,7 @@
 """The server as a process: how it starts, reports its port, drains, and ends."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,14 +76,15 @@ def test_the_drain_has_a_limit(partitioned, start):
 def test_a_server_ends_with_its_parent(partitioned, tmp_path, wait_for_end):
     """The parent is killed outright; its server gets SIGTERM from the kernel."""
     parent = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)\n"
+        "import os, subprocess, sys, time\n"
+        "command = [*sys.argv[1:], '--die-with-parent', str(os.getpid())]\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
     command = [sys.executable, "-m", "cache_server", partitioned.path, "--server", "0"]
-    command += ["--listen", "127.0.0.1:0", "--die-with-parent"]
+    command += ["--listen", "127.0.0.1:0"]
     with subprocess.Popen(
         [sys.executable, "-c", parent, *map(str, command)],
         stdout=subprocess.PIPE,
@@ -143,3 +145,36 @@ def test_hopper_is_never_imported():
         "assert not [m for m in sys.modules if m.split('.')[0] in ('hopper', 'torch', 'numba')]"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True, timeout=60)
+
+
+def test_a_name_is_taken_with_all_its_addresses_or_not_at_all(partitioned):
+    """``localhost`` is 127.0.0.1 and, where there is IPv6, ::1 too."""
+    found = {each[4][0] for each in socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
+        done = subprocess.run(
+            [*command, "--listen", f"localhost:{port}"],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+    if found == {"127.0.0.1"}:
+        pytest.skip("localhost has one address here, so another cannot be taken instead")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: listen: cannot bind localhost:{port}: 127.0.0.1 port {port}: "
+        "Address already in use\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "listen", ["nowhere.invalid:5000", "127.0.0.1", ":5000", "127.0.0.1:99999"]
+)
+def test_an_address_that_is_none_is_refused(partitioned, listen):
+    done = subprocess.run(
+        [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
+        + ["--listen", listen],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: listen: ")
+    assert done.stderr.count("\n") == 1

@@ -39,6 +39,7 @@ def test_what_was_written_opens(folder):
         "schema": 1,
         "server": 1,
         "servers": 2,
+        "division": "",
         "tables": [
             {
                 "kind": "features",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hopper.errors import ClusterError, ConfigError, GraphError, ServerLost
+from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features import (
     LocalRows,
     Lookups,
@@ -20,6 +21,7 @@ from hopper.features import (
 )
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.traffic import CAUSES, Traffic
+from tests.tcp_proxy import TcpProxy
 
 SERVER = 1
 
@@ -205,4 +207,29 @@ def test_a_server_of_another_graph(tables: Any) -> None:
         with pytest.raises(ClusterError, match="server 0 at"):
             rows.gather("features", "paper", np.array([0]))
     finally:
+        rows.close()
+
+
+def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:
+    """None of them is slow by itself."""
+    ids = np.arange(3)
+    home = int(tables.graph.book.home("paper", ids)[0])
+    with TcpProxy(tables.addresses[home], pause=0.3) as slow:
+        addresses = [*tables.addresses]
+        addresses[home] = slow.address
+        rows = RemoteRows(tables.graph, addresses, 2.0, Traffic())
+        begun = time.monotonic()
+
+        def read_often() -> None:
+            with rows.one_operation():
+                for _ in range(40):
+                    rows.gather("features", "paper", ids)
+
+        with pytest.raises(DeadlineExceeded, match="within 2 s"):
+            read_often()
+        assert time.monotonic() - begun < 10.0
+        # By themselves they may take as long again.
+        for _ in range(8):
+            rows.gather("features", "paper", ids)
+        assert time.monotonic() - begun > 3.0
         rows.close()

@@ -1,0 +1,56 @@
+"""Binding the address that a server is to listen on: all of it, or nothing."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+from cache_server.errors import ListenError
+
+# A machine without IPv6 has names with addresses of it all the same.
+_ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def bind(server: Any, listen: str) -> str:
+    """Bind a grpc server to ``listen``, "host:port"; returns it with the port that was taken.
+
+    grpc is content with any of the addresses that a name stands for: on ``localhost`` it would take
+    ::1 where another process has the port on 127.0.0.1, and its clients would reach the other one.
+
+    Raises
+    ------
+    ListenError: the address is malformed, unknown or taken; names it.
+    """
+    host, separator, port = listen.rpartition(":")
+    if not separator or not host or not port.isdecimal() or int(port) > 65535:
+        raise ListenError(f"listen: expected HOST:PORT, found {listen!r}")
+    if int(port):
+        _check_free(host.strip("[]"), int(port), listen)
+    try:
+        bound = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise ListenError(f"listen: cannot bind {listen}: {error}") from error
+    return f"{host}:{bound}"
+
+
+def _check_free(host: str, port: int, listen: str) -> None:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(
+            f"listen: cannot bind {listen}: {host!r} is no address: {error}"
+        ) from error
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                # As grpc does it: a port that a server has just left may be taken again.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno not in _ABSENT or len(found) == 1:
+                raise ListenError(
+                    f"listen: cannot bind {listen}: {address[0]} port {port}: {error.strerror}"
+                ) from error

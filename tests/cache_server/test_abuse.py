@@ -1,0 +1,233 @@
+"""What anybody who reaches the port may send: a server stays small, answers others, and says no."""
+
+import os
+import socket
+import time
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from cache_server.client import FeatureClient
+from cache_server.errors import BadReply, BadRequest, DeadlineExceeded, InvalidRequest
+from cache_server.generated import features_pb2
+from cache_server.shard import TableSpec, write_manifest
+from cache_server.wire import DESCRIBE, FETCH_ROWS
+from tests.tcp_proxy import TcpProxy
+
+ALL = slice(None)
+HEALTH = "/grpc.health.v1.Health/Check"
+LIMIT = 30.0
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A server's folder with rows of 64 KiB each: a few of them fill every buffer on the way."""
+    path = tmp_path_factory.mktemp("wide")
+    folder = path / "server-0"
+    (folder / "features").mkdir(parents=True)
+    rows = np.arange(256, dtype=np.float32)[:, None].repeat(16384, axis=1)
+    np.save(folder / "features" / "paper.npy", rows)
+    spec = TableSpec(
+        kind="features", type="paper", file="features/paper.npy",
+        first_id=0, count=256, dim=16384, dtype="float32",
+    )  # fmt: skip
+    write_manifest(folder, 0, 1, [spec])
+    return path
+
+
+def request_for(ids, **changes):
+    wanted = {"kind": "features", "type": "paper", "dtype": "float32", "dim": 16384} | changes
+    ids = np.asarray(ids, "<i8").tobytes()
+    return features_pb2.FetchRowsRequest(ids=ids, **wanted).SerializeToString()
+
+
+def fetch(client, ids):
+    out = np.zeros((len(ids), 16384), np.float32)
+    client.fetch_rows("features", "paper", {0: np.array(ids)}, out, {0: ALL})
+    # All elements of a row are the same number.
+    assert (out == out[:, :1]).all()
+    return out[:, 0]
+
+
+@pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, HEALTH])
+def test_what_cannot_be_decoded_is_refused_and_leaves_nothing(partitioned, start, method):
+    server = start(partitioned.path, 0)
+    process = psutil.Process(server.process.pid)
+    with grpc.insecure_channel(server.address) as channel:
+        make = channel.unary_stream if method == FETCH_ROWS else channel.unary_unary
+        call = make(method)
+        seen = []
+        for count in (500, 2500):
+            for number in range(count):
+                # A length that reaches beyond the end, and a tag that no message has.
+                request = b"\x0a\x7f" if number % 2 else b"\x0f" + os.urandom(40)
+                with pytest.raises(grpc.RpcError) as caught:
+                    list(call(request, timeout=LIMIT))
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            seen.append(process.memory_info().rss)
+    # 19 kB each made 47 MB of it.
+    assert seen[1] - seen[0] < 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": "k" * 20_000}, "kind: expected at most 256 bytes, found 20000"),
+        ({"type": "t" * 500_000}, "type: expected at most 256 bytes, found 500000"),
+        ({"dtype": "d" * 300}, "dtype: expected at most 256 bytes, found 300"),
+        ({"dim": 2**63}, "dim: rows of"),
+    ],
+)
+def test_absurd_fields_are_refused_with_a_short_text(partitioned, start, changes, text):
+    server = start(partitioned.path, 0)
+    with grpc.insecure_channel(server.address) as channel:
+        call = channel.unary_stream(FETCH_ROWS)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(request_for([1], **{"dim": 5} | changes), timeout=LIMIT))
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert text in caught.value.details()
+    assert len(caught.value.details()) < 1100
+
+
+def test_a_client_asks_for_no_absurd_name():
+    with FeatureClient(["127.0.0.1:1"], deadline=1) as client:
+        out = np.zeros((1, 1), np.float32)
+        for name, text in {"n" * 257: "at most 256 bytes", "\udc80": "expected text"}.items():
+            for kind, type in ((name, "paper"), ("features", name)):
+                with pytest.raises(BadRequest, match=text):
+                    client.fetch_rows(kind, type, {0: np.array([1])}, out, {0: ALL})
+
+
+def test_a_request_above_the_limit_of_bytes_is_not_tried_again(partitioned, start):
+    """The client was not told of the server's limit, as it is by ``wait_until_serving``."""
+    server = start(partitioned.path, 0, "--ids-per-request", "1")
+    with FeatureClient([server.address], deadline=LIMIT) as client:
+        out = np.zeros((200_000, 5), np.float32)
+        before = time.monotonic()
+        with pytest.raises(InvalidRequest, match="larger than max"):
+            client.fetch_rows("features", "paper", {0: np.zeros(200_000, np.int64)}, out, {0: ALL})
+        assert time.monotonic() - before < LIMIT / 2
+
+
+@contextmanager
+def unread_streams(address, connections, streams):
+    """Replies of 16 MiB each that nobody reads."""
+    channels = [
+        grpc.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        for _ in range(connections)
+    ]
+    request = request_for(list(range(256)))
+    calls = [
+        channel.unary_stream(FETCH_ROWS)(request) for channel in channels for _ in range(streams)
+    ]
+    try:
+        time.sleep(1.0)
+        yield calls
+    finally:
+        for call in calls:
+            call.cancel()
+        for channel in channels:
+            channel.close()
+
+
+def test_replies_that_nobody_reads_stop_no_one_else(wide, start):
+    server = start(wide, 0)
+    with (
+        unread_streams(server.address, connections=2, streams=40),
+        FeatureClient([server.address], deadline=LIMIT) as client,
+    ):
+        before = time.monotonic()
+        client.wait_until_serving(LIMIT)
+        assert fetch(client, [3, 200]).tolist() == [3, 200]
+        assert time.monotonic() - before < 10
+
+
+def test_a_reply_that_nobody_reads_is_given_up(wide, start):
+    """From more connections than one address may have threads."""
+    server = start(wide, 0, "--send-timeout", "2")
+    with (
+        unread_streams(server.address, connections=20, streams=4),
+        FeatureClient([server.address], deadline=LIMIT) as client,
+    ):
+        client.wait_until_serving(LIMIT)
+        assert fetch(client, [7]).tolist() == [7]
+
+
+def test_health_is_answered_while_all_threads_are_busy(wide, start):
+    server = start(wide, 0, "--threads", "1", "--send-timeout", "60")
+    with (
+        unread_streams(server.address, connections=1, streams=8),
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        assert channel.unary_unary(HEALTH)(b"", timeout=LIMIT) == b"\x08\x01"
+
+
+def test_garbage_instead_of_http_ends_no_server(partitioned, start):
+    server = start(partitioned.path, 0)
+    host, _, port = server.address.rpartition(":")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    generator = np.random.default_rng(5)
+    for number in range(200):
+        with socket.create_connection((host, int(port)), timeout=LIMIT) as raw:
+            noise = generator.bytes(int(generator.integers(1, 4000)))
+            raw.sendall(preface + noise if number % 2 else noise)
+    with FeatureClient([server.address], deadline=LIMIT) as client:
+        assert client.describe(0).servers == 3
+    assert server.process.poll() is None
+
+
+class FlipOnce:
+    """Flips one bit of what passes a place of the stream, so often."""
+
+    def __init__(self, place, times):
+        self.place, self.left = place, times
+
+    def __call__(self, data, place):
+        if self.left and place <= self.place < place + len(data):
+            self.left -= 1
+            changed = bytearray(data)
+            changed[self.place - place] ^= 0x10
+            return bytes(changed)
+        return data
+
+
+def test_a_bit_that_flips_on_the_way_changes_no_row(wide, start):
+    server = start(wide, 0)
+    flip = FlipOnce(300_000, 1)
+    with TcpProxy(server.address, flip) as proxy, FeatureClient([proxy.address]) as client:
+        assert fetch(client, [5, 6, 7, 8, 9, 10, 11, 12]).tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert not flip.left
+
+
+def test_bits_that_flip_again_and_again_are_told(wide, start):
+    server = start(wide, 0)
+
+    def flip_always(data, place):
+        # In the middle of what only rows are long enough to be.
+        if len(data) < 30_000:
+            return data
+        return data[:15_000] + bytes([data[15_000] ^ 1]) + data[15_001:]
+
+    with (
+        TcpProxy(server.address, flip_always) as proxy,
+        FeatureClient([proxy.address], deadline=LIMIT) as client,
+        pytest.raises(BadReply, match=r"feature server 0 at .* altered on the way 4 times"),
+    ):
+        fetch(client, list(range(64)))
+
+
+@pytest.mark.parametrize("deadline", [2.0])
+def test_rows_that_trickle_in_end_with_the_deadline(wide, start, deadline):
+    """60 kB/s: no attempt fails, and no gap between bytes is long."""
+    server = start(wide, 0)
+    with (
+        TcpProxy(server.address, pause=0.1, piece=6000) as proxy,
+        FeatureClient([proxy.address], deadline=deadline) as client,
+    ):
+        before = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"FetchRows features/paper"):
+            fetch(client, list(range(256)))
+        assert time.monotonic() - before < deadline + 1 + 4

@@ -1,0 +1,80 @@
+"""A proxy between a client and a server, for what may happen to bytes on their way."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+Alter = Callable[[bytes, int], bytes]
+PIECE = 65536
+
+
+class TcpProxy:
+    """Hands on what passes between clients and a server.
+
+    Parameters
+    ----------
+    address: the server's "host:port".
+    alter: called as (bytes, their place in the stream); returns what the client gets instead.
+    pause: seconds after every ``piece`` bytes of what the client gets.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        alter: Alter = lambda data, _place: data,
+        pause: float = 0.0,
+        piece: int = PIECE,
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        self._target, self._alter, self._pause, self._piece = (host, int(port)), alter, pause, piece
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._sockets: list[socket.socket] = [self._listening]
+        self._pool = ThreadPoolExecutor(64)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> TcpProxy:
+        self._pool.submit(self._accept)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        for each in self._sockets:
+            # Wakes those that wait in it.
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._pool.shutdown()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(self._target)
+            except OSError:
+                return
+            self._sockets += [near, far]
+            self._pool.submit(self._pump, near, far, lambda data, _place: data, 0.0, PIECE)
+            self._pool.submit(self._pump, far, near, self._alter, self._pause, self._piece)
+
+    def _pump(
+        self,
+        source: socket.socket,
+        sink: socket.socket,
+        alter: Alter,
+        pause: float,
+        piece: int,
+    ) -> None:
+        place = 0
+        try:
+            while data := source.recv(piece):
+                sink.sendall(alter(data, place))
+                place += len(data)
+                self._ended.wait(pause)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            return
