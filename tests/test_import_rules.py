@@ -31,6 +31,8 @@ LINES = (
         "signal_handlers",
         "array_module",
         "device_copies",
+        "rendezvous",
+        "torchrun",
     ),
     ("graph",),
     ("partition",),
