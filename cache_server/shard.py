@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
+import tokenize
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +24,18 @@ from cache_server.errors import BadRequest, ManifestError
 from cache_server.wire import DTYPES, little_endian
 
 MANIFEST: Final = "shard.json"
+NPY_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    EOFError,
+    SyntaxError,
+    MemoryError,
+    RecursionError,
+    OverflowError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+)
+"""what numpy raises of a file that is no .npy file, or has an altered header"""
 SCHEMA_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
 _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
@@ -188,9 +203,22 @@ def write_manifest(
     return path
 
 
+def set_division(directory: Path, division: str) -> None:
+    """Write the fingerprint of the whole partitioned directory into ``directory``/shard.json.
+
+    Raises
+    ------
+    ManifestError: the manifest is missing or malformed, or that is no fingerprint.
+    """
+    server, servers, _, specs = _read_manifest(directory / MANIFEST)
+    write_manifest(directory, server, servers, specs, division)
+
+
 def _read_manifest(path: Path) -> tuple[int, int, str, list[TableSpec]]:
     try:
-        content = json.loads(path.read_text())
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ManifestError(f"{path}: expected a file, found something else")
+        content = json.loads(path.read_bytes())
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -266,12 +294,15 @@ def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
     """[count, dim] memory-mapped, after checking that the file is what the manifest says."""
     path = directory / spec.file
     try:
+        # Opening a pipe would wait for whoever writes to it.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ManifestError(f"{path}: expected a file, found something else")
         # An empty file part cannot be mapped.
         array = np.load(path, mmap_mode="r" if spec.count else None, allow_pickle=False)
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise ManifestError(f"{path}: is not a complete .npy file: {error}") from error
+    except NPY_ERRORS as error:
+        raise ManifestError(f"{path}: is not a complete .npy file: {_first_line(error)}") from error
     if not isinstance(array, np.ndarray) or array.dtype != little_endian(spec.dtype):
         raise ManifestError(
             f"{path}: dtype: expected {spec.dtype} (little-endian), "
@@ -283,3 +314,7 @@ def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
     if not array.flags.c_contiguous:
         raise ManifestError(f"{path}: order: expected row-major, found Fortran order")
     return array.reshape(spec.count, spec.dim)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

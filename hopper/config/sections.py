@@ -45,6 +45,9 @@ class Data(_Section):
 
     partitioned: str
     """directory that ``hopper partition`` wrote"""
+    verify: Literal["quick", "full", "off"] = "quick"
+    """what is compared with its checksum: quick = before the run all but features, and features
+    while it trains; full = everything before the run; off = nothing (docs/partitions.md)"""
 
 
 class Model(_Section):

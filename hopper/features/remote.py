@@ -17,6 +17,7 @@ from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
 from hopper.partition import PartitionedGraph
+from hopper.partition.checksums import read_division
 from hopper.traffic import Traffic
 
 
@@ -55,6 +56,7 @@ class RemoteRows:
             addresses,
             deadline=deadline,
             on_transfer=lambda _server, sent, received: traffic.count("feature", sent + received),
+            division=read_division(graph.path),
         )
 
     def wait_until_serving(self, limit: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
+from cache_server.shard import NPY_ERRORS
 from hopper.errors import GraphError
 
 HEADER_BYTES = 128
@@ -34,6 +36,9 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
         or has another dtype or shape; names file, field, expected and given.
     """
     try:
+        # Opening a pipe would wait for whoever writes to it.
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise GraphError(f"{file}: {field}: expected a file, found something else")
         # An empty file region cannot be mapped, so the header decides how to open it.
         with file.open("rb") as stream:
             shape, fortran, given = _read_header(stream)
@@ -41,8 +46,9 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
         array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
     except FileNotFoundError:
         raise GraphError(f"{file}: {field}: missing file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise GraphError(f"{file}: {field}: not a readable .npy file: {error}") from error
+    except (OSError, *NPY_ERRORS) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise GraphError(f"{file}: {field}: not a readable .npy file: {reason}") from error
     if given != np.dtype(dtype):
         raise GraphError(f"{file}: {field}: expected dtype {np.dtype(dtype)}, given {given}")
     if shape not in shapes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -13,6 +14,38 @@ from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+
+
+def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
+    """Check what kernels rely on when they walk a relation's CSC: that nothing leads out of it.
+
+    Raises
+    ------
+    GraphError: ``indptr`` does not rise from 0 to the number of edges, or a source id is out of
+        range; names the file, the place, what was expected and given.
+    """
+    refuse = partial(_refusal, root, relation)
+    edges, sources = topology.indices.size, topology.out_degrees.size
+    row = _find_bad_indptr(topology.indptr, edges)
+    if row >= 0:
+        expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
+        raise refuse("indptr", f"at {row}", expected, int(topology.indptr[row]))
+    edge = find_outside(topology.indices, 0, sources)
+    if edge >= 0:
+        given = int(topology.indices[edge])
+        raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
+
+
+def _refusal(
+    root: Path,
+    relation: Relation,
+    array: TopologyArray,
+    place: str,
+    expected: str,
+    found: object,
+) -> GraphError:
+    file = topology_file(root, relation, array)
+    return GraphError(f"{file}: {array} of {relation}: {place}: expected {expected}, given {found}")
 
 
 def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
@@ -28,21 +61,8 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         expected and given.
     """
 
-    def refuse(array: TopologyArray, place: str, expected: str, found: object) -> GraphError:
-        file = topology_file(root, relation, array)
-        return GraphError(
-            f"{file}: {array} of {relation}: {place}: expected {expected}, given {found}"
-        )
-
-    edges, sources = topology.indices.size, topology.out_degrees.size
-    row = _find_bad_indptr(topology.indptr, edges)
-    if row >= 0:
-        expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
-        raise refuse("indptr", f"at {row}", expected, int(topology.indptr[row]))
-    edge = find_outside(topology.indices, 0, sources)
-    if edge >= 0:
-        given = int(topology.indices[edge])
-        raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
+    check_bounds(topology, relation, root)
+    refuse, edges = partial(_refusal, root, relation), topology.indices.size
     edge = find_outside(topology.edge_ids, 0, edges)
     if edge >= 0:
         given = int(topology.edge_ids[edge])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hopper.errors import GraphError
+from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
 from hopper.graph.schema import (
     SCHEMA_VERSION,
@@ -138,16 +139,7 @@ def read_schema(directory: Path) -> GraphSchema:
     GraphError: the file is missing, is not JSON, or :func:`schema_from_json` refuses it.
     """
     file = directory / SCHEMA_FILE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise GraphError(f"{file}: missing file; {directory} is not a graph directory") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise GraphError(f"{file}: cannot be read: {error}") from error
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise GraphError(f"{file}: not valid JSON: {error}") from error
+    data = read_json(file, f"missing file; {directory} is not a graph directory")
     return schema_from_json(data, str(file))
 
 

@@ -10,7 +10,6 @@ large for a server, some of the edges, and what their sources read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,6 +24,7 @@ from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_values import label_format
 from hopper.graph.directory import open_topology
+from hopper.graph.json_file import read_json
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -415,16 +415,9 @@ def read_description(path: Path) -> dict[str, Any]:
     GraphError: missing or unreadable file, unknown schema version, a field missing or mistyped.
     """
     file = path / DESCRIPTION_FILE
-    try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise GraphError(
-            f"{file}: no such file; write a partitioned directory with `hopper partition`"
-        ) from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise GraphError(f"{file}: cannot be read as JSON: {error}") from None
-    if not isinstance(description, dict):
-        raise GraphError(f"{file}: expected a JSON object, found {type(description).__name__}")
+    description = read_json(
+        file, "no such file; write a partitioned directory with `hopper partition`"
+    )
     for name, kind in _REQUIRED.items():
         found = description.get(name)
         if not isinstance(found, kind) or isinstance(found, bool):

@@ -25,6 +25,7 @@ from hopper.graph.array_file import array_bytes, create_array, open_array, save_
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
+from hopper.partition.checksums import seal_directory
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.partitioned_graph import map_file, server_folder
 from hopper.partition.phases import Progress
@@ -48,7 +49,8 @@ class EdgeShares:
 
 @contextmanager
 def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """A temporary sibling of ``out``: renamed to it on success, removed on any exception.
+    """A temporary sibling of ``out``: given checksums and renamed to it on success, removed on any
+    exception.
 
     Raises
     ------
@@ -65,6 +67,7 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
         os.umask(umask)
         work.chmod(0o777 & ~umask)
         yield work
+        seal_directory(work)
         publish(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)

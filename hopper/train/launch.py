@@ -44,7 +44,8 @@ from hopper.train.rank_processes import (
 from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
 from hopper.train.resume import will_resume
-from hopper.train.run_lock import lock_run_folder
+from hopper.train.run_lock import lock_run_folder, make_run_folder
+from hopper.train.verify import verify_data
 from hopper.train.warm_cache import check_profile, made_for
 
 
@@ -131,6 +132,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     ranks = graph.book.servers * config.cluster.ranks_per_server
     check_request(config, graph.schema)
     check_division(config, graph)
+    verify_data(config, graph, range(graph.book.servers))
     if config.train.engine == "auto" and config.train.replay:
         check_division(with_engine(config, replayed_engine(config)), graph)
     check_ranks(config, ranks)
@@ -160,12 +162,7 @@ def _make_run_dir(config: Config) -> Path:
     else:
         moment = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         run_dir = Path("runs") / f"{moment}-{config.train.engine}-{os.getpid()}"
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RequestError(
-            f"train.run_dir: {run_dir}: cannot be made: {error.strerror} ({error.filename})"
-        ) from error
+    make_run_folder(run_dir)
     if not will_resume(config):
         refuse_finished(run_dir)
     return run_dir.absolute()
@@ -176,6 +173,9 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config)}
     values["cluster"]["servers"] = addresses
     values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())
+    if config.data.verify == "full":
+        # Everything has been, just now.
+        values["data"]["verify"] = "off"
     return Config.model_validate(values)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from hopper.train.checkpoint import (
     Progress,
     load_checkpoint,
     save_checkpoint,
-    save_tensors,
 )
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
@@ -33,6 +33,7 @@ from hopper.train.results import (
     write_text,
 )
 from hopper.train.selection import ModelSelection
+from hopper.train.tensor_file import save_tensors
 
 GRADIENTS_FOLDER = "gradients"
 
@@ -63,6 +64,8 @@ class Trainer:
         self._evaluator = evaluator
         self._run_dir = run_dir
         self._identity = identity
+        self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
+        """called after training, before the summary is written; every rank calls it"""
         self._is_first = state.cluster.rank == 0
         self._selection = ModelSelection(
             evaluator, state.cluster, state.packed, state.config.train, run_dir, engine.complete
@@ -153,6 +156,7 @@ class Trainer:
         if accuracy["test"] is not None:
             console.say(f"test {metric} {accuracy['test']:.4f} (best epoch "
                         f"{self._progress.best_epoch})")  # fmt: skip
+        self.on_trained(console.say)
         memory = peak_rss_mib(self.state.cluster)
         if self.state.learnable is not None:
             rank = self.state.cluster.rank

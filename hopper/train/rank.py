@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -51,6 +52,12 @@ from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
+from hopper.train.verify import (
+    agree_on_division,
+    await_row_checks,
+    start_row_check,
+    verify_as_rank,
+)
 from hopper.train.warm_cache import CacheMaker
 
 
@@ -68,7 +75,11 @@ def run_rank(config: Config) -> None:
     with ExitStack() as held, joined(config) as (graph, cluster, rows):
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
+        check = start_row_check(config, graph, cluster)
+        if check is not None:
+            held.callback(check.stop)
         trainer = make_trainer(config, graph, cluster, rows)
+        trainer.on_trained = partial(await_row_checks, check, cluster)
         try:
             trainer.run()
         finally:
@@ -92,6 +103,7 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
     check_division(config, graph)
+    verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, share_gpus=shares)
     if config.sampler.device != "cpu" and device.type == "cpu":
@@ -119,6 +131,7 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
                 f"cluster.ranks_per_server = {limits.ranks_per_server} start "
                 f"{graph.book.servers * limits.ranks_per_server} ranks, not {cluster.world}"
             )
+        agree_on_division(graph, cluster)
         if graph.book.servers > 1 and not graph.holdings:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)

@@ -43,7 +43,23 @@ def lock_run_folder(run_dir: Path, holder: Holder) -> Iterator[None]:
         file.truncate(0)
 
 
+def make_run_folder(run_dir: Path) -> None:
+    """Make a run's folder, if it is not there.
+
+    Raises
+    ------
+    RequestError: it cannot be made; names it and says why.
+    """
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"train.run_dir: {run_dir}: cannot be made: {error.strerror} ({error.filename})"
+        ) from error
+
+
 def _open(run_dir: Path, holder: Holder) -> IO[str]:
+    make_run_folder(run_dir)
     path = run_dir / f".{holder}.lock"
     try:
         # Neither truncated nor read yet: it may be another run's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ class TrialsTrainer:
         self._overrides = overrides
         self._run_dir = run_dir
         self._identity = identity
+        self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
+        """called after training, before the summary is written; every rank calls it"""
         self._is_first = state.cluster.rank == 0
         self._selections = [
             ModelSelection(
@@ -187,6 +190,7 @@ class TrialsTrainer:
         for trial, selection in zip(state.trials, self._selections, strict=True):
             self._hand_out(trial)
             accuracy.append({"val": selection.progress.best_score, "test": selection.test()})
+        self.on_trained(console.say)
         memory = peak_rss_mib(state.cluster)
         if not self._is_first:
             return

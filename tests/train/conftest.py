@@ -178,7 +178,10 @@ class Runs:
 
     def train(self, name: str, *overrides: str, **train: Any) -> Run:
         """Start ``hopper train``."""
-        config = self.config(name, **train)
+        return self.train_with(self.config(name, **train), name, *overrides)
+
+    def train_with(self, config: Path, name: str, *overrides: str) -> Run:
+        """Start ``hopper train`` with a configuration that :meth:`config` wrote."""
         return self.start([*HOPPER, "train", str(config), *overrides], name)
 
     def start(self, command: list[str], name: str, *, start_new_session: bool = False) -> Run:

@@ -16,17 +16,17 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.train import checkpoint
+from hopper.train import tensor_file
 from hopper.train.checkpoint import (
     Progress,
     load_checkpoint,
     load_training,
     run_identity,
     save_checkpoint,
-    save_tensors,
     save_training,
 )
 from hopper.train.results import EPOCHS_FILE, keep_epochs_before
+from hopper.train.tensor_file import save_tensors
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_what_was_saved_is_restored(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"graph": "other"}, "the partition's checksum"),
+        ({"graph": "other"}, "the division of the graph"),
         ({"ranks": 4}, "the number of ranks"),
         ({"seed": 1}, "train.seed"),
         ({"learning_rate": 0.5}, "train.learning_rate"),
@@ -104,7 +104,7 @@ def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
 def test_tensors_are_what_the_library_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "_VALUES_AT_ONCE", 7)
+    monkeypatch.setattr(tensor_file, "_VALUES_AT_ONCE", 7)
     generator = torch.Generator().manual_seed(0)
     tensors = {
         "rows": torch.randn(11, 3, generator=generator, dtype=torch.float64),

@@ -1,0 +1,92 @@
+"""What kernels rely on in a partitioned directory: that no id leads out of an array."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.check_topology import check_bounds
+from hopper.graph.check_values import check_split, find_outside, target_count
+from hopper.graph.layout import split_file
+from hopper.partition.partitioned_graph import (
+    ROOTS_FOLDER,
+    PartitionedGraph,
+    map_file,
+    server_folder,
+)
+
+
+def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
+    """Check topology, maps between ids, and splits.
+
+    Parameters
+    ----------
+    servers: whose folders are checked.
+
+    Raises
+    ------
+    GraphError: an array does not fit the others; names the file and the place.
+    """
+    if graph.holdings:
+        _check_relations(graph, servers)
+    else:
+        _check_nodes(graph, servers)
+        for node_type in graph.schema.node_types:
+            _check_maps(graph, node_type)
+    for name in graph.schema.splits:
+        where = f"{split_file(graph.path, name)}: split {name}"
+        check_split(graph.split(name), target_count(graph.schema), where)
+
+
+def _check_nodes(graph: PartitionedGraph, servers: Sequence[int]) -> None:
+    for relation in graph.relations:
+        if graph.topology_partitioned:
+            for server in servers:
+                root = server_folder(graph.path, server)
+                check_bounds(graph.topology(relation, server), relation, root)
+        else:
+            check_bounds(graph.topology(relation), relation, graph.path)
+
+
+def _check_relations(graph: PartitionedGraph, servers: Sequence[int]) -> None:
+    for server in servers:
+        holding, folder = graph.holdings[server], server_folder(graph.path, server)
+        for relation in holding.relations:
+            check_bounds(graph.topology(relation, server), relation, folder)
+        for relation in holding.roots if holding.part.parts > 1 else ():
+            check_bounds(graph.root_topology(relation, server), relation, folder / ROOTS_FOLDER)
+
+
+def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
+    """Check that the two maps of a node type undo each other."""
+    originals, globals_ = graph.original_ids(node_type), graph.global_ids(node_type)
+    names: tuple[Literal["original_ids", "global_ids"], ...] = ("original_ids", "global_ids")
+    for name, ids in zip(names, (originals, globals_), strict=True):
+        place = find_outside(ids, 0, ids.size)
+        if place >= 0:
+            raise GraphError(
+                f"{map_file(graph.path, node_type, name)}: {name} of {node_type}: at {place}: "
+                f"expected an id in [0, {ids.size}), given {int(ids[place])}"
+            )
+    place = _find_difference(originals, globals_)
+    if place >= 0:
+        raise GraphError(
+            f"{map_file(graph.path, node_type, 'global_ids')}: global_ids of {node_type}: expected "
+            f"{place} of original id {int(originals[place])}, given "
+            f"{int(globals_[originals[place]])}"
+        )
+
+
+def _find_difference(originals: NDArray[np.int64], globals_: NDArray[np.int64]) -> int:
+    """The first global id that the two maps do not lead back to; -1 if there is none."""
+    step = 1 << 20
+    for first in range(0, originals.size, step):
+        part = np.asarray(originals[first : first + step])
+        wrong = np.flatnonzero(globals_[part] != np.arange(first, first + part.size))
+        if wrong.size:
+            return first + int(wrong[0])
+    return -1

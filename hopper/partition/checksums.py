@@ -1,0 +1,231 @@
+"""Checksums of a partitioned directory, and the fingerprint of the division.
+
+``checksums.json`` names every file with its bytes and its XXH3 of 128 bits. It is written last, and
+holds a checksum of itself. The fingerprint is a checksum of all of that but ``partition.json``,
+which tells how long dividing took: who divides the same graph in the same way gets the same one.
+It stands in every server's ``shard.json`` too, so that a server of another division is found out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import xxhash
+
+from cache_server.checksum import file_checksum
+from cache_server.shard import MANIFEST, set_division
+from hopper.errors import GraphError
+from hopper.graph.json_file import read_json
+from hopper.partition.partitioned_graph import DESCRIPTION_FILE, server_folder
+
+CHECKSUMS_FILE: Final = "checksums.json"
+SCHEMA_VERSION: Final = 1
+Verify = Literal["quick", "full", "off"]
+
+_ROW_FOLDERS: Final = frozenset({"features", "edge_features"})
+_SERVER: Final = re.compile(r"server-(\d+)")
+_DIGEST: Final = re.compile(r"[0-9a-f]{32}")
+_PIECE_BYTES: Final = 4 << 20
+_THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class FileChecksum:
+    """What a file was when it was written: its bytes, and its checksum in hexadecimal."""
+
+    size: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """What ``checksums.json`` holds.
+
+    Attributes
+    ----------
+    division: the fingerprint of the division.
+    files: by path relative to the directory, with ``/``.
+    """
+
+    division: str
+    files: Mapping[str, FileChecksum]
+
+
+def seal_directory(work: Path) -> None:
+    """Write ``checksums.json`` of a partitioned directory that is complete but for it, and the
+    fingerprint into the servers' ``shard.json``."""
+    paths = sorted(path for path in work.rglob("*") if path.is_file())
+    parts = {path.relative_to(work).as_posix(): path for path in paths}
+    manifests = {name: path for name, path in parts.items() if path.name == MANIFEST}
+    files = _sum_up({name: path for name, path in parts.items() if name not in manifests})
+    division = xxhash.xxh3_128_hexdigest(
+        _canonical({name: each for name, each in files.items() if name != DESCRIPTION_FILE})
+    )
+    for path in manifests.values():
+        set_division(path.parent, division)
+    files |= _sum_up(manifests)
+    content = {"schema": SCHEMA_VERSION, "division": division, "files": files}
+    content["checksum"] = xxhash.xxh3_128_hexdigest(_canonical(content))
+    (work / CHECKSUMS_FILE).write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def read_checksums(path: Path) -> Checksums:
+    """Read ``checksums.json``.
+
+    Raises
+    ------
+    GraphError: it is missing, or altered.
+    """
+    file = path / CHECKSUMS_FILE
+    content = read_json(
+        file,
+        "no such file: the graph was divided by an older version, which wrote no checksums; divide "
+        'it again with `hopper partition`, or train with data.verify = "off"',
+    )
+    told = content.pop("checksum", None)
+    if told != xxhash.xxh3_128_hexdigest(_canonical(content)):
+        raise GraphError(f"{file}: altered since it was written: its checksum is of other content")
+    try:
+        files = {name: FileChecksum(*each) for name, each in content["files"].items()}
+        fits = all(
+            isinstance(each.size, int) and _DIGEST.fullmatch(each.checksum)
+            for each in files.values()
+        )
+        if content["schema"] != SCHEMA_VERSION or not fits:
+            raise ValueError(f"schema {content['schema']!r}")
+        return Checksums(str(content["division"]), files)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GraphError(f"{file}: cannot be read: {error!r}") from None
+
+
+def read_division(path: Path) -> str:
+    """The fingerprint of a partitioned directory; "" where it was written without checksums.
+
+    Raises
+    ------
+    GraphError: ``checksums.json`` is altered.
+    """
+    return read_checksums(path).division if (path / CHECKSUMS_FILE).exists() else ""
+
+
+def check_structure(path: Path, servers: Sequence[int]) -> None:
+    """Compare all files but rows of features with their checksums, and the sizes of those.
+
+    Of the folders of servers only those that are asked for need be there: a machine may have a copy
+    of what it needs.
+
+    Raises
+    ------
+    GraphError: a file is missing, altered, or not of this division; names it.
+    """
+    checksums = read_checksums(path)
+    own = [name for name in checksums.files if _is_wanted(name, path, servers)]
+    for name in own:
+        _check_size(path / name, checksums.files[name])
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
+        structure = [name for name in own if not _is_rows(name)]
+        for _ in pool.map(lambda name: _check(path / name, checksums.files[name]), structure):
+            pass
+
+
+def check_rows(
+    path: Path,
+    servers: Sequence[int],
+    rate: float | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> None:
+    """Compare rows of features with their checksums.
+
+    Parameters
+    ----------
+    rate: bytes a second at most; None = as fast as the disk gives them.
+    stop: asked now and then whether to leave off.
+
+    Raises
+    ------
+    GraphError: a file is missing or altered; names it.
+    """
+    checksums = read_checksums(path)
+    for name, expected in checksums.files.items():
+        if _is_rows(name) and _is_wanted(name, path, servers):
+            digest = xxhash.xxh3_128()
+            for piece in _read_pieces(path / name, rate):
+                if stop is not None and stop():
+                    return
+                digest.update(piece)
+            _compare(path / name, expected, digest.hexdigest())
+
+
+def _sum_up(paths: Mapping[str, Path]) -> dict[str, Any]:
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
+        digests = pool.map(file_checksum, paths.values())
+        return {
+            name: [path.stat().st_size, digest]
+            for (name, path), digest in zip(paths.items(), digests, strict=True)
+        }
+
+
+def _canonical(content: Any) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _is_rows(name: str) -> bool:
+    """Whether a file holds features, of which there may be more than memory holds."""
+    return not _ROW_FOLDERS.isdisjoint(name.split("/")[:-1])
+
+
+def _is_wanted(name: str, path: Path, servers: Sequence[int]) -> bool:
+    """Whether a file has to be there: all but the folders of other servers that are not here."""
+    match = _SERVER.fullmatch(name.split("/", 1)[0])
+    if match is None or int(match[1]) in servers:
+        return True
+    return server_folder(path, int(match[1])).is_dir() and not _is_rows(name)
+
+
+def _check(file: Path, expected: FileChecksum) -> None:
+    try:
+        _compare(file, expected, file_checksum(file))
+    except OSError as error:
+        raise GraphError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def _compare(file: Path, expected: FileChecksum, found: str) -> None:
+    if found != expected.checksum:
+        raise GraphError(
+            f"{file}: altered since it was written: expected checksum {expected.checksum}, found "
+            f"{found}; copy it anew, or divide the graph again"
+        )
+
+
+def _check_size(file: Path, expected: FileChecksum) -> None:
+    try:
+        if not file.is_file():
+            raise GraphError(f"{file}: missing file, or no file")
+        size = file.stat().st_size
+    except OSError as error:
+        raise GraphError(f"{file}: cannot be read: {error.strerror}") from error
+    if size != expected.size:
+        raise GraphError(
+            f"{file}: altered since it was written: expected {expected.size:,} bytes, found "
+            f"{size:,}; copy it anew, or divide the graph again"
+        )
+
+
+def _read_pieces(file: Path, rate: float | None) -> Iterator[bytes]:
+    try:
+        with file.open("rb", buffering=0) as stream:
+            begun, done = time.monotonic(), 0
+            while piece := stream.read(_PIECE_BYTES):
+                yield piece
+                done += len(piece)
+                if rate is not None:
+                    time.sleep(max(0.0, done / rate - (time.monotonic() - begun)))
+    except OSError as error:
+        raise GraphError(f"{file}: cannot be read: {error.strerror}") from error

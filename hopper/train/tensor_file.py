@@ -1,0 +1,193 @@
+"""Files of tensors: checkpoints, models and recorded gradients.
+
+The format is safetensors', with facts as JSON and a checksum of the whole file among its metadata:
+the XXH3 of 128 bits of the file with zeros in the checksum's place. Files are written under a
+temporary name and renamed; nothing in them is executable, and nothing is read from one that was
+altered.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+import xxhash
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hopper.errors import RequestError
+from hopper.hetero.row_records import PickedRows
+from hopper.train.results import replacing
+
+PLACES: Final = ".places"
+_VALUES_AT_ONCE: Final = 1 << 22
+_BYTES_AT_ONCE: Final = 1 << 22
+_NO_CHECKSUM: Final = "0" * 32
+"""what stands in place of a file's checksum while that is computed"""
+_CHECKSUM_FIELD: Final = b'"checksum": "'
+_checked: dict[Path, tuple[int, int, int]] = {}
+"""files that were compared with their checksums, and what they were then"""
+_FORMAT_NAMES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor | PickedRows],
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write tensors, with facts about them as JSON; an older file stays whole until this one is.
+    Picked rows are written as a tensor, and beside it, with :data:`PLACES` behind its name, where
+    they belong.
+
+    The library's own writer makes copies of all tensors before it writes any; this one copies a
+    piece at a time, for tables that are larger than memory.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"facts": json.dumps(dict(facts)), "checksum": _NO_CHECKSUM}
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    written = dict(tensors)
+    for name, value in tensors.items():
+        if isinstance(value, PickedRows):
+            written[f"{name}{PLACES}"] = value.places
+    for name, value in written.items():
+        start, end = end, end + value.shape.numel() * value.dtype.itemsize
+        header[name] = {
+            "dtype": _FORMAT_NAMES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [start, end],
+        }
+    words = json.dumps(header).encode()
+    words += b" " * (-len(words) % 8)
+    start_of_file = struct.pack("<Q", len(words)) + words
+    digest = xxhash.xxh3_128(start_of_file)
+    with replacing(path) as unfinished, unfinished.open("wb") as file:
+        file.write(start_of_file)
+        for value in written.values():
+            rows = value.reshape(1) if isinstance(value, Tensor) and not value.dim() else value
+            for part in rows.split(_rows_at_once(rows.shape)):
+                # A tensor of one number may have any stride, which a view would trip over.
+                piece = torch.empty(part.shape, dtype=part.dtype).copy_(part.detach())
+                data = piece.view(-1).view(torch.uint8).numpy().data
+                digest.update(data)
+                file.write(data)
+        # The facts come first, and cannot hold the field's own words: quotes in them are escaped.
+        file.seek(start_of_file.index(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD))
+        file.write(digest.hexdigest().encode())
+
+
+def check_file(path: Path) -> None:
+    """Compare a file that :func:`save_tensors` wrote with its checksum; once, as long as it stays
+    the same file.
+
+    Raises
+    ------
+    RequestError: it is missing, altered, or was written without a checksum.
+    """
+    if not path.is_file():
+        raise RequestError(f"{path}: no such file")
+    status = path.stat()
+    mark = (status.st_ino, status.st_size, status.st_mtime_ns)
+    if _checked.get(path) == mark:
+        return
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        words = file.read(size) if size <= status.st_size else b""
+        place = words.find(_CHECKSUM_FIELD) + len(_CHECKSUM_FIELD)
+        if len(words) < size or place < len(_CHECKSUM_FIELD):
+            raise RequestError(f"{path}: altered since it was written, or written without checksum")
+        told = words[place : place + len(_NO_CHECKSUM)]
+        blank = words[:place] + _NO_CHECKSUM.encode() + words[place + len(_NO_CHECKSUM) :]
+        digest = xxhash.xxh3_128(struct.pack("<Q", size) + blank)
+        while piece := file.read(_BYTES_AT_ONCE):
+            digest.update(piece)
+    if told != digest.hexdigest().encode():
+        raise RequestError(
+            f"{path}: altered since it was written: its checksum is of other content"
+        )
+    _checked[path] = mark
+
+
+def fill_tensors(state: Mapping[str, Tensor], path: Path, *, partly: bool = False) -> None:
+    """Fill tensors in place from a file, a piece at a time.
+
+    Parameters
+    ----------
+    partly: whether the file may lack some tensors.
+
+    Raises
+    ------
+    RequestError: the file is missing, altered or of another model.
+    """
+    with _opened(path) as file, torch.no_grad():
+        found = set(file.keys())
+        named = {each for each in found if not each.endswith(PLACES)}
+        if named - state.keys() or (state.keys() - named and not partly):
+            raise RequestError(
+                f"{path}: of another model: has {sorted(named)}, expected {sorted(state)}"
+            )
+        for name in sorted(named):
+            target, stored = state[name], file.get_slice(name)
+            shape, places = list(target.shape), None
+            if f"{name}{PLACES}" in found:
+                places = file.get_tensor(f"{name}{PLACES}").to(target.device)
+                shape[0] = len(places)
+            if shape != stored.get_shape():
+                raise RequestError(
+                    f"{path}: {name}: expected shape {tuple(shape)}, "
+                    f"found {tuple(stored.get_shape())}"
+                )
+            if target.dim() == 0:
+                target.copy_(file.get_tensor(name))
+                continue
+            rows = _rows_at_once(torch.Size(shape))
+            for start in range(0, shape[0], rows):
+                part = slice(start, start + rows)
+                if places is None:
+                    target[part] = stored[part]
+                else:
+                    target.index_copy_(0, places[part], stored[part].to(target.device))
+
+
+def _rows_at_once(shape: torch.Size) -> int:
+    return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts in a file of tensors.
+
+    Raises
+    ------
+    RequestError: the file is missing or altered.
+    """
+    with _opened(path) as file:
+        facts: dict[str, Any] = json.loads((file.metadata() or {})["facts"])
+        return facts
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A file of tensors; what is wrong with it is told as such."""
+    check_file(path)
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise RequestError(f"{path}: not a file that Hopper wrote: {error}") from error

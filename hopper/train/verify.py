@@ -1,0 +1,141 @@
+"""Nothing that was altered on disk is trained from: ``data.verify``, carried out.
+
+Structure is checked before a run starts, since kernels walk it without looking. Features may be
+larger than memory; by default they are checked while the run trains, and it does not end well
+before that is done.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import Config
+from hopper.errors import GraphError, RequestError
+from hopper.partition import PartitionedGraph
+from hopper.partition.check_partition import check_partition
+from hopper.partition.checksums import check_rows, check_structure, read_division
+from hopper.train.rank_failures import record_failure
+
+_BYTES_A_SECOND: Final = 500e6
+"""of features checked while the run trains: less than what memory gives in passing"""
+_LOOK_SECONDS: Final = 1.0
+
+
+def verify_data(config: Config, graph: PartitionedGraph, servers: Sequence[int]) -> None:
+    """Check what ``data.verify`` wants checked before a run starts.
+
+    Parameters
+    ----------
+    servers: whose folders this machine needs.
+
+    Raises
+    ------
+    GraphError: a file was altered, is missing, or has ids that lead nowhere; names it.
+    """
+    if config.data.verify == "off":
+        return
+    check_structure(graph.path, servers)
+    check_partition(graph, servers)
+    if config.data.verify == "full":
+        check_rows(graph.path, servers)
+
+
+def verify_as_rank(config: Config, graph: PartitionedGraph) -> None:
+    """Check this machine's files, in the first of its ranks; the others meet it afterwards.
+
+    Raises
+    ------
+    As :func:`verify_data`.
+    """
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if int(os.environ.get("LOCAL_RANK", 0)) == 0:
+        here = range(rank, rank + ranks)
+        servers = sorted({each // config.cluster.ranks_per_server for each in here})
+        verify_data(config, graph, [each for each in servers if each < graph.book.servers])
+
+
+def agree_on_division(graph: PartitionedGraph, cluster: Cluster) -> None:
+    """Make sure that all ranks read the same division of the graph; every rank calls it.
+
+    Raises
+    ------
+    RequestError: some read another one; names them.
+    """
+    division = read_division(graph.path)
+    # Eight bytes of it: enough to tell two divisions apart.
+    mine = int.from_bytes(bytes.fromhex(division or "00" * 16)[:8], "little", signed=True)
+    everyone = cluster.all_gather(
+        torch.tensor([mine], dtype=torch.int64), "control", "agreeing on the division"
+    )
+    others = np.flatnonzero((everyone[:, 0] != everyone[0, 0]).numpy()).tolist()
+    if others:
+        raise RequestError(
+            f"{graph.path}: expected one division of the graph on all machines; rank"
+            f"{'s' if len(others) > 1 else ''} {', '.join(map(str, others))} and rank 0 have "
+            f"different ones (here: {division or 'without a fingerprint'})"
+        )
+
+
+class RowCheck:
+    """Checks features while a run trains; what it finds ends the process at once.
+
+    Parameters
+    ----------
+    server: whose features.
+    """
+
+    def __init__(self, path: Path, server: int) -> None:
+        self._path, self._server = path, server
+        self._stopped, self._done = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="row-check", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether everything has been checked, after so many seconds at most."""
+        return self._done.wait(seconds)
+
+    def stop(self) -> None:
+        """Leave off."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            check_rows(self._path, [self._server], _BYTES_A_SECOND, self._stopped.is_set)
+        except GraphError as error:
+            record_failure(error)
+            print(
+                f"rank {os.environ.get('RANK', '0')}: error: {error}", file=sys.stderr, flush=True
+            )
+            # The main thread may be waiting for other ranks, which end on missing this one.
+            os._exit(1)
+        self._done.set()
+
+
+def start_row_check(config: Config, graph: PartitionedGraph, cluster: Cluster) -> RowCheck | None:
+    """Begin to check a server's features, in the first of its ranks."""
+    if config.data.verify != "quick" or cluster.rank % cluster.ranks_per_server:
+        return None
+    return RowCheck(graph.path, cluster.server)
+
+
+def await_row_checks(check: RowCheck | None, cluster: Cluster, say: Callable[[str], None]) -> None:
+    """Return once all servers' features have been checked; every rank calls it."""
+    has_said = False
+    while True:
+        is_done = check is None or check.wait(_LOOK_SECONDS if has_said else 0.0)
+        own = torch.tensor([int(is_done)])
+        if cluster.all_gather(own, "control", "comparing features with their checksums").all():
+            return
+        if not has_said:
+            say("waiting for features to be compared with their checksums (data.verify)")
+            has_said = True

@@ -1,0 +1,238 @@
+"""What was altered on disk is not trained from: it is refused in a line, whatever was altered."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cache_server.shard import set_division
+from hopper.cli import main
+from hopper.errors import GraphError, HopperError, RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.check_partition import check_partition
+from hopper.partition.checksums import (
+    CHECKSUMS_FILE,
+    check_rows,
+    check_structure,
+    read_division,
+    seal_directory,
+)
+from hopper.train.tensor_file import check_file
+
+SERVERS = [0, 1]
+FLIPS = 60
+
+
+def flip_bit(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place // 8] ^= 1 << place % 8
+    file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def checkpointed(runs: Any) -> Path:
+    """The folder of a finished run with checkpoints."""
+    return Path(runs.finished("checkpointed", epochs=1, checkpoint_every=5).run_dir)
+
+
+@pytest.mark.parametrize("name", ["checkpoint.safetensors", "best.safetensors"])
+def test_no_bit_of_a_checkpoint_may_flip(checkpointed: Path, tmp_path: Path, name: str) -> None:
+    whole = (checkpointed / name).read_bytes()
+    draw = random.Random(3)
+    file = tmp_path / name
+    file.write_bytes(whole)
+    check_file(file)
+    # The first bits say how long the header is; then header, facts, data, and what pads them.
+    places = [*range(0, 70, 9), *(draw.randrange(8 * len(whole)) for _ in range(FLIPS))]
+    for place in places:
+        file.write_bytes(whole)
+        flip_bit(file, place)
+        with pytest.raises(RequestError, match="altered since it was written"):
+            check_file(file)
+    for changed in (whole[:-1], whole + b"\0", whole[: len(whole) // 2], b"", whole[:8]):
+        file.write_bytes(changed)
+        with pytest.raises(RequestError, match="altered since it was written"):
+            check_file(file)
+
+
+def test_a_run_does_not_resume_from_an_altered_checkpoint(runs: Any, checkpointed: Path) -> None:
+    folder = checkpointed.with_name("flipped")
+    shutil.copytree(checkpointed, folder)
+    checkpoint = folder / "checkpoint.safetensors"
+    flip_bit(checkpoint, 8 * checkpoint.stat().st_size - 100)
+    again = runs.train("flipped", "--train.resume", "true", epochs=2, checkpoint_every=5)
+    assert again.finish() == 1
+    assert "checkpoint.safetensors: altered since it was written" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
+@pytest.fixture
+def copy(partitioned: Path, tmp_path: Path) -> Path:
+    """A partitioned directory that a test may spoil."""
+    return Path(shutil.copytree(partitioned, tmp_path / "copy"))
+
+
+def verify(path: Path) -> None:
+    """What a run's start and a run together look at."""
+    check_structure(path, SERVERS)
+    check_partition(PartitionedGraph.open(path), SERVERS)
+    check_rows(path, SERVERS)
+
+
+def files_of(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def truncate(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def extend(file: Path) -> None:
+    with file.open("ab") as stream:
+        stream.write(b"\0")
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def make_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def nest(file: Path) -> None:
+    file.write_text("[" * 100_000)
+
+
+ALTERATIONS: dict[str, Callable[[Path], None]] = {
+    "first bit": lambda file: flip_bit(file, 0),
+    "middle bit": lambda file: flip_bit(file, 4 * file.stat().st_size),
+    "truncated": truncate,
+    "extended": extend,
+    "missing": Path.unlink,
+    "pipe": make_pipe,
+    "folder": make_folder,
+    "empty": lambda file: os.truncate(file, 0),
+    "nested": nest,
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_no_file_of_a_division_may_be_altered(partitioned: Path, tmp_path: Path, name: str) -> None:
+    for number, original in enumerate(files_of(partitioned)):
+        path = Path(shutil.copytree(partitioned, tmp_path / str(number)))
+        file = path / original.relative_to(partitioned)
+        ALTERATIONS[name](file)
+        with pytest.raises(HopperError) as caught:
+            verify(path)
+        assert "\n" not in str(caught.value)
+        assert str(path) in str(caught.value)
+
+
+def test_what_was_divided_passes(partitioned: Path) -> None:
+    verify(partitioned)
+
+
+def test_a_machine_needs_its_own_servers_rows_alone(copy: Path) -> None:
+    shutil.rmtree(copy / "server-1")
+    check_structure(copy, [0])
+    check_rows(copy, [0])
+    with pytest.raises(GraphError, match=r"server-1.*: missing file"):
+        check_structure(copy, [1])
+
+
+def test_swapped_files_are_found(copy: Path) -> None:
+    maps = sorted((copy / "maps").rglob("*.npy"))
+    first, second = (file.read_bytes() for file in maps[:2])
+    maps[0].write_bytes(second)
+    maps[1].write_bytes(first)
+    with pytest.raises(GraphError, match=r"maps/.*altered since it was written"):
+        verify(copy)
+
+
+def test_a_division_without_checksums_is_refused_and_told(copy: Path) -> None:
+    (copy / CHECKSUMS_FILE).unlink()
+    with pytest.raises(GraphError, match="divided by an older version"):
+        verify(copy)
+
+
+@pytest.mark.parametrize("array", ["indptr", "indices", "original_ids", "train"])
+def test_ids_that_lead_nowhere_are_found_where_checksums_fit(copy: Path, array: str) -> None:
+    """Kernels would read beyond the end of an array."""
+    [file] = copy.rglob(f"{array}.npy")
+    values = np.load(file)
+    values[len(values) // 2] = 10**9
+    np.save(file, values)
+    (copy / CHECKSUMS_FILE).unlink()
+    seal_directory(copy)
+    with pytest.raises(GraphError, match=rf"{array}.*expected"):
+        verify(copy)
+
+
+def test_the_fingerprint_is_of_the_division_and_not_of_the_moment(
+    community_graph: GraphDirectory, tmp_path: Path, partitioned: Path
+) -> None:
+    for name, seed in (("same", 0), ("other", 1)):
+        partition_graph(community_graph, tmp_path / name, 2, "random", seed)
+    assert read_division(tmp_path / "same") == read_division(partitioned)
+    assert read_division(tmp_path / "other") != read_division(partitioned)
+
+
+def write_config(runs: Any, name: str, parts: Path, *words: str) -> list[str]:
+    config = runs.config(name, epochs=1)
+    return ["train", str(config), "--data.partitioned", str(parts), *words]
+
+
+def test_a_run_refuses_altered_structure_before_it_starts(
+    runs: Any, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = next(copy.rglob("indices.npy"))
+    flip_bit(file, 8 * 1000)
+    assert main(write_config(runs, "structure", copy)) == 1
+    assert capsys.readouterr().err.startswith(f"error: {file}: altered since it was written")
+
+
+@pytest.mark.parametrize("way", ["quick", "full"])
+def test_a_run_that_reads_altered_features_does_not_end_well(
+    runs: Any, copy: Path, way: str
+) -> None:
+    file = next((copy / "server-1" / "features").rglob("*.npy"))
+    flip_bit(file, 8 * 2000)
+    name = f"altered-{way}"
+    config = runs.config(name, epochs=1)
+    values = json.loads(config.read_text())
+    values["data"] = {"partitioned": str(copy), "verify": way}
+    config.write_text(json.dumps(values))
+    run = runs.train_with(config, name)
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    assert "Traceback" not in run.stderr
+    last = run.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert f"{file}: altered since it was written" in last
+    assert not (run.run_dir / "summary.json").exists()
+
+
+def test_servers_of_another_division_are_refused(
+    runs: Any, copy: Path, serve_partitions: Callable[[Path, int], list[str]]
+) -> None:
+    """They would answer: their rows are of the same shape."""
+    own = read_division(copy)
+    for server in SERVERS:
+        set_division(copy / f"server-{server}", "0123456789abcdef" * 2)
+    addresses = json.dumps(serve_partitions(copy, 2))
+    run = runs.train("elsewhere", "--cluster.servers", addresses, epochs=1)
+    assert run.finish() == 1
+    assert f"it serves the division {'0123456789abcdef' * 2}, expected {own}" in run.stderr
+    assert "Traceback" not in run.stderr

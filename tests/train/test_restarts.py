@@ -1,0 +1,56 @@
+"""Runs that a launcher starts again by itself go on where they were, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("rendezvous", ["loopback", "static"])
+def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
+    runs: Any,
+    reference: Any,
+    partitioned: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    rendezvous: str,
+) -> None:
+    """One rank is killed in each of two attempts: the first before there is a checkpoint, so that
+    ``train.resume = "auto"`` starts once and goes on once."""
+    name = f"restarted-{rendezvous}"
+    config = runs.config(name, checkpoint_every=4, resume="auto")
+    words = ["--rdzv-backend", rendezvous]
+    if rendezvous == "static":
+        words += ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", *words, "--nproc-per-node", "2"),
+        *("--max-restarts", "2", "-m", "hopper.train", str(config)),
+        *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
+    ]
+    run = runs.start(command, name)
+    run.await_condition(lambda: (run.run_dir / ".rank-0.lock").exists(), "a first attempt")
+    run.await_condition(lambda: len(run.ranks()) == 2, "both ranks")
+    victim = run.ranks()[1]
+    victim.kill()
+    run.await_condition(
+        lambda: len(run.epochs()) >= 1 and len(run.ranks()) == 2, "an epoch of a second attempt"
+    )
+    second = run.ranks()[0]
+    assert second.pid != victim.pid
+    second.kill()
+    assert run.finish() == 0, run.stderr
+    assert run.losses() == reference.losses()
+    best = "best.safetensors"
+    assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
+    assert '"resumed"' in (run.run_dir / "spans" / "rank-0.jsonl").read_text()
