@@ -12,6 +12,7 @@ import re
 import stat
 import tokenize
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ NPY_ERRORS: Final = (
     OverflowError,
     tokenize.TokenError,
     zipfile.BadZipFile,
+    zlib.error,
 )
 """what numpy raises of a file that is no .npy file, or has an altered header"""
 SCHEMA_VERSION: Final = 1

@@ -78,6 +78,8 @@ EXECUTABLE_DATA = {
     "shelve",
     "marshal",
 }
+# Reads pickles of arrays, and calls nothing that a file names; tests/graph/test_import_ogb.py.
+CLOSED_READER = "hopper/graph/importers/array_pickle.py"
 PICKLING_CALLS = {
     "all_gather_object",
     "broadcast_object_list",
@@ -195,7 +197,7 @@ def unsafe_loading(module: Module) -> list[str]:
     wrong = [
         f"{module.path}:{line}: imports {target}"
         for target, line in module.imports()
-        if target.split(".")[0] in EXECUTABLE_DATA
+        if target.split(".")[0] in EXECUTABLE_DATA and module.path != CLOSED_READER
     ]
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Call):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,10 +36,14 @@ def read_values(path: str | Path) -> dict[str, Any]:
     """
     is_json = str(path).endswith(".json")
     try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise ConfigError(f"{path}: cannot read the configuration: expected a file")
         text = Path(path).read_text(encoding="utf-8")
         values = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the configuration: {error.strerror}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: not a valid configuration: nested too deeply") from None
     except ValueError as error:
         kind = "JSON" if is_json else "TOML"
         raise ConfigError(f"{path}: not valid {kind}: {error}") from error
@@ -103,7 +108,7 @@ def _parse_value(section: str, key: str, text: str) -> Any:
     """Read an override as a TOML value; what is none, or of a text key no quoted one, is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return text if _is_text(section, key) and not isinstance(value, str) else value
 
@@ -127,5 +132,5 @@ def _explain(error: ValidationError, where: str) -> str:
             prefix = f"{key}." if key else ""
             lines.append(prefix + str(problem["ctx"]["error"]))
         else:
-            lines.append(f"{key}: {problem['msg']}, got {problem['input']!r}")
+            lines.append(f"{key}: {problem['msg']}, got {problem['input']!r:.200}")
     return f"{where}: " + "; ".join(lines)

@@ -32,8 +32,10 @@ TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
+# What a count, a width or a size may be: it goes into arrays of 64 bits, and into products of them.
+Positive = Annotated[int, Field(gt=0, lt=2**31)]
+NonNegative = Annotated[int, Field(ge=0, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Section(BaseModel):
@@ -207,9 +209,9 @@ class Train(_Section):
     patience: NonNegative = 0
     """epochs without a better validation score before the run ends; 0 = off"""
     last_batch: Literal["keep", "drop"] = "keep"
-    seed: NonNegative = 0
+    seed: Seed = 0
     """initialisation, dropout, shuffling and draws"""
-    model_seed: NonNegative | None = None
+    model_seed: Seed | None = None
     """initialisation and dropout, if they are to differ from ``seed``"""
     dtype: Literal["float32", "float64"] = "float32"
     autocast: Literal["off", "bfloat16", "float16"] = "off"

@@ -78,7 +78,7 @@ def assign_metis(
         np.save(folder / "indptr.npy", adjacency.indptr, allow_pickle=False)
         np.save(folder / "indices.npy", adjacency.indices, allow_pickle=False)
         np.save(folder / "classes.npy", classes, allow_pickle=False)
-        command = [sys.executable, "-m", "hopper.partition.metis", name, backend]
+        command = [sys.executable, "-P", "-m", "hopper.partition.metis", name, backend]
         ended = subprocess.run(
             [*command, str(servers), str(seed)],
             env=_environment(),

@@ -139,9 +139,9 @@ def test_damaged_meta(folder: Path) -> None:
     write_meta(folder, splits={"train": {"file": "nothing.npy"}})
     refused(folder, r"nothing\.npy: split train: missing file")
     (folder / "meta.json").write_text("[]", encoding="utf-8")
-    refused(folder, r"meta\.json: expected an object, given list")
+    refused(folder, r"meta\.json: expected a JSON object, found list")
     (folder / "meta.json").write_text("{", encoding="utf-8")
-    refused(folder, r"meta\.json: not readable as JSON")
+    refused(folder, r"meta\.json: not valid JSON")
     (folder / "meta.json").unlink()
     refused(folder, r"meta\.json: missing file")
 

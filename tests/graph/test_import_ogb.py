@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import ImportOptions, import_graph, write_tables
+from hopper.graph.importers import ImportOptions, write_tables
+from hopper.graph.importers.array_pickle import load_arrays
 from hopper.graph.importers.ogb import read_ogb, tables_from_ogb
 
 ARXIV: dict[str, Any] = {
@@ -87,7 +89,7 @@ def test_damaged_dictionaries() -> None:
 def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ogb.nodeproppred", None)
     with pytest.raises(RequestError, match=r"pip install 'hopper-gnn\[ogb\]'"):
-        import_graph("ogb", "ogbn-arxiv", tmp_path / "out")
+        read_ogb("ogbn-arxiv", tmp_path)
 
 
 class FakeDataset:
@@ -115,3 +117,27 @@ def test_through_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         RequestError, match=r"could not load 'ogbn-x' into .*: Invalid dataset name"
     ):
         read_ogb("ogbn-x", tmp_path)
+
+
+def test_what_the_library_keeps_is_read_as_arrays_and_nothing_else(tmp_path: Path) -> None:
+    """It keeps pickles of arrays, which torch by itself refuses to read."""
+    file = tmp_path / "data_processed"
+    graph = {"edge_index": np.arange(6).reshape(2, 3), "num_nodes": 4, "node_feat": np.ones((4, 2))}
+    torch.save({"graph": graph, "labels": np.array([[0.0], [np.nan]])}, file, pickle_protocol=4)
+    kept = load_arrays(file)
+    np.testing.assert_array_equal(kept["graph"]["edge_index"], graph["edge_index"])
+    np.testing.assert_array_equal(kept["labels"], [[0.0], [np.nan]])
+    torch.save({"train": torch.arange(3)}, file)
+    assert load_arrays(file)["train"].tolist() == [0, 1, 2]
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    torch.save({"graph": Evil()}, file, pickle_protocol=4)
+    with pytest.raises(GraphError, match="expected arrays and nothing else: it names pathlib"):
+        load_arrays(file)
+    assert not (tmp_path / "ran").exists()
+    file.write_bytes(b"no archive")
+    with pytest.raises(GraphError, match="data_processed: "):
+        load_arrays(file)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Final
 
 from hopper.errors import RequestError
+from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables
 
 KINDS: Final = ("npy", "ogb", "dgl", "csv")
+_READ_APART: Final = ("ogb", "dgl")
+"""whose libraries read binary formats in C++, or unpickle"""
 
 __all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
 
@@ -42,10 +45,31 @@ def import_graph(
     GraphError: the source is unusable; names file and field.
     RequestError: unknown kind, missing library, an option that does not fit, an occupied ``out``.
     """
+    chosen = options or ImportOptions()
+    if kind in _READ_APART:
+        # Imported here: it is run as a program too.
+        from hopper.graph.importers.apart import import_apart
+
+        request = {"kind": kind, "source": source, "name": name, "root": str(root)}
+        return import_apart(request, Path(out), chosen)
+    return import_here(kind, source, out, chosen, name=name, root=root)
+
+
+def import_here(
+    kind: str,
+    source: str,
+    out: str | Path,
+    options: ImportOptions,
+    *,
+    name: str | None,
+    root: str | Path,
+) -> list[str]:
+    """:func:`import_graph`, in this process."""
     tables = _read(kind, source, Path(root))
     if name is not None:
         tables.name = name
-    return write_tables(tables, out, options or ImportOptions())
+    check_tables(tables)
+    return write_tables(tables, out, options)
 
 
 def _read(kind: str, source: str, root: Path) -> GraphTables:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.check_tables import check_finite
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
 from hopper.graph.importers.random_split import RandomSplit, draw_split
@@ -123,7 +124,9 @@ def _width(
 
 def _copy(table: FeatureTable, out: NDArray[Any], row_normalize: bool, what: str) -> None:
     for start, rows in table.chunks():
-        part = rows.astype(out.dtype, copy=False)
+        with np.errstate(over="ignore"):
+            part = rows.astype(out.dtype, copy=False)
+        check_finite(part, start, what)
         out[start : start + rows.shape[0]] = (
             _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
         )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.source_files import require_file
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 
@@ -155,7 +156,7 @@ def read_header(file: Path) -> list[str]:
     GraphError: there is no header, or it repeats a column.
     """
     try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
+        with require_file(file, "table").open(newline="", encoding="utf-8-sig") as stream:
             header = next(csv.reader(stream, strict=True), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise GraphError(f"{file}: cannot be read as CSV: {error}") from error

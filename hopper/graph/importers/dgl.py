@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
@@ -35,8 +36,7 @@ def read_dgl(file: Path) -> GraphTables:
     RequestError: DGL is not installed.
     GraphError: the file is missing, is not DGL's, or does not hold exactly one graph.
     """
-    if not file.is_file():
-        raise GraphError(f"{file}: missing file")
+    require_file(file, "saved graphs")
     os.environ.setdefault("DGLBACKEND", "pytorch")
     try:
         import dgl
@@ -48,7 +48,9 @@ def read_dgl(file: Path) -> GraphTables:
     try:
         graphs, _ = dgl.load_graphs(str(file))
     except (dgl.DGLError, OSError, RuntimeError, ValueError) as error:
-        raise GraphError(f"{file}: DGL cannot read it as saved graphs: {error}") from error
+        raise GraphError(
+            f"{file}: DGL cannot read it as saved graphs: {first_line(error)}"
+        ) from error
     if len(graphs) != 1:
         raise GraphError(f"{file}: expected one graph, given {len(graphs)}")
     return tables_from_dgl(graphs[0], file.stem, str(file))

@@ -9,14 +9,14 @@ Specified in docs/graph-directory.md.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.source_files import find_inside, load_csr, load_npy
 from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
@@ -24,8 +24,11 @@ from hopper.graph.importers.tables import (
     read_labels,
     read_relation,
 )
+from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Relation
+
+_MOST_CLASSES: Final = 2**31
 
 
 def read_npy(source: Path) -> GraphTables:
@@ -35,7 +38,7 @@ def read_npy(source: Path) -> GraphTables:
     ------
     GraphError: a file or field is missing or wrong, named with what was expected and given.
     """
-    meta = _read_meta(source / "meta.json")
+    meta = read_json(source / "meta.json", "missing file")
     where = str(source / "meta.json")
     target = safe_name(_field(meta, "target_type", str, where))
     node_types = _field(meta, "node_types", dict, where)
@@ -53,17 +56,35 @@ def read_npy(source: Path) -> GraphTables:
         raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
     for name, kind in node_types.items():
         if kind.get("feat_file") is not None:
-            file = source / _field(kind, "feat_file", str, f"{where}: node_types.{name}")
+            field = f"{where}: node_types.{name}"
+            file = find_inside(source, _field(kind, "feat_file", str, field), f"{field}.feat_file")
             tables.features[safe_name(name)] = ArrayFeatures(_load_features(file))
-    for name, file_name in meta.get("labels", {}).items():
-        file = source / file_name
-        classes = meta.get("num_classes") if safe_name(name) == target else None
-        labels = read_labels(_load(file, f"labels of {name}"), str(file), classes)
+    labelled = _optional(meta, "labels", where)
+    for name in labelled:
+        field = f"{where}: labels"
+        file = find_inside(source, _field(labelled, name, str, field), f"{field}.{name}")
+        classes = _read_classes(meta, where) if safe_name(name) == target else None
+        labels = read_labels(load_npy(file, f"labels of {name}"), str(file), classes)
         tables.labels[safe_name(name)] = labels
-    for name, entry in meta.get("splits", {}).items():
-        file = source / _field(entry, "file", str, f"{where}: splits.{name}")
-        tables.splits[name] = _load(file, f"split {name}")
+    for name, entry in _optional(meta, "splits", where).items():
+        field = f"{where}: splits.{name}"
+        file = find_inside(source, _field(entry, "file", str, field), f"{field}.file")
+        tables.splits[name] = load_npy(file, f"split {name}")
     return tables
+
+
+def _optional(meta: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    found: dict[str, Any] = _field(meta, key, dict, where) if meta.get(key) is not None else {}
+    return found
+
+
+def _read_classes(meta: dict[str, Any], where: str) -> int | None:
+    if meta.get("num_classes") is None:
+        return None
+    classes: int = _field(meta, "num_classes", int, where)
+    if not 0 < classes < _MOST_CLASSES:
+        raise GraphError(f"{where}: num_classes: expected 1 to 2**31 - 1, given {classes}")
+    return classes
 
 
 def _read_edges(
@@ -76,8 +97,8 @@ def _read_edges(
             _field(entry, key, str, field) for key in ("src", "rel", "dst", "file")
         )
         relation = read_relation(src, rel, dst, edges, where)
-        file = source / file_name
-        ends = _load(file, f"edges of {relation}")
+        file = find_inside(source, file_name, f"{field}.file")
+        ends = load_npy(file, f"edges of {relation}")
         if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
             raise GraphError(
                 f"{file}: edges of {relation}: expected integers of shape [2, edges], "
@@ -92,49 +113,21 @@ def _read_edges(
     return edges
 
 
-def _read_meta(file: Path) -> dict[str, Any]:
-    try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise GraphError(f"{file}: missing file") from None
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{file}: not readable as JSON: {error}") from error
-    if not isinstance(meta, dict):
-        raise GraphError(f"{file}: expected an object, given {type(meta).__name__}")
-    return meta
-
-
 def _field(fields: Any, key: str, kind: type, where: str) -> Any:
     if not isinstance(fields, dict) or key not in fields:
         raise GraphError(f"{where}: {key}: missing field")
-    if not isinstance(fields[key], kind):
-        raise GraphError(f"{where}: {key}: expected {kind.__name__}, given {fields[key]!r}")
+    found = fields[key]
+    # To Python, true and false are integers.
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise GraphError(f"{where}: {key}: expected {kind.__name__}, given {found!r:.200}")
     return fields[key]
-
-
-def _load(file: Path, what: str, mmap_mode: Any = None) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
-    except FileNotFoundError:
-        raise GraphError(f"{file}: {what}: missing file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise GraphError(f"{file}: {what}: not a readable .npy file: {error}") from error
-    return array
 
 
 def _load_features(file: Path) -> Any:
     """A map of a .npy file, or the CSR matrix of a .npz file."""
-    if file.suffix != ".npz":
-        features = _load(file, "features", mmap_mode="r")
-    else:
-        from scipy import sparse
-
-        try:
-            features = sparse.load_npz(file).tocsr()
-        except FileNotFoundError:
-            raise GraphError(f"{file}: features: missing file") from None
-        except (OSError, ValueError, KeyError) as error:
-            raise GraphError(f"{file}: features: not a SciPy sparse matrix: {error}") from error
+    if file.suffix == ".npz":
+        return load_csr(file, "features")
+    features = load_npy(file, "features", mmap_mode="r")
     if features.ndim != 2:
         raise GraphError(f"{file}: features: expected shape [n, d], given {list(features.shape)}")
     return features

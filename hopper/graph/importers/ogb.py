@@ -41,10 +41,14 @@ def read_ogb(name: str, root: Path) -> GraphTables:
             f"import ogb: the ogb library cannot be imported ({error}); "
             "install it with: pip install 'hopper-gnn[ogb]'"
         ) from error
+    # Imported here: it imports torch.
+    from hopper.graph.importers.array_pickle import load_arrays_only
+
     try:
-        dataset = NodePropPredDataset(name=name, root=str(root))
-        graph, labels = dataset[0]
-        splits = dataset.get_idx_split()
+        with load_arrays_only():
+            dataset = NodePropPredDataset(name=name, root=str(root))
+            graph, labels = dataset[0]
+            splits = dataset.get_idx_split()
     # The library raises whatever its downloader and unpacker raise.
     except Exception as error:
         raise RequestError(

@@ -1,0 +1,82 @@
+"""Pickles that hold arrays, read as arrays and nothing else.
+
+The ogb library keeps what it has prepared with ``torch.save``, as dictionaries of NumPy arrays in a
+protocol that torch's own restricted reader does not know. This one builds arrays and the containers
+around them; a file that names anything else is refused before it is called.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import torch
+
+from hopper.errors import GraphError
+from hopper.graph.importers.source_files import first_line
+
+_torch_load: Final = torch.load
+_RECONSTRUCT: Final = np.empty(0).__reduce__()[0]
+# By the names that numpy before and after its second version pickles them.
+_KNOWN: Final[dict[tuple[str, str], Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("collections", "OrderedDict"): OrderedDict,
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _KNOWN:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array")
+        return _KNOWN[module, name]
+
+
+def load_arrays(file: str | Path, *_arguments: Any, **_keywords: Any) -> Any:
+    """Read what ``torch.save`` wrote of tensors or NumPy arrays; takes ``torch.load``'s arguments.
+
+    Raises
+    ------
+    GraphError: the file holds something else, or cannot be read.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            return _torch_load(file, weights_only=True)
+    except pickle.UnpicklingError:
+        # NumPy's arrays: no tensors lie beside the pickle then.
+        pass
+    except (OSError, RuntimeError, EOFError) as error:
+        raise GraphError(f"{file}: cannot be read: {first_line(error)}") from error
+    try:
+        with zipfile.ZipFile(file) as archive, _open_pickle(archive) as stream:
+            return _ArrayUnpickler(stream).load()
+    except (pickle.UnpicklingError, OSError, KeyError, zipfile.BadZipFile, ValueError) as error:
+        raise GraphError(
+            f"{file}: expected arrays and nothing else: {first_line(error)}"
+        ) from error
+
+
+@contextmanager
+def load_arrays_only() -> Iterator[None]:
+    """Let ``torch.load`` be :func:`load_arrays` for a while."""
+    # ``setattr``: to a type checker, one function is not another.
+    setattr(torch, "load", load_arrays)  # noqa: B010
+    try:
+        yield
+    finally:
+        setattr(torch, "load", _torch_load)  # noqa: B010
+
+
+def _open_pickle(archive: zipfile.ZipFile) -> IO[bytes]:
+    [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+    return archive.open(name)

@@ -1,0 +1,110 @@
+"""What every source has to be, whatever it was read from, before anything is done with it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.importers.tables import FeatureTable, GraphTables
+from hopper.graph.schema import Relation
+
+_MOST_NODES: Final = 2**48
+"""above any graph, and below where ids times widths leave 64 bits"""
+_EXACT_IN_FLOAT32: Final = 2**24
+
+
+def check_tables(tables: GraphTables) -> None:
+    """Check counts, edges, splits and the kinds of features; adds notes on what becomes another.
+
+    Raises
+    ------
+    GraphError: an id names a node or an edge that there is not, or features are no numbers that
+        can be learned from; names the field.
+    """
+    for name, count in tables.counts.items():
+        if not 0 <= count <= _MOST_NODES:
+            raise GraphError(f"nodes of {name}: expected a count in [0, 2**48], given {count}")
+    for relation, ends in tables.edges.items():
+        _check_ends(tables, relation, ends)
+    for name, ids in tables.splits.items():
+        _check_split(tables, name, ids)
+    for owner, table in (*tables.features.items(), *tables.edge_features.items()):
+        kind = "edge features" if isinstance(owner, Relation) else "features"
+        _check_kind(table, f"{kind} of {owner}", tables.notes)
+
+
+def check_finite(rows: NDArray[Any], first: int, where: str) -> None:
+    """Refuse features that are not finite, or leave what float32 holds.
+
+    Parameters
+    ----------
+    rows: [n, columns], the rows from ``first`` on, as they will be written.
+
+    Raises
+    ------
+    GraphError: names row and column.
+    """
+    # One pass without a temporary: a sum is finite only if all that is added up is.
+    with np.errstate(all="ignore"):
+        if not rows.size or np.isfinite(np.sum(rows, dtype=np.float64)):
+            return
+    bad = ~np.isfinite(rows)
+    if bad.any():
+        row, column = np.argwhere(bad)[0].tolist()
+        raise GraphError(
+            f"{where}: row {first + row}, column {column}: expected a finite number, given "
+            f"{rows[row, column]} (one of {int(bad.sum()):,}); what is missing has to be filled in "
+            "before it can be learned from"
+        )
+
+
+def _check_ends(
+    tables: GraphTables, relation: Relation, ends: tuple[NDArray[Any], NDArray[Any]]
+) -> None:
+    for end, node_type, ids in zip(("src", "dst"), (relation.src, relation.dst), ends, strict=True):
+        if node_type not in tables.counts:
+            raise GraphError(
+                f"edges of {relation}: expected node types of {sorted(tables.counts)}, given "
+                f"{node_type!r}"
+            )
+        count = tables.counts[node_type]
+        if ids.size and not 0 <= ids.min() <= ids.max() < count:
+            edge = int(np.flatnonzero((ids < 0) | (ids >= count))[0])
+            raise GraphError(
+                f"edges of {relation}: {end} of edge {edge}: expected an id of {node_type} in [0, "
+                f"{count}), given {ids[edge]}"
+            )
+
+
+def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
+    target = tables.target
+    if isinstance(target, str):
+        if target not in tables.counts:
+            # Refused, by name, with the schema.
+            return
+        what, count = f"nodes of {target}", tables.counts[target]
+    else:
+        what, count = f"edges of {target}", tables.edges[target][0].size
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise GraphError(
+            f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
+            f"{list(ids.shape)}"
+        )
+    if ids.size and not 0 <= ids.min() <= ids.max() < count:
+        raise GraphError(
+            f"split {name}: expected ids of {what} in [0, {count}), given {ids.min()} to "
+            f"{ids.max()}"
+        )
+
+
+def _check_kind(table: FeatureTable, where: str, notes: list[str]) -> None:
+    kind = table.dtype
+    if np.issubdtype(kind, np.complexfloating) or kind.kind not in "fiub":
+        raise GraphError(f"{where}: expected numbers, given {kind}: turn them into numbers first")
+    if kind.kind in "iu" and np.iinfo(kind).max > _EXACT_IN_FLOAT32:
+        notes.append(f"{where}: {kind} becomes float32, which is exact up to 16,777,216")
+    elif kind.kind == "b":
+        notes.append(f"{where}: true and false become 1 and 0")

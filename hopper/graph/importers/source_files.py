@@ -1,0 +1,129 @@
+"""Files that others wrote: opened only as what they should be, and refused in a line."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.shard import NPY_ERRORS
+from hopper.errors import GraphError
+
+_ARCHIVE: Final = b"PK"
+
+
+def require_file(file: Path, what: str) -> Path:
+    """The file, if there is one: a pipe would be waited for, and a device has no end.
+
+    Raises
+    ------
+    GraphError: it is missing, or no regular file.
+    """
+    try:
+        mode = file.stat().st_mode
+    except FileNotFoundError:
+        raise GraphError(f"{file}: {what}: missing file") from None
+    except (OSError, ValueError) as error:
+        raise GraphError(f"{file}: {what}: cannot be read: {error}") from None
+    if not stat.S_ISREG(mode):
+        raise GraphError(f"{file}: {what}: expected a file, given something else")
+    return file
+
+
+def find_inside(folder: Path, name: str, where: str) -> Path:
+    """The file of a name that a source gives, which must stay in the source's folder.
+
+    Raises
+    ------
+    GraphError: it leads out of the folder, by ``..``, as an absolute path, or by a link.
+    """
+    try:
+        file = folder / name
+        leads_out = not file.resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError) as error:
+        raise GraphError(
+            f"{where}: expected the name of a file, given {name!r:.200}: {error}"
+        ) from None
+    if leads_out:
+        raise GraphError(f"{where}: expected a file inside {folder}, given {name!r:.200}")
+    return file
+
+
+def load_npy(file: Path, what: str, mmap_mode: Literal["r"] | None = None) -> NDArray[Any]:
+    """Read or map a .npy file.
+
+    Raises
+    ------
+    GraphError: the file is missing, or is not one array in numpy's format.
+    """
+    require_file(file, what)
+    try:
+        with file.open("rb") as stream:
+            is_archive = stream.read(2) == _ARCHIVE
+        if is_archive:
+            raise GraphError(
+                f"{file}: {what}: expected one .npy array, given an archive of several"
+            )
+        array: NDArray[Any] = np.load(file, mmap_mode=mmap_mode, allow_pickle=False)
+    except (OSError, *NPY_ERRORS) as error:
+        raise GraphError(
+            f"{file}: {what}: not a readable .npy file: {first_line(error)}"
+        ) from error
+    return array
+
+
+def load_csr(file: Path, what: str) -> Any:
+    """Read a SciPy CSR matrix of a .npz file; SciPy's own loader would believe its indices, and
+    read beyond the end of its arrays.
+
+    Returns
+    -------
+    A ``scipy.sparse.csr_matrix``.
+
+    Raises
+    ------
+    GraphError: the file is missing, holds something else, or its arrays contradict each other.
+    """
+    from scipy import sparse
+
+    require_file(file, what)
+    try:
+        # Of a damaged archive, numpy would leave the file open.
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            parts = {name: archive[name] for name in ("data", "indices", "indptr", "shape")}
+            kind = archive["format"].item()
+    except (OSError, KeyError, AttributeError, *NPY_ERRORS) as error:
+        raise GraphError(
+            f"{file}: {what}: not a SciPy sparse matrix: {first_line(error)}"
+        ) from error
+    if kind not in (b"csr", "csr"):
+        raise GraphError(f"{file}: {what}: expected format csr, given {kind!r:.50}")
+    shape = parts["shape"]
+    if shape.shape != (2,) or not np.issubdtype(shape.dtype, np.integer) or shape.min() < 0:
+        raise GraphError(f"{file}: {what}: shape: expected rows and columns, given {shape!r:.100}")
+    rows, columns = shape.tolist()
+    data, indices, indptr = parts["data"], parts["indices"], parts["indptr"]
+    for name, array, size in (("indptr", indptr, rows + 1), ("indices", indices, data.size)):
+        if array.shape != (size,) or not np.issubdtype(array.dtype, np.integer):
+            raise GraphError(
+                f"{file}: {what}: {name}: expected {size} integers, given {array.dtype} of shape "
+                f"{list(array.shape)}"
+            )
+    if data.ndim != 1:
+        raise GraphError(f"{file}: {what}: data: expected shape [n], given {list(data.shape)}")
+    if indptr[0] != 0 or indptr[-1] != data.size or (np.diff(indptr) < 0).any():
+        raise GraphError(f"{file}: {what}: indptr: expected to rise from 0 to {data.size}")
+    if indices.size and not 0 <= indices.min() <= indices.max() < columns:
+        raise GraphError(
+            f"{file}: {what}: indices: expected columns in [0, {columns}), given {indices.min()} "
+            f"to {indices.max()}"
+        )
+    return sparse.csr_matrix((data, indices, indptr), shape=(rows, columns))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: of libraries in C++, what follows is their stack."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
