@@ -131,9 +131,10 @@ def run_link(
     peer = PEERS[link]
     script = [sys.executable, str(Path(__file__).resolve())]
     service = [sys.executable, "-m", "cache_server", str(directory), "--server", "0"]
+    follow = ["--die-with-parent", str(os.getpid())]
     with ExitStack() as stack:
         served, address = stack.enter_context(
-            started([*server_prefix, *service, "--listen", f"{host}:0", "--die-with-parent"])
+            started([*server_prefix, *service, "--listen", f"{host}:0", *follow])
         )
         peer_process, peer_address = stack.enter_context(
             started([*server_prefix, *script, "--role", peer, "--listen", f"{host}:0"])

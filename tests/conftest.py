@@ -157,8 +157,9 @@ def run_ranks() -> Callable[..., list[Any]]:
                 [str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")]
             ),
         }
+        command = (str(script), str(world), str(folder), *arguments)
         launcher = subprocess.Popen(
-            [sys.executable, str(FORKED_RANKS), str(script), str(world), str(folder), *arguments],
+            [sys.executable, str(FORKED_RANKS), str(os.getpid()), *command],
             env=environment,
             # A group of its own, to be ended as a whole.
             start_new_session=True,
@@ -177,3 +178,22 @@ def run_ranks() -> Callable[..., list[Any]]:
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a small file system")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)

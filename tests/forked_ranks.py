@@ -1,8 +1,9 @@
 """Every rank of a world as a copy of one process, so that what they import is imported once.
 
-usage: forked_ranks.py SCRIPT WORLD FOLDER [ARGUMENT...], with the rest of torchrun's environment;
-not a test by itself. Rank r runs ``SCRIPT FOLDER/rank-r.json ARGUMENT...`` and prints into
-``FOLDER/rank-r.log``. Writes the ranks' exit codes into ``FOLDER/codes.json``.
+usage: forked_ranks.py PARENT SCRIPT WORLD FOLDER [ARGUMENT...], with the rest of torchrun's
+environment; not a test by itself. PARENT is the process to end with. Rank r runs
+``SCRIPT FOLDER/rank-r.json ARGUMENT...`` and prints into ``FOLDER/rank-r.log``. Writes the ranks'
+exit codes into ``FOLDER/codes.json``.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from hopper.ops.selection import load_dgl
 
 def start(script: Path, rank: int, folder: Path, arguments: list[str]) -> int:
     """Its process id."""
+    launcher = os.getpid()
     process = os.fork()
     if process:
         return process
     code = 1
     try:
-        end_with_parent()
+        end_with_parent(launcher)
         log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(log, stream)
@@ -46,8 +48,8 @@ def start(script: Path, rank: int, folder: Path, arguments: list[str]) -> int:
         os._exit(code)
 
 
-def main(script: Path, world: int, folder: Path, arguments: list[str]) -> None:
-    end_with_parent()
+def main(parent: int, script: Path, world: int, folder: Path, arguments: list[str]) -> None:
+    end_with_parent(parent)
     load_dgl()
     ranks = [start(script, rank, folder, arguments) for rank in range(world)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
@@ -55,4 +57,4 @@ def main(script: Path, world: int, folder: Path, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopper.cli import bench_paper
+from hopper.cli.numbers import positive_real, whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def add_parser(commands: Any) -> None:
         help="engines to compare, each ENGINE[:KEY=VALUE]... (hop:merge=off:pregather=false)",
     )  # fmt: skip
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
-    parser.add_argument("--rounds", type=int, default=3, metavar="R", help="default 3")
+    parser.add_argument("--rounds", type=whole, default=3, metavar="R", help="default 3")
     parser.add_argument(
-        "--run-timeout", type=float, metavar="SECONDS",
+        "--run-timeout", type=positive_real, metavar="SECONDS",
         help="deadline of each run (default: what the deadlines in the configuration add up to)",
     )  # fmt: skip
     _add_emulation(parser)
@@ -56,14 +57,17 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
         "emulated cluster", "hosts from network namespaces on this machine (root is needed)"
     )
     group.add_argument(
-        "--emulate", type=int, metavar="P", help="hosts, as many as there are partitions"
+        "--emulate", type=whole, metavar="P", help="hosts, as many as there are partitions"
     )
     group.add_argument(
         "--link-rate", metavar="RATE",
         help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
     )  # fmt: skip
     group.add_argument(
-        "--host-cpus", type=float, metavar="F", help="CPUs a host may use (default: no bound)"
+        "--host-cpus",
+        type=positive_real,
+        metavar="F",
+        help="CPUs a host may use (default: no bound)",
     )
     group.add_argument(
         "--host-memory",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.cli.numbers import positive_real, whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -46,16 +47,16 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--models", metavar="A,B,...", help="gcn, sage, gat, deepgcn, film")
     group.add_argument("--hidden", metavar="H,H,...", help="hidden widths")
     group.add_argument(
-        "--batch-size", type=int, metavar="B",
+        "--batch-size", type=whole, metavar="B",
         help="roots a rank and iteration (default: 1024 times the scale, at least 16)",
     )  # fmt: skip
-    group.add_argument("--rounds", type=int, metavar="R", help="of every comparison")
-    group.add_argument("--epochs", type=int, metavar="E", help="of every run")
+    group.add_argument("--rounds", type=whole, metavar="R", help="of every comparison")
+    group.add_argument("--epochs", type=whole, metavar="E", help="of every run")
     group.add_argument(
-        "--iterations", type=int, default=4, metavar="N", help="of an epoch, at most (default 4)"
+        "--iterations", type=whole, default=4, metavar="N", help="of an epoch, at most (default 4)"
     )
     group.add_argument(
-        "--seeds", type=int, default=5, metavar="K", help="where accuracy is measured (default 5)"
+        "--seeds", type=whole, default=5, metavar="K", help="where accuracy is measured (default 5)"
     )
 
 
@@ -63,19 +64,19 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("where it is run")
     places = group.add_mutually_exclusive_group()
     places.add_argument(
-        "--emulate", type=int, metavar="P",
+        "--emulate", type=whole, metavar="P",
         help="servers, each an emulated host (the default, with 4; root is needed, and loopback is "
         "used where hosts cannot be had)",
     )  # fmt: skip
     places.add_argument(
-        "--loopback", type=int, nargs="?", const=0, metavar="P",
+        "--loopback", type=whole, nargs="?", const=0, metavar="P",
         help="servers on this machine's loopback instead (default 4)",
     )  # fmt: skip
     group.add_argument(
         "--link-rate", metavar="RATE",
         help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
     )  # fmt: skip
-    group.add_argument("--host-cpus", type=float, metavar="F", help="CPUs a host may use")
+    group.add_argument("--host-cpus", type=positive_real, metavar="F", help="CPUs a host may use")
     group.add_argument("--host-memory", metavar="SIZE", help="memory a host may use, such as 2G")
 
 

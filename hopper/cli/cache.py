@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.cli.numbers import whole
 from hopper.config import Config, load_config
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_parser(commands: Any) -> None:
         required=True,
         help='of rows, a rank: "512M", or "10%%" of all that could be missing',
     )
-    plan.add_argument("--rank", type=int, default=0, metavar="R", help="whose cache (default 0)")
+    plan.add_argument("--rank", type=whole, default=0, metavar="R", help="whose cache (default 0)")
     plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     plan.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
     plan.set_defaults(run=_run_plan)

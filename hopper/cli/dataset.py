@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from hopper.cli.dataset_tables import print_description
+from hopper.cli.numbers import seed, whole
 from hopper.graph.describe import describe
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import KINDS, ImportOptions, RandomSplit, import_graph
@@ -45,9 +46,12 @@ def _add_make(commands: Any) -> None:
     make.add_argument(
         "--scale", type=float, default=1.0, metavar="F", help="share of the published size"
     )
-    make.add_argument("--seed", type=int, default=0, metavar="K", help="default 0")
+    make.add_argument("--seed", type=seed, default=0, metavar="K", help="default 0")
     make.add_argument(
-        "--feature-dim", type=int, metavar="D", help="width of the features (default: the preset's)"
+        "--feature-dim",
+        type=whole,
+        metavar="D",
+        help="width of the features (default: the preset's)",
     )
     make.set_defaults(run=run_make)
 
@@ -88,7 +92,7 @@ def _add_import(commands: Any) -> None:
     parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="K", help="of --split; default 0")
+    parser.add_argument("--seed", type=seed, default=0, metavar="K", help="of --split; default 0")
     parser.add_argument(
         "--root", type=Path, default=Path("dataset"), metavar="DIR", help="of ogb's downloads"
     )

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
+from hopper.cli.numbers import whole
 
 
 def add_parser(commands: Any) -> None:
@@ -22,8 +23,8 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("graph", type=Path, metavar="GRAPH")
-    parser.add_argument("--layers", type=int, default=2, metavar="K", help="hops (default 2)")
-    parser.add_argument("--servers", type=int, default=2, metavar="P", help="default 2")
+    parser.add_argument("--layers", type=whole, default=2, metavar="K", help="hops (default 2)")
+    parser.add_argument("--servers", type=whole, default=2, metavar="P", help="default 2")
     parser.add_argument("--target", metavar="T", help="node type (default: the graph's own)")
     add_metapath_option(parser)
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")

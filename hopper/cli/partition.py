@@ -21,6 +21,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
+from hopper.cli.numbers import seed, whole
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
@@ -50,11 +51,13 @@ def add_parser(subparsers: Any) -> None:
         description="Divide a graph directory over servers and write a partitioned directory.",
     )
     parser.add_argument("graph", type=Path, metavar="DIR", help="graph directory")
-    parser.add_argument("--servers", type=int, required=True, metavar="P", help="number of servers")
+    parser.add_argument(
+        "--servers", type=whole, required=True, metavar="P", help="number of servers"
+    )
     parser.add_argument("--method", default="metis", help="metis (default), stream, random or meta")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument(
-        "--layers", type=int, metavar="K", help="meta: hops that models read at most (default 2)"
+        "--layers", type=whole, metavar="K", help="meta: hops that models read at most (default 2)"
     )
     parser.add_argument("--target", metavar="T", help="meta: type of the roots (the graph's own)")
     add_metapath_option(parser, "meta: ")
@@ -74,7 +77,7 @@ def add_parser(subparsers: Any) -> None:
         help="meta: cut what takes more on a server, e.g. 16G (default: nothing)",
     )
     parser.add_argument(
-        "--seed", type=int, default=_OF_NODES["seed"], metavar="K", help="default 0"
+        "--seed", type=seed, default=_OF_NODES["seed"], metavar="K", help="default 0"
     )
     parser.add_argument("--json", action="store_true", help="print partition.json only")
     parser.add_argument(
@@ -96,7 +99,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--locality-roots",
-        type=int,
+        type=whole,
         default=_OF_NODES["locality_roots"],
         metavar="N",
         help="training roots that they are measured on (default 2000; 0 = not measured)",
@@ -223,10 +226,10 @@ def _fanouts(option: str, text: str) -> list[int]:
         fanouts = [int(part) for part in text.split(",")]
     except ValueError:
         fanouts = []
-    if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
+    if not fanouts or not all(fanout == -1 or 0 < fanout < 2**31 for fanout in fanouts):
         raise RequestError(
-            f"--{option}: expected positive numbers (or -1 for all neighbours) between "
-            f"commas, given {text!r}"
+            f"--{option}: expected positive numbers below 2**31 (or -1 for all neighbours) "
+            f"between commas, given {text!r:.100}"
         )
     return fanouts
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hopper.cli.numbers import whole
 from hopper.errors import RequestError
 
 
@@ -21,9 +22,9 @@ def add_parser(commands: Any) -> None:
         "alone. Any key of it can be overridden as --section.key VALUE, at the end.",
         allow_abbrev=False,
     )
-    parser.add_argument("--epoch", type=int, default=0, metavar="E", help="default 0")
-    parser.add_argument("--iteration", type=int, default=0, metavar="I", help="default 0")
-    parser.add_argument("--dissolve", type=int, metavar="K", help="steps to dissolve (hop.merge)")
+    parser.add_argument("--epoch", type=whole, default=0, metavar="E", help="default 0")
+    parser.add_argument("--iteration", type=whole, default=0, metavar="I", help="default 0")
+    parser.add_argument("--dissolve", type=whole, metavar="K", help="steps to dissolve (hop.merge)")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.add_argument("config", metavar="CONFIG.toml")
     parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")

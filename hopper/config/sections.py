@@ -168,8 +168,8 @@ class Sampler(_Section):
             raise ValueError(f"device: 'cuda' draws kind 'node' alone, got {self.kind!r}")
         for key in ("fanouts", "layer_sizes"):
             sizes = getattr(self, key)
-            if any(size == 0 or size < -1 for size in sizes):
-                raise ValueError(f"{key}: expected positive numbers or -1, got {sizes}")
+            if not all(size == -1 or 0 < size < 2**31 for size in sizes):
+                raise ValueError(f"{key}: expected positive numbers below 2**31 or -1, got {sizes}")
         for pattern, reason in FRONTIER_DEPENDENT.items():
             if re.fullmatch(pattern, self.kind, re.IGNORECASE):
                 raise ValueError(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +73,43 @@ def _read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Create a .npy file of zeros (a sparse file) and map it for writing.
+    """Create a .npy file of zeros, with all of its space taken, and map it for writing.
 
     Returns
     -------
     A writable memory map, or an empty array where there is nothing to map. Its pages reach the
     disk as the kernel sees fit, so writing needs no memory beyond what is touched.
+
+    Raises
+    ------
+    OSError: the disk has too little space.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
         empty: NDArray[Any] = np.empty(shape, dtype)
         np.save(file, empty, allow_pickle=False)
         return empty
-    return npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
+    with _named(file), file.open("r+b") as stream:
+        # A hole that the disk cannot fill later would kill the process.
+        os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
+    return array
 
 
 def save_array(file: Path, array: NDArray[Any]) -> None:
     """Write a whole array in C order, creating the directory."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    with _named(file):
+        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+@contextmanager
+def _named(file: Path) -> Iterator[None]:
+    """Name the file in errors of the system, which leaves it out of those of a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(file)) from None
 
 
 def array_bytes(dtype: DTypeLike, shape: tuple[int, ...]) -> int:

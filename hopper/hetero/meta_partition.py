@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.hetero.metagraph import Metagraph, edge_count, node_count
 from hopper.hetero.metatree import Metatree, weigh
 from hopper.partition.partitioned_graph import WHOLE, Part
+
+_MOST_SERVERS: Final = 2**16
 
 
 class Replica(NamedTuple):
@@ -115,10 +117,10 @@ def divide(
 
     Raises
     ------
-    RequestError: there is no server, or a weight is missing or negative.
+    RequestError: too few or too many servers, or a weight is missing or negative.
     """
-    if servers < 1:
-        raise RequestError(f"servers: expected at least 1, given {servers}")
+    if not 1 <= servers <= _MOST_SERVERS:
+        raise RequestError(f"servers: expected 1 to {_MOST_SERVERS:,}, given {servers}")
     roots, cuts = tree.roots, cuts or {}
     if weights is None:
         weights = {root: weigh(metagraph, tree, [root]) for root in roots}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
@@ -20,6 +20,8 @@ from hopper.hetero.metagraph import (
     node_count,
     relations_into,
 )
+
+_MOST_LAYERS: Final = 1000
 
 
 class Vertex(NamedTuple):
@@ -109,15 +111,15 @@ def make_metatree(
 
     Raises
     ------
-    RequestError: the target is no type or nothing leads to it, there is no layer, or a metapath
-        does not hang together; names what was expected.
+    RequestError: the target is no type or nothing leads to it, layers are out of range, or a
+        metapath does not hang together; names what was expected.
     """
     if target not in metagraph:
         raise RequestError(
             f"target: expected one of {', '.join(sorted(metagraph))}, given {target!r}"
         )
-    if layers < 1:
-        raise RequestError(f"layers: expected at least 1, given {layers}")
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise RequestError(f"layers: expected 1 to {_MOST_LAYERS:,}, given {layers}")
     if not relations_into(metagraph, target):
         raise RequestError(f"target: no relation leads to {target!r}, so it has no neighbours")
     if metapaths:

@@ -55,6 +55,7 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
+    OSError: the disk is full all the same, or cannot be written; names a file.
     """
     refuse_occupied(out)
     parent = out.absolute().parent
@@ -69,6 +70,11 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
         yield work
         seal_directory(work)
         publish(work, out)
+    except OSError as error:
+        if error.filename is None and error.strerror:
+            # The system does not name a file that it could open and not write.
+            raise OSError(error.errno, error.strerror, str(out)) from None
+        raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,25 +91,6 @@ def test_a_folder_that_cannot_be_used_is_refused(
             f"error: train.run_dir: {tmp_path / name}: cannot be made: {reason}"
         )
         assert error.count("\n") == 1
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 512 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not IS_ROOT:
-        pytest.skip("needs root, to mount a small file system")
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> None:

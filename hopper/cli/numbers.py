@@ -1,0 +1,56 @@
+"""Numbers on the command line, within what arrays and files can hold; used as ``type=``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Final
+
+_COUNTS: Final = 2**31
+_SEEDS: Final = 2**63
+
+
+def whole(text: str) -> int:
+    """A whole number of less than 31 bits; whether it makes sense is for whoever takes it to say.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError: it is none.
+    """
+    return _read(text, -_COUNTS + 1, _COUNTS, "a whole number below 2**31")
+
+
+def seed(text: str) -> int:
+    """A seed, from 0, of less than 63 bits: others would stand for one of these.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError: it is none.
+    """
+    return _read(text, 0, _SEEDS, "a whole number from 0, below 2**63")
+
+
+def positive_real(text: str) -> float:
+    """A number above 0 that is finite.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, given {text!r:.40}")
+    return value
+
+
+def _read(text: str, low: int, high: int, expected: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = high
+    if not low <= value < high:
+        raise argparse.ArgumentTypeError(f"expected {expected}, given {text!r:.40}")
+    return value

@@ -1,0 +1,147 @@
+"""What cannot be meant on the command line, or cannot be written, is told in a line."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hopper.cli import main
+from tests.conftest import make_community_graph
+
+HUGE = "99999999999999999999999"
+MAKE = ["dataset", "make", "arxiv-like", "--scale", "0.005"]
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph directory of a few hundred nodes."""
+    folder = tmp_path_factory.mktemp("graph") / "graph"
+    make_community_graph(folder, nodes=300, feature_dim=16)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([*MAKE, "--seed=-1"], "--seed"),
+        ([*MAKE, "--seed", HUGE], "--seed"),
+        ([*MAKE, "--seed", "9" * 5000], "--seed"),
+        ([*MAKE, "--scale", "nan"], "scale"),
+        ([*MAKE, "--scale", "1e308"], "scale"),
+        ([*MAKE, "--feature-dim", HUGE], "--feature-dim"),
+        ([*MAKE, "--feature-dim", "2147483647"], "too little disk space"),
+        (["partition", "GRAPH", "--servers", HUGE], "--servers"),
+        (["partition", "GRAPH", "--servers", "100000"], "too few for 100000 servers"),
+        (["partition", "GRAPH", "--servers", "2", "--seed", HUGE], "--seed"),
+        (["partition", "GRAPH", "--servers", "2", "--locality-roots", HUGE], "--locality-roots"),
+        (["partition", "GRAPH", "--servers=2", "--locality-fanouts", HUGE], "--locality-fanouts"),
+        (["partition", "GRAPH", "--servers=2", "--memory-limit", "1e400G"], "--memory-limit"),
+        (["metatree", "GRAPH", "--layers", "2147483647"], "layers"),
+        (["metatree", "GRAPH", "--servers", "2147483647"], "servers"),
+        (["bench", "ab", "none.toml", "--engines=hop", "--run-timeout", "nan"], "--run-timeout"),
+        (["bench", "ab", "none.toml", "--engines=hop", "--host-cpus", "inf"], "--host-cpus"),
+        (["cache", "plan", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(
+    graph: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    named: str,
+) -> None:
+    given = [str(graph) if word == "GRAPH" else word for word in arguments]
+    out = [] if arguments[0] in ("metatree", "cache") else ["--out", str(tmp_path / "out")]
+    code: int | str | None
+    try:
+        code = main([*given, *out])
+    except SystemExit as ended:
+        code = ended.code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert code in (1, 2)
+    assert re.search(r"\berror: ", last)
+    assert named in last
+    assert len(last) < 300
+    assert not list(tmp_path.iterdir())
+
+
+def commands(graph: Path, out: Path) -> dict[str, list[str]]:
+    """Commands that write a directory of a few hundred kilobytes."""
+    tables = out.parent / "tables"
+    tables.mkdir(exist_ok=True)
+    (tables / "nodes.csv").write_text("id,x\n" + "".join(f"{i},{i}\n" for i in range(20_000)))
+    (tables / "edges.csv").write_text("src,dst\n" + "".join(f"{i},0\n" for i in range(20_000)))
+    return {
+        "make": ["dataset", "make", "arxiv-like", "--scale", "0.005", "--out", str(out)],
+        "import": ["dataset", "import", "csv", str(tables), "--out", str(out)],
+        "partition": [
+            *("partition", str(graph), "--servers", "2", "--method", "random"),
+            *("--locality-roots", "0", "--out", str(out)),
+        ],
+        "meta": [
+            *("partition", str(graph), "--servers", "2", "--method", "meta", "--layers", "1"),
+            *("--out", str(out)),
+        ],
+    }
+
+
+@pytest.mark.parametrize("name", ["make", "import", "partition", "meta"])
+@pytest.mark.parametrize("kind", ["a file", "in a file", "in no folder", "too long"])
+def test_places_that_cannot_be_written(
+    graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, kind: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    out = {
+        "a file": tmp_path / "file",
+        "in a file": tmp_path / "file" / "out",
+        "in no folder": Path("/proc/none/out"),
+        "too long": tmp_path / ("x" * 300),
+    }[kind]
+    given = commands(graph, tmp_path / "out")[name]
+    assert main([*given[:-1], str(out)]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[-1].startswith("error: ")
+    assert not any("Traceback" in line for line in errors)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "tables"}
+
+
+@pytest.mark.parametrize("name", ["make", "import", "partition", "meta"])
+def test_writing_that_is_cut_short_leaves_nothing(graph: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    given = commands(graph, out)[name]
+    limit = 16 << 10
+    run = subprocess.run(
+        [sys.executable, "-m", "hopper.cli", *given],
+        # Any longer file is refused, as a full disk refuses it.
+        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)),
+        # Compiled kernels are kept elsewhere, and may be longer.
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "tables")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1, run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.stderr.splitlines()[-1].startswith("error: ")
+    assert "File too large" in run.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"tables"}
+
+
+@pytest.mark.parametrize("name", ["make", "partition"])
+def test_a_disk_that_is_too_small_is_told_beforehand(
+    graph: Path, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (small_disk / "ballast").write_bytes(bytes(400 << 10))
+    given = commands(graph, tmp_path / "out")[name]
+    assert main([*given[:-1], str(small_disk / "out")]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"error: .*/disk\S*: (too little disk space|No space left).*", told)
+    assert [path.name for path in small_disk.iterdir()] == ["ballast"]
