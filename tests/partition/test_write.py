@@ -120,7 +120,7 @@ def test_opening_names_what_is_wrong(library: GraphDirectory) -> None:
         with pytest.raises(GraphError, match=text):
             PartitionedGraph.open(out)
     file.write_text("{")
-    with pytest.raises(GraphError, match="cannot be read as JSON"):
+    with pytest.raises(GraphError, match="not valid JSON"):
         PartitionedGraph.open(out)
     with pytest.raises(GraphError, match=r"node type 'editor': expected one of \['author'"):
         divided.features("editor", 0)

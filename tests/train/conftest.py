@@ -33,11 +33,11 @@ class Run:
     """
 
     def __init__(
-        self, command: list[str], run_dir: Path, folder: Path, start_new_session: bool = False
+        self, command: list[str], run_dir: Path, logs: Path, folder: Path, start_new_session: bool
     ) -> None:
         self.run_dir = run_dir
         self.epochs_file = run_dir / EPOCHS_FILE
-        self._stdout, self._stderr = folder / f"{run_dir.name}.out", folder / f"{run_dir.name}.err"
+        self._stdout, self._stderr = logs / f"{run_dir.name}.out", logs / f"{run_dir.name}.err"
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON": sys.executable}
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Run:
                 stdout=stdout,
                 stderr=stderr,
                 env=environment,
-                cwd=REPOSITORY,
+                cwd=folder,
                 start_new_session=start_new_session,
             )
 
@@ -184,9 +184,16 @@ class Runs:
         """Start ``hopper train`` with a configuration that :meth:`config` wrote."""
         return self.start([*HOPPER, "train", str(config), *overrides], name)
 
-    def start(self, command: list[str], name: str, *, start_new_session: bool = False) -> Run:
-        """Start any command that trains into the folder ``name``."""
-        run = Run(command, self._folder / name, self._folder, start_new_session)
+    def start(
+        self,
+        command: list[str],
+        name: str,
+        *,
+        folder: Path = REPOSITORY,
+        start_new_session: bool = False,
+    ) -> Run:
+        """Start any command that trains into the folder ``name``, in the working ``folder``."""
+        run = Run(command, self._folder / name, self._folder, folder, start_new_session)
         self._started.append(run)
         return run
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,17 @@ def test_nothing_of_a_run_can_be_reached_from_another_host(runs: Any, way: str) 
 
 
 @pytest.mark.parametrize("way", ["hopper", "script"])
-def test_nothing_that_a_run_reads_is_unpickled(
+def test_nothing_that_a_run_reads_or_is_started_in_becomes_code(
     runs: Any, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Launcher, torchrun's agent, feature servers and ranks, from start to end."""
-    (tmp_path / "sitecustomize.py").write_text(AUDIT)
+    audit, folder = tmp_path / "audit", tmp_path / "folder"
+    audit.mkdir()
+    folder.mkdir()
+    (audit / "sitecustomize.py").write_text(AUDIT)
     log = tmp_path / "unpickled"
     before = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), before))))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(audit), before))))
     monkeypatch.setenv("UNPICKLED", str(log))
     # The check itself: it sees what is unpickled.
     subprocess.run(
@@ -99,29 +103,16 @@ def test_nothing_that_a_run_reads_is_unpickled(
     )
     assert "'print'" in log.read_text()
     log.unlink()
-    name = f"unpickled-{way}"
-    run = runs.start(commands(runs, name, epochs=1)[way], name)
+    # A folder that others may write to, with modules that every process of a run imports.
+    for module in ("grpc", "torch", "hopper", "cache_server"):
+        (folder / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
+    name = f"becomes-code-{way}"
+    command = commands(runs, name, epochs=1)[way]
+    if way == "hopper":
+        command = [str(Path(sys.executable).with_name("hopper")), *command[3:]]
+    run = runs.start(command, name, folder=folder)
     assert run.finish() == 0, run.stderr
     assert not log.exists(), log.read_text()
-
-
-def test_nothing_is_imported_from_the_working_directory(
-    runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of whoever may write to it: modules that every process of a run imports."""
-    for module in ("grpc", "torch", "hopper", "cache_server"):
-        (tmp_path / f"{module}.py").write_text("raise SystemExit('imported from the folder')")
-    monkeypatch.chdir(tmp_path)
-    hopper = Path(sys.executable).with_name("hopper")
-    for way, command in commands(runs, "elsewhere", epochs=1).items():
-        name = f"elsewhere-{way}"
-        words = [str(hopper), "train", command[-1]] if way == "hopper" else command
-        words += ["--train.run_dir", str(tmp_path / name)]
-        environment = os.environ | {"PYTHON": sys.executable}
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=LIMIT, env=environment, check=False
-        )
-        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -162,14 +153,23 @@ def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
     run.assert_nothing_remains(limit=10.0)
 
 
-@pytest.mark.parametrize("seconds", [0.1, 1.0, 2.5, 5.0])
-def test_ctrl_c_is_answered_in_a_line(runs: Any, seconds: float) -> None:
+# Of a run that is interrupted; before the first the interpreter has not begun with it.
+MOMENTS: dict[str, Callable[[Any], bool]] = {
+    "importing": lambda run: b"libtorch" in Path(f"/proc/{run.process.pid}/maps").read_bytes(),
+    "starting servers": lambda run: bool(run.members()),
+    "starting ranks": lambda run: bool(run.ranks()),
+    "training": lambda run: bool(run.epochs()),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_is_answered_in_a_line(runs: Any, moment: str) -> None:
     """A terminal sends it to all processes in the foreground."""
-    name = f"ctrl-c-{seconds}"
+    name = f"ctrl-c-{moment.replace(' ', '-')}"
     command = commands(runs, name, epochs=1_000_000, evaluate_every=0)["hopper"]
     run = runs.start(command, name, start_new_session=True)
-    time.sleep(seconds)
+    run.await_condition(lambda: MOMENTS[moment](run), moment)
     os.killpg(run.process.pid, signal.SIGINT)
-    assert run.finish() in (1, 130)
+    assert run.finish() in (1, 130), run.stderr
     run.assert_nothing_remains()
     assert run.stderr in ("interrupted\n", "error: ended by SIGINT; ranks and servers were ended\n")
