@@ -97,7 +97,8 @@ class Cluster:
 
         Raises
         ------
-        DeadlineExceeded: the other ranks did not come within ``start_timeout`` seconds.
+        DeadlineExceeded: the other ranks did not come within ``start_timeout`` seconds; names them
+            where there is a store to ask.
         """
         rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         cluster = cls(rank, world, ranks_per_server, device, timeout, through_host=through_host)
@@ -112,6 +113,7 @@ class Cluster:
             # left in it must not be met again.
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
             cluster._store = PrefixStore(f"attempt-{attempt}", store)
+            cluster._await_all(start_timeout)
             # The group's own limit caps the one that each wait is given.
             dist.init_process_group(
                 backend,
@@ -270,6 +272,22 @@ class Cluster:
     def _count_ring(self, cause: Cause, nbytes: int) -> None:
         if self._ring_leaves_server:
             self.traffic.count(cause, nbytes)
+
+    def _await_all(self, limit: float) -> None:
+        """Wait until every rank has come as far as the store.
+
+        Raises
+        ------
+        RankSilent: some did not within ``limit`` seconds; names them.
+        """
+        names = [f"here/{rank}" for rank in range(self.world)]
+        self._store.set(names[self.rank], b"")
+        try:
+            self._store.wait(names, timedelta(seconds=limit))
+        except dist.DistStoreError as error:
+            missing = [f"rank {r}" for r in range(self.world) if not self._store.check([names[r]])]
+            who = f"rank {self.rank}, waiting for {', '.join(missing) or 'another rank'}"
+            raise RankSilent(who, "meeting the other ranks", limit) from error
 
     def _learn_pids(self) -> None:
         """Learn which ranks share this machine, to be able to say later which of them ended."""

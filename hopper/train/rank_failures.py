@@ -92,7 +92,12 @@ def read_failure(rank: int, failure: ProcessFailure) -> Failure:
 
 
 def find_first(failures: Sequence[Failure]) -> Failure:
-    """The failure that came first; the others are its consequence."""
+    """The failure that came first; the others are its consequence.
+
+    Parameters
+    ----------
+    failures: in the order in which torchrun's agent met them.
+    """
     ended = [each for each in failures if was_killed(each)]
     crashed = [each for each in ended if each.exit_code != -signal.SIGKILL]
     told = [each for each in failures if each.exit_code > 0]
@@ -102,13 +107,14 @@ def find_first(failures: Sequence[Failure]) -> Failure:
     hung = any(each.kind == RankSilent.__name__ for each in told)
     killed = [] if hung else ended
     candidates = crashed or own or killed or told or failures
-    return min(candidates, key=lambda each: (each.moment, each.rank))
+    # Those that left no record have moments in whole seconds: of equal ones the first stays first.
+    return min(candidates, key=lambda each: each.moment)
 
 
 def explain(failures: Sequence[Failure]) -> ClusterError:
     """The rank that failed first, and why."""
     first = find_first(failures)
-    if was_killed(first):
+    if first.exit_code < 0:
         return RankLost(
             f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
             "the other ranks were ended"

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from hopper.train.rank_failures import Failure, explain
+
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
 # The deadline of runs in which something hangs, what docs/cluster.md promises beyond it, and what a
@@ -88,6 +90,25 @@ def test_a_server_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None
     took = time.monotonic() - stopped_at
     assert re.match(r"error: rank 0 \(pid \d+\) failed: feature server 1 at 127.0.0.1:\d+: ", error)
     assert took < DEADLINE + BOUND + SLACK
+
+
+def test_of_ranks_that_were_told_to_end_the_first_is_named() -> None:
+    """What torchrun's agent tells of them is a moment in whole seconds."""
+    met = [Failure(rank, 40 + rank, -signal.SIGTERM, "no record", 1e9) for rank in (2, 0, 1)]
+    told = str(explain(met))
+    assert told == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
+
+
+def test_a_rank_that_never_comes_is_named(runs: Any) -> None:
+    run = runs.train("never-comes", "--cluster.start_timeout_seconds", "12", epochs=1_000_000)
+    run.await_condition(lambda: len(run.ranks()) == 2, "two ranks")
+    run.ranks()[1].suspend()
+    error = last_words(run)
+    assert re.fullmatch(
+        r"error: rank 0 \(pid \d+\) failed: rank 0, waiting for rank 1: meeting the other ranks "
+        r"did not finish within 12 s",
+        error,
+    )
 
 
 def test_gradients_that_float16_cannot_hold_end_the_run(runs: Any) -> None:

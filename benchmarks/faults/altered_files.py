@@ -1,0 +1,257 @@
+"""Files that were altered on disk: refused in a line, or read as what they are, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hopper.cli import main
+from hopper.errors import HopperError
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import PartitionedGraph
+from hopper.partition.check_partition import check_partition
+from hopper.partition.checksums import check_rows, check_structure
+from hopper.train.tensor_file import check_file
+
+LIMIT = 60.0
+DIVISIONS: dict[str, tuple[str, list[str]]] = {
+    "divided by node": ("arxiv-like", ["--servers", "2", "--method", "random"]),
+    "partitioned topology": (
+        "arxiv-like",
+        ["--servers", "2", "--method", "random", "--topology", "partitioned"],
+    ),
+    "typed, divided by node": ("mag-like", ["--servers", "2", "--method", "random"]),
+    "divided by relation": ("mag-like", ["--servers", "2", "--method", "meta"]),
+    "divided by relation, in parts": (
+        "mag-like",
+        ["--servers", "4", "--method", "meta", "--layers", "1", "--server-memory", "700K"],
+    ),
+}
+"""by name: preset and options of ``hopper partition``"""
+SCALES = {"arxiv-like": "0.003", "mag-like": "0.0005"}
+DGL_SHARE = 0.08
+"""of the files of other formats: DGL's are read in a process of their own, which takes seconds"""
+
+
+def alter_files(
+    folder: Path, run_dir: Path, count: int, seed: int, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """Alter one file at a time and read what it belongs to, in a process of its own.
+
+    Parameters
+    ----------
+    run_dir: a finished run's folder, whose checkpoint and best model are altered too.
+
+    Returns
+    -------
+    By what was altered, how often that ended how; and ``faults``, a line each.
+    """
+    draw = random.Random(seed)
+    divisions = _make_divisions(folder)
+    sources = _make_sources(folder)
+    outcomes: dict[str, dict[str, int]] = {}
+    faults: list[str] = []
+    for _ in range(count):
+        kind = draw.choices(("division", "tensors", "source"), (5, 2, 3))[0]
+        if kind == "division":
+            what = draw.choice(list(divisions))
+            whole = divisions[what]
+            file = draw.choice(sorted(each for each in whole.rglob("*") if each.is_file()))
+            read = _read_division
+        elif kind == "tensors":
+            whole = run_dir
+            what = draw.choice(("checkpoint.safetensors", "best.safetensors"))
+            file, read = run_dir / what, check_file
+        else:
+            what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
+            whole = sources[what]
+            files = [whole] if whole.is_file() else sorted(whole.iterdir())
+            file, read = draw.choice(files), _import_as(what.split()[0], folder / "out")
+        before = file.read_bytes()
+        how = _alter(file, draw)
+        same = file.is_file() and file.read_bytes() == before
+        target = file if kind == "tensors" else whole
+        outcome = _in_a_child(read, target, folder / "said")
+        if outcome == "accepted" and kind != "source" and not same:
+            outcome = "silent"
+        if outcome not in ("refused", "accepted"):
+            faults.append(f"{what}: {file.relative_to(whole.parent)} {how}: {outcome}")
+        counts = outcomes.setdefault(what, {})
+        short = outcome if outcome in ("refused", "accepted") else "fault"
+        counts[short] = counts.get(short, 0) + 1
+        if file.is_dir() and not file.is_symlink():
+            file.rmdir()
+        file.unlink(missing_ok=True)
+        file.write_bytes(before)
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        left = [each.name for each in folder.glob(".out*")]
+        if left:
+            faults.append(f"{what}: {how}: left behind {left}")
+        advance(1)
+    return {"files": count, "outcomes": dict(sorted(outcomes.items())), "faults": faults}
+
+
+def _alter(file: Path, draw: random.Random) -> str:
+    """Alter a file in one of many ways; says how."""
+    content = bytearray(file.read_bytes())
+    how = draw.choices(
+        ("bits flipped", "cut short", "longer", "a page of zeros", "emptied", "missing", "a pipe",
+         "a folder"),
+        (60, 10, 5, 10, 3, 4, 4, 4),
+    )[0]  # fmt: skip
+    if not content and how in ("bits flipped", "cut short", "a page of zeros", "emptied"):
+        how = "longer"
+    if how == "bits flipped":
+        for _ in range(draw.choice((1, 1, 1, 2, 8, 50))):
+            content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    elif how == "cut short":
+        del content[draw.randrange(len(content)) :]
+    elif how == "longer":
+        content += draw.randbytes(draw.choice((1, 8, 4096)))
+    elif how == "a page of zeros":
+        first = draw.randrange(len(content)) // 4096 * 4096
+        content[first : first + 4096] = bytes(len(content[first : first + 4096]))
+    elif how == "emptied":
+        content.clear()
+    file.unlink()
+    if how == "a pipe":
+        os.mkfifo(file)
+    elif how == "a folder":
+        file.mkdir()
+    elif how != "missing":
+        file.write_bytes(content)
+    return how
+
+
+def _in_a_child(read: Callable[[Path], None], target: Path, said: Path) -> str:
+    """Read something in a process of its own: "accepted", "refused", or what went wrong."""
+    child = os.fork()
+    if not child:
+        code = 3
+        try:
+            with said.open("w") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                try:
+                    read(target)
+                    code = 0
+                except HopperError as error:
+                    code = 1 if "\n" not in str(error) else 2
+                    print(error, file=log)
+                except BaseException as error:
+                    print(repr(error), file=log)
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + LIMIT
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return f"not read in {LIMIT:g} s"
+        time.sleep(0.002)
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    words = said.read_text(errors="replace").strip()[-300:]
+    names = {0: "accepted", 1: "refused", 2: f"several lines: {words}"}
+    return names.get(code, f"an error that is none of ours: {words}")
+
+
+def _read_division(path: Path) -> None:
+    graph = PartitionedGraph.open(path)
+    servers = range(graph.book.servers)
+    check_structure(path, servers)
+    check_partition(graph, servers)
+    check_rows(path, servers)
+
+
+def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
+    def read(source: Path) -> None:
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            code = main(["dataset", "import", kind, str(source), "--out", str(out)])
+        if code == 0:
+            GraphDirectory.open(out, check="full")
+        else:
+            told = said.getvalue().strip()
+            assert told.startswith("error: "), told
+            raise HopperError(told)
+
+    return read
+
+
+def _make_divisions(folder: Path) -> dict[str, Path]:
+    for preset, scale in SCALES.items():
+        _run(["dataset", "make", preset, "--scale", scale, "--out", str(folder / preset)])
+    found = {}
+    for name, (preset, options) in DIVISIONS.items():
+        found[name] = folder / name.replace(" ", "-").replace(",", "")
+        _run(["partition", str(folder / preset), *options, "--out", str(found[name])])
+    return found
+
+
+def _make_sources(folder: Path) -> dict[str, Path]:
+    """A small graph in formats of others."""
+    import dgl
+    import torch
+    from scipy.sparse import random as random_sparse
+    from scipy.sparse import save_npz
+
+    rng = np.random.default_rng(1)
+    npy, csv, saved = folder / "npy", folder / "csv", folder / "saved.bin"
+    npy.mkdir()
+    np.save(npy / "edges.npy", rng.integers(0, 50, (2, 300)))
+    np.save(npy / "feat.npy", rng.random((50, 6), np.float32))
+    save_npz(npy / "sparse.npz", random_sparse(40, 8, 0.2, "csr", dtype=np.float32))
+    np.save(npy / "writes.npy", np.stack([rng.integers(0, 40, 99), rng.integers(0, 50, 99)]))
+    np.save(npy / "label.npy", rng.integers(0, 3, 50))
+    np.save(npy / "train.npy", np.arange(0, 50, 2))
+    meta = {
+        "name": "small",
+        "node_types": {
+            "paper": {"count": 50, "feat_file": "feat.npy"},
+            "author": {"count": 40, "feat_file": "sparse.npz"},
+        },
+        "edge_types": [
+            {"src": "paper", "rel": "cites", "dst": "paper", "file": "edges.npy"},
+            {"src": "author", "rel": "writes", "dst": "paper", "file": "writes.npy"},
+        ],
+        "target_type": "paper",
+        "num_classes": 3,
+        "labels": {"paper": "label.npy"},
+        "splits": {"train": {"file": "train.npy"}},
+    }
+    (npy / "meta.json").write_text(json.dumps(meta))
+    csv.mkdir()
+    lines = [f"{i},{i % 3},{'train' if i % 2 else 'val'},{i / 7}" for i in range(50)]
+    (csv / "nodes.csv").write_text("\n".join(["id,label,split,x", *lines, ""]))
+    ends = rng.integers(0, 50, (99, 2))
+    (csv / "edges.csv").write_text("\n".join(["src,dst", *(f"{a},{b}" for a, b in ends), ""]))
+    graph = dgl.graph((torch.arange(99) % 7, torch.arange(99) % 50), num_nodes=50)
+    graph.ndata["feat"] = torch.ones(50, 3)
+    graph.ndata["label"] = torch.arange(50) % 2
+    dgl.save_graphs(str(saved), [graph])
+    return {"npy": npy, "csv": csv, "dgl file": saved}
+
+
+def _run(arguments: list[str]) -> None:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(arguments)
+    if code:
+        sys.exit(f"hopper {' '.join(arguments)} ended with {code}: {said.getvalue()}")
