@@ -18,7 +18,8 @@ class TcpProxy:
     Parameters
     ----------
     address: the server's "host:port".
-    alter: called as (bytes, their place in the stream); returns what the client gets instead.
+    alter: called as (bytes, their place in the stream); returns what the client gets instead. An
+        OSError cuts the connection.
     pause: seconds after every ``piece`` bytes of what the client gets.
     """
 
@@ -77,4 +78,6 @@ class TcpProxy:
                 self._ended.wait(pause)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            return
+            for each in (source, sink):
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)

@@ -24,11 +24,11 @@ import psutil
 from tests.tcp_proxy import TcpProxy
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS, WAIT_SECONDS, GRACE_SECONDS = 30.0, 8.0, 5.0
+START_SECONDS, WAIT_SECONDS, GRACE_SECONDS = 15.0, 8.0, 5.0
 """cluster.start_timeout_seconds, cluster.timeout_seconds, and what a run may take beyond them"""
 GIVEN_UP_SECONDS = 150.0
 DISK_BYTES = 3 << 20
-RESUMED = 3
+RESUMED = 4
 """every so manyth run that did not end well is resumed"""
 SERVERS = 2
 
@@ -95,6 +95,8 @@ class Running:
         self.trial, self.run_dir, self.log = trial, run_dir, log
         self.wire: Wire | None = None
         self.servers: list[int] = []
+        self.addresses: list[str] = []
+        """of servers that the run did not start itself, without what happens on the way"""
         self.begun = 0.0
         """when it happened"""
         with log.open("wb") as output:
@@ -174,6 +176,9 @@ class Bench:
         self.folder, self.partitioned = folder, partitioned
         begun = time.monotonic()
         with self._running(Trial(-1, "", 0.0, 0)) as run:
+            while run.process.poll() is None and not (run.run_dir / "epochs.jsonl").exists():
+                time.sleep(0.05)
+            self.start_seconds = time.monotonic() - begun
             code = run.process.wait(GIVEN_UP_SECONDS)
             self.seconds = time.monotonic() - begun
             if code:
@@ -209,7 +214,9 @@ class Bench:
             faults.append(f"did not end in {GIVEN_UP_SECONDS:g} s")
             return
         killed = trial.kind == "the launcher is killed"
-        limit = (WAIT_SECONDS if trial.training else START_SECONDS) + GRACE_SECONDS
+        # Ranks wait for each other once they have come themselves.
+        starting = START_SECONDS + self.start_seconds
+        limit = (WAIT_SECONDS if trial.training else starting) + GRACE_SECONDS
         left = self._left(run)
         while left and killed and time.monotonic() < begun + limit:
             time.sleep(0.02)
@@ -234,7 +241,7 @@ class Bench:
                 faults.append(f"ended by SIGTERM, and said {trial.last_line}")
         elif not killed:
             expected = {
-                "rank": rf"rank {trial.place} ",
+                "rank": rf"(error: |waiting for )rank {trial.place}\b|rank {trial.place} .* ended$",
                 "server": rf"feature server {trial.place} ",
                 "signal": r"ended by SIG|interrupted|told to end",
                 "disk": r"No space left|0 bytes of free space|disk",
@@ -251,8 +258,11 @@ class Bench:
 
     def _resume(self, trial: Trial, run: Running) -> None:
         (run.run_dir.parent / "ballast").unlink(missing_ok=True)
+        command = [*_command(run.run_dir.parent / "config.json"), "--train.resume", "auto"]
+        if run.addresses:
+            command += ["--cluster.servers", json.dumps(run.addresses)]
         done = subprocess.run(
-            [*_command(run.run_dir.parent / "config.json"), "--train.resume", "auto"],
+            command,
             cwd=ROOT, capture_output=True, text=True, timeout=GIVEN_UP_SECONDS, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -274,6 +284,7 @@ class Bench:
         place.mkdir()
         wire: Wire | None = None
         pids: list[int] = []
+        addresses: list[str] = []
         with ExitStack() as stack:
             if trial.kind == "the disk is full":
                 _command_of_root("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs",
@@ -286,7 +297,7 @@ class Bench:
                 "model": {"layers": 2, "hidden": 16, "dropout": 0.3},
                 "sampler": {"fanouts": [5, 5]},
                 "train": {
-                    "engine": "hop", "batch_size": 32, "epochs": 30, "checkpoint_every": 7,
+                    "engine": "hop", "batch_size": 32, "epochs": 15, "checkpoint_every": 7,
                     "run_dir": str(place / "run"),
                 },
                 "hop": {"merge": "off"},
@@ -297,16 +308,18 @@ class Bench:
             if KINDS.get(trial.kind, (None, ""))[1] == "wire":
                 wire = Wire()
                 addresses, pids = self._serve(stack, parts)
-                proxy = TcpProxy(addresses[trial.place], wire.alter)
-                addresses[trial.place] = stack.enter_context(proxy).address
+                proxy = stack.enter_context(TcpProxy(addresses[trial.place], wire.alter))
                 # Before the proxy ends: nothing of it waits any longer.
                 stack.callback(wire.ended.set)
-                config["cluster"]["servers"] = addresses
+                config["cluster"]["servers"] = [
+                    proxy.address if index == trial.place else each
+                    for index, each in enumerate(addresses)
+                ]
             (place / "config.json").write_text(json.dumps(config))
             # What is said goes to another disk than what is written.
             log = self.folder / f"log-{trial.number}"
             run = Running(trial, _command(place / "config.json"), place / "run", log)
-            run.wire, run.servers = wire, pids
+            run.wire, run.servers, run.addresses = wire, pids, addresses
             try:
                 yield run
             finally:
@@ -362,6 +375,7 @@ def make_faults(
         "runs": count,
         "at_once": at_once,
         "seconds_of_a_run": round(bench.seconds, 2),
+        "seconds_of_its_start": round(bench.start_seconds, 2),
         "start_timeout_seconds": START_SECONDS,
         "timeout_seconds": WAIT_SECONDS,
         "grace_seconds": GRACE_SECONDS,

@@ -11,7 +11,7 @@ runs      of ``hopper train`` over two servers, each with one thing that happens
           to end, the disk is full, bytes are altered or kept back on their way. A run must end
           within its deadline and five seconds, leave no process, say in its last line what
           happened, and print no traceback; if it ends well, with the losses of a run that nothing
-          happened to. Every third of the others is resumed, and must come to these losses too.
+          happened to. Every fourth of the others is resumed, and must come to these losses too.
 files     of partitioned directories, checkpoints, and sources of ``hopper dataset import``: altered
           in one of many ways. What has checksums must be refused in a line; sources may be read as
           another graph. No process may crash, and nothing may be left beside the destination.
@@ -160,7 +160,8 @@ def _page(result: dict[str, Any]) -> Iterator[str]:
     yield (
         f"A run that nothing happens to takes {runs['seconds_of_a_run']:.1f} s; {runs['at_once']} "
         f"at a time. `cluster.timeout_seconds` {runs['timeout_seconds']:g}, "
-        f"`cluster.start_timeout_seconds` {runs['start_timeout_seconds']:g}; a run may take "
+        f"`cluster.start_timeout_seconds` {runs['start_timeout_seconds']:g}, from when a rank has "
+        f"come itself ({runs['seconds_of_its_start']:.1f} s); a run may take "
         f"{runs['grace_seconds']:g} s more. Seconds are from what happened to the end of the last "
         "process."
     )
