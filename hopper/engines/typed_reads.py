@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from cache_server.shard import NPY_ERRORS
 from hopper.config import Config
 from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
@@ -128,10 +129,14 @@ def _check_read_as_they_are(config: Config, schema: GraphSchema, bare: list[str]
 def _check_rows(file: Path, expected: tuple[int, int]) -> None:
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, *NPY_ERRORS) as error:
         raise RequestError(
             f"learnable.initial: {file}: not a readable .npy file: {error}"
         ) from None
+    if not isinstance(rows, np.ndarray):
+        raise RequestError(
+            f"learnable.initial: {file}: expected one .npy array, given an archive of several"
+        )
     if rows.shape != expected or not np.issubdtype(rows.dtype, np.floating):
         raise RequestError(
             f"learnable.initial: {file}: expected floats {list(expected)} (nodes, learnable.dim), "

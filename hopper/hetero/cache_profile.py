@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.shard import NPY_ERRORS
 from hopper.errors import GraphError
 from hopper.hetero.cache_plan import Profile, TypeProfile
 
@@ -96,6 +96,6 @@ def load_profile(path: Path) -> CacheProfile:
             }
     except FileNotFoundError:
         raise GraphError(f"{path}: no such profile; `hopper cache profile` makes one") from None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except (OSError, KeyError, AttributeError, *NPY_ERRORS) as error:
         raise GraphError(f"{path}: not a profile of visits: {error}") from error
     return CacheProfile(about["made_for"], about["iterations"], types)

@@ -103,3 +103,6 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     refused(r"expected floats \[60, 6\] .* given int64 \[60, 6\]")
     (tmp_path / "rows" / "author.npy").write_bytes(b"")
     refused("author.npy: not a readable .npy file")
+    with (tmp_path / "rows" / "author.npy").open("wb") as file:
+        np.savez(file, rows=np.zeros((60, 6), np.float32))
+    refused("author.npy: expected one .npy array, given an archive of several")
