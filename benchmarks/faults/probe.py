@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -62,6 +63,8 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, metavar="N", help="runs side by side")
     parser.add_argument("--seed", type=int, default=0, metavar="K")
     options = parser.parse_args()
+    # A shell starts what runs in its background with Ctrl-C ignored, and so would every run be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     console = Console()
     result: dict[str, Any] = {
         "schema": 1, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit(),
