@@ -43,7 +43,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["metatree", "GRAPH", "--layers", "2147483647"], "layers"),
         (["metatree", "GRAPH", "--servers", "2147483647"], "servers"),
         (["bench", "ab", "none.toml", "--engines=hop", "--run-timeout", "nan"], "--run-timeout"),
-        (["bench", "ab", "none.toml", "--engines=hop", "--host-cpus", "inf"], "--host-cpus"),
         (["cache", "plan", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
     ],
 )

@@ -65,7 +65,7 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--host-cpus",
-        type=positive_real,
+        type=float,
         metavar="F",
         help="CPUs a host may use (default: no bound)",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.cli.numbers import positive_real, whole
+from hopper.cli.numbers import whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "--link-rate", metavar="RATE",
         help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
     )  # fmt: skip
-    group.add_argument("--host-cpus", type=positive_real, metavar="F", help="CPUs a host may use")
+    group.add_argument("--host-cpus", type=float, metavar="F", help="CPUs a host may use")
     group.add_argument("--host-memory", metavar="SIZE", help="memory a host may use, such as 2G")
 
 
