@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from rich.console import Console
@@ -46,6 +46,7 @@ def train(arguments: list[str]) -> None:
     from hopper.bench.emulate.hosts import emulated
     from hopper.bench.emulate.request import make_request
     from hopper.bench.emulate.train import train_on_hosts
+    from hopper.bench.statistics import measured_epochs
     from hopper.bench.train_process import ended_by_signals, train_in_process
     from hopper.train.results import EPOCHS_FILE
 
@@ -57,15 +58,14 @@ def train(arguments: list[str]) -> None:
                 if not hosts.effective:
                     sys.exit(f"--emulate: {hosts.why_not}")
                 begun = time.monotonic()
-                start = partial(train_on_hosts, hosts)
-                summary = start("run", Path(file), Path(run_dir), [], RUN_SECONDS)
+                summary = train_on_hosts(hosts, "run", Path(file), Path(run_dir), [], RUN_SECONDS)
         else:
             summary = train_in_process("run", Path(file), Path(run_dir), [], RUN_SECONDS)
         wall = time.monotonic() - begun
-    epochs = summary["epochs"][1:] if len(summary["epochs"]) > 1 else summary["epochs"]
+    epochs = measured_epochs(summary)
     lines = (Path(run_dir) / EPOCHS_FILE).read_text().splitlines()
     told = {
-        "seconds": sum(each["seconds"] for each in epochs) / len(epochs),
+        "seconds": fmean(each["seconds"] for each in epochs),
         "wall_seconds": wall,
         "losses": [json.loads(line)["iteration_losses"] for line in lines],
         "feature_bytes": epochs[-1]["bytes"]["feature"],
@@ -219,11 +219,15 @@ def _result(
 
 
 def _page(result: Mapping[str, Any]) -> Iterator[str]:
-    told = result["machine"]
+    from hopper.bench.machine import tell_machine
+    from hopper.bench.paper.experiment import Table
+    from hopper.bench.paper.page import markdown
+    from hopper.bench.paper.tables import ratio_text
+
     yield f"# {result['commit'][:12]} after {result['before'][:12]}: {result['graph']}"
     yield ""
     yield (
-        f"- {result['date']}; {told['cpu']}, {told['cores']} cores, {told['memory_gib']} GiB; "
+        f"- {result['date']}; {tell_machine(result['machine'])}; "
         f"{result['config']} {' '.join(result['overrides'])}"
     )
     hosts = f"{result['emulate']} emulated hosts, links of {result['link_rate']}"
@@ -237,24 +241,24 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "![epochs of both, round by round](picture.png)"
     yield ""
-    yield "| engine | epoch before, s | after, s | after over before | whole run |"
-    yield "|---|---:|---:|---:|---:|"
-    for engine, ratios in result["ratios"].items():
-        means = []
-        for side in SIDES:
-            own = [run["seconds"] for run in result["runs"]
-                   if (run["engine"], run["side"]) == (engine, side)]  # fmt: skip
-            means.append(f"{sorted(own)[len(own) // 2]:.3f}")
-        cells = [_told(ratios[key]) for key in ("seconds", "wall_seconds")]
-        yield f"| {engine} | {' | '.join([*means, *cells])} |"
+    headings = ("engine", "epoch before, s", "after, s", "after over before", "whole run")
+    rows = [
+        [
+            engine,
+            *(f"{median(_seconds(result, engine, side)):.3f}" for side in SIDES),
+            *(ratio_text(ratios[key], places=3) for key in ("seconds", "wall_seconds")),
+        ]
+        for engine, ratios in result["ratios"].items()
+    ]
+    yield from markdown(Table("", headings, rows))
     yield ""
     yield "Epochs are medians over rounds; ratios geometric means with their 95 % interval."
 
 
-def _told(ratio: Mapping[str, Any]) -> str:
-    if ratio["low"] is None:
-        return f"{ratio['mean']:.3f}"
-    return f"{ratio['mean']:.3f} ({ratio['low']:.3f} to {ratio['high']:.3f})"
+def _seconds(result: Mapping[str, Any], engine: str, side: str) -> list[float]:
+    """Of an epoch, by round."""
+    runs = result["runs"]
+    return [run["seconds"] for run in runs if (run["engine"], run["side"]) == (engine, side)]
 
 
 def _draw(result: Mapping[str, Any], path: Path) -> None:
@@ -268,8 +272,7 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
         figure.subplots(1, len(engines), squeeze=False)[0], engines, strict=True
     ):
         for side, colour in zip(SIDES, ("#999999", "#1b6ca8"), strict=True):
-            own = [run["seconds"] for run in result["runs"]
-                   if (run["engine"], run["side"]) == (engine, side)]  # fmt: skip
+            own = _seconds(result, engine, side)
             axes.plot(range(1, len(own) + 1), own, "o-", color=colour, label=side)
         axes.set(title=engine, xlabel="round", ylabel="seconds an epoch", ylim=(0, None))
         axes.legend()

@@ -249,11 +249,11 @@ class Cluster:
                 raise RankLost(
                     f"rank {self.rank}: {operation}: {', '.join(ended)} ended"
                 ) from error
-            missing = ", ".join(f"rank {rank}" for rank in silent) or "another rank"
             if _is_timeout(error):
-                who = f"rank {self.rank}, waiting for {missing}"
-                raise RankSilent(who, operation, self.timeout) from error
-            raise RankLost(f"rank {self.rank}: {operation}: lost {missing}: {error}") from error
+                raise self._waited_for(silent, operation, self.timeout) from error
+            raise RankLost(
+                f"rank {self.rank}: {operation}: lost {_tell(silent)}: {error}"
+            ) from error
 
     def count_message(self, cause: Cause, destination: int, nbytes: int) -> None:
         """Count a point-to-point message if it leaves the server."""
@@ -285,9 +285,11 @@ class Cluster:
         try:
             self._store.wait(names, timedelta(seconds=limit))
         except dist.DistStoreError as error:
-            missing = [f"rank {r}" for r in range(self.world) if not self._store.check([names[r]])]
-            who = f"rank {self.rank}, waiting for {', '.join(missing) or 'another rank'}"
-            raise RankSilent(who, "meeting the other ranks", limit) from error
+            missing = [rank for rank, name in enumerate(names) if not self._store.check([name])]
+            raise self._waited_for(missing, "meeting the other ranks", limit) from error
+
+    def _waited_for(self, ranks: Sequence[int], operation: str, limit: float) -> RankSilent:
+        return RankSilent(f"rank {self.rank}, waiting for {_tell(ranks)}", operation, limit)
 
     def _learn_pids(self) -> None:
         """Learn which ranks share this machine, to be able to say later which of them ended."""
@@ -324,6 +326,10 @@ class Cluster:
         except (RuntimeError, dist.DistError):
             # The store is gone too, with the process that held it.
             return ranks
+
+
+def _tell(ranks: Sequence[int]) -> str:
+    return ", ".join(f"rank {rank}" for rank in ranks) or "another rank"
 
 
 class Exchange:

@@ -25,7 +25,9 @@ def handled(kinds: Sequence[signal.Signals], handler: Handler) -> Iterator[None]
 def deferred(kinds: Sequence[signal.Signals]) -> Iterator[None]:
     """Handle these signals afterwards: what is done cannot be cut in two. For the main thread."""
     arrived: list[int] = []
-    with handled(kinds, lambda number, _frame: arrived.append(number)):
-        yield
-    for number in arrived:
-        signal.raise_signal(number)
+    try:
+        with handled(kinds, lambda number, _frame: arrived.append(number)):
+            yield
+    finally:
+        for number in arrived:
+            signal.raise_signal(number)

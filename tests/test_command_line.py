@@ -42,7 +42,6 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["partition", "GRAPH", "--servers=2", "--memory-limit", "1e400G"], "--memory-limit"),
         (["metatree", "GRAPH", "--layers", "2147483647"], "layers"),
         (["metatree", "GRAPH", "--servers", "2147483647"], "servers"),
-        (["bench", "ab", "none.toml", "--engines=hop", "--run-timeout", "nan"], "--run-timeout"),
         (["cache", "plan", "--size", "9", "--rank", HUGE, "none.toml"], "--rank"),
     ],
 )

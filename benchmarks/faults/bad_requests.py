@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,6 +17,7 @@ from typing import Any
 import grpc
 import numpy as np
 import psutil
+from serving import serving
 
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
@@ -53,32 +52,15 @@ def send_bad_requests(
     -------
     Counts by kind and status, memory over time in MiB, and ``faults``, a line each.
     """
-    port_file = partitioned / "port.json"
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "cache_server", str(partitioned), "--server", "0"),
-            *("--listen", "127.0.0.1:0", "--port-file", str(port_file)),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not port_file.exists():
-            time.sleep(0.05)
-        told = _abuse(process, json.loads(port_file.read_text())["address"], partitioned,
-                      count, seed, advance)  # fmt: skip
+    with serving(partitioned, 0, partitioned / "port.json") as (process, address):
+        told = _abuse(process, address, partitioned, count, seed, advance)
         process.send_signal(signal.SIGTERM)
         begun = time.monotonic()
         said = process.communicate(timeout=LIMIT)[1]
         told["end"] = {"exit_code": process.returncode, "seconds": time.monotonic() - begun}
         if process.returncode != 0 or said:
             told["faults"].append(f"ended with {process.returncode}: {said!r:.300}")
-        return told
-    finally:
-        process.kill()
-        process.wait()
-        port_file.unlink(missing_ok=True)
+    return told
 
 
 def _abuse(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from serving import serving
 
 from tests.tcp_proxy import TcpProxy
 
@@ -118,8 +119,8 @@ class Running:
         return found
 
     def targets(self, who: str) -> list[int]:
-        """Process ids of "launcher", "everyone", or the trial's rank or server once it is there."""
-        if who in ("launcher", "everyone"):
+        """Process ids of the "launcher", or of the trial's "rank" or "server" once it is there."""
+        if who == "launcher":
             return [self.process.pid]
         while self.process.poll() is None:
             for process in self.members():
@@ -188,8 +189,7 @@ class Bench:
 
     def try_one(self, trial: Trial) -> Trial:
         """Start a run, let it happen, and look at what is left."""
-        with ExitStack() as stack:
-            run = stack.enter_context(self._running(trial))
+        with self._running(trial) as run:
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(trial.moment)
             run.begun = time.monotonic()
@@ -244,7 +244,7 @@ class Bench:
                 "rank": rf"(error: |waiting for )rank {trial.place}\b|rank {trial.place} .* ended$",
                 "server": rf"feature server {trial.place}\b",
                 "signal": r"ended by SIG|interrupted|told to end",
-                "disk": r"No space left|0 bytes of free space|disk",
+                "disk": r"No space left|has 0 bytes of free space",
                 "wire": rf"feature server {trial.place}\b",
             }[named]
             if not re.search(expected, trial.last_line):
@@ -309,7 +309,11 @@ class Bench:
             }  # fmt: skip
             if KINDS.get(trial.kind, (None, ""))[1] == "wire":
                 wire = Wire()
-                addresses, pids = self._serve(stack, parts)
+                for index in range(SERVERS):
+                    server = serving(parts, index, place / f"server-{index}.json")
+                    process, address = stack.enter_context(server)
+                    addresses.append(address)
+                    pids.append(process.pid)
                 proxy = stack.enter_context(TcpProxy(addresses[trial.place], wire.alter))
                 # Before the proxy ends: nothing of it waits any longer.
                 stack.callback(wire.ended.set)
@@ -330,26 +334,6 @@ class Bench:
                         process.kill()
                 run.process.kill()
                 run.process.wait()
-
-    def _serve(self, stack: ExitStack, parts: Path) -> tuple[list[str], list[int]]:
-        addresses, pids = [], []
-        for index in range(SERVERS):
-            file = parts.parent / f"server-{index}.json"
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "cache_server", str(parts)),
-                    *("--server", str(index), "--listen", "127.0.0.1:0"),
-                    *("--port-file", str(file), "--die-with-parent", str(os.getpid())),
-                ],
-                stdout=subprocess.DEVNULL,
-            )
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            while not file.exists():
-                time.sleep(0.02)
-            addresses.append(str(json.loads(file.read_text())["address"]))
-            pids.append(process.pid)
-        return addresses, pids
 
 
 def make_faults(

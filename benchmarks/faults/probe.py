@@ -46,7 +46,9 @@ from altered_files import DIVISIONS, alter_files  # noqa: E402
 from bad_requests import send_bad_requests  # noqa: E402
 from faulty_runs import KINDS, Bench, make_faults  # noqa: E402
 
-from hopper.bench.machine import commit, machine, versions  # noqa: E402
+from hopper.bench.machine import commit, machine, tell_machine, versions  # noqa: E402
+from hopper.bench.paper.experiment import Table  # noqa: E402
+from hopper.bench.paper.page import markdown  # noqa: E402
 from hopper.cli import main as hopper  # noqa: E402
 from hopper.train.results import write_text  # noqa: E402
 
@@ -126,12 +128,11 @@ def _compact(result: dict[str, Any]) -> str:
 
 def _page(result: dict[str, Any]) -> Iterator[str]:
     requests, runs, files = (result[part] for part in PARTS)
-    told = result["machine"]
     yield "# What runs, servers and files stand"
     yield ""
     yield (
-        f"- {result['date']}, commit `{result['commit'][:12]}`; {told['cpu']}, {told['cores']} "
-        + (f"cores, {told['memory_gib']} GiB; seed {result['seed']}")
+        f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}; "
+        f"seed {result['seed']}"
     )
     yield f"- {requests['requests']:,} requests, {runs['runs']} runs, {files['files']} files: " + (
         f"{sum(len(result[part]['faults']) for part in PARTS)} faults"
@@ -153,10 +154,11 @@ def _page(result: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     statuses = sorted({each for counts in requests["statuses"].values() for each in counts})
-    yield f"| request | {' | '.join(statuses)} |"
-    yield f"|---|{'---:|' * len(statuses)}"
-    for kind, counts in requests["statuses"].items():
-        yield f"| {kind} | {' | '.join(f'{counts.get(each, 0):,}' for each in statuses)} |"
+    rows = [
+        [kind, *(f"{counts.get(each, 0):,}" for each in statuses)]
+        for kind, counts in requests["statuses"].items()
+    ]
+    yield from markdown(Table("", ("request", *statuses), rows))
     yield ""
     yield "## Runs"
     yield ""
@@ -169,33 +171,44 @@ def _page(result: dict[str, Any]) -> Iterator[str]:
         "process."
     )
     yield ""
-    yield "| what happened | runs | in training | seconds: median | most | ended well | resumed |"
-    yield "|---|---:|---:|---:|---:|---:|---:|"
-    for kind in KINDS:
-        trials = [each for each in runs["trials"] if each[0] == kind]
-        if trials:
-            failed = [each[3] for each in trials if each[4]]
-            cells = [
-                kind, len(trials), sum(each[2] for each in trials),
-                f"{median(failed):.1f}" if failed else "-",
-                f"{max(failed):.1f}" if failed else "-",
-                sum(each[4] == 0 for each in trials), sum(each[5] for each in trials),
-            ]  # fmt: skip
-            yield f"| {' | '.join(map(str, cells))} |"
+    headings = ("what happened", "runs", "in training", "seconds: median", "most", "ended well",
+                "resumed")  # fmt: skip
+    rows = [_row(kind, trials) for kind, trials in _by_kind(runs).items()]
+    yield from markdown(Table("", headings, rows))
     yield ""
     yield "## Files"
     yield ""
-    yield "| what was altered | refused in a line | accepted | faults |"
-    yield "|---|---:|---:|---:|"
-    for what, counts in files["outcomes"].items():
-        row = (counts.get(each, 0) for each in ("refused", "accepted", "fault"))
-        yield f"| {what} | {' | '.join(map(str, row))} |"
+    rows = [
+        [what, *(str(counts.get(each, 0)) for each in ("refused", "accepted", "fault"))]
+        for what, counts in files["outcomes"].items()
+    ]
+    headings = ("what was altered", "refused in a line", "accepted", "faults")
+    yield from markdown(Table("", headings, rows))
     yield ""
     yield (
         "What has checksums is accepted only where it was not altered after all (zeros over "
         f"zeros): {', '.join(DIVISIONS)}, checkpoints. Sources of `hopper dataset import` have "
         "none: an altered number is another graph."
     )
+
+
+def _by_kind(runs: dict[str, Any]) -> dict[str, list[list[Any]]]:
+    """The trials of every kind that was tried."""
+    found = {kind: [each for each in runs["trials"] if each[0] == kind] for kind in KINDS}
+    return {kind: trials for kind, trials in found.items() if trials}
+
+
+def _row(kind: str, trials: list[list[Any]]) -> list[str]:
+    failed = [each[3] for each in trials if each[4]]
+    return [
+        kind,
+        str(len(trials)),
+        str(sum(each[2] for each in trials)),
+        f"{median(failed):.1f}" if failed else "-",
+        f"{max(failed):.1f}" if failed else "-",
+        str(sum(each[4] == 0 for each in trials)),
+        str(sum(each[5] for each in trials)),
+    ]
 
 
 def _draw(result: dict[str, Any], path: Path) -> None:
@@ -206,12 +219,10 @@ def _draw(result: dict[str, Any], path: Path) -> None:
     answered, memory = zip(*requests["memory_mib"], strict=True)
     left.plot([each / 1000 for each in answered], memory, color="#1b6ca8")
     left.set(ylim=(0, None), xlabel="thousand requests", ylabel="MiB", title="memory of the server")
-    kinds = [kind for kind in KINDS if any(each[0] == kind for each in runs["trials"])]
-    for place, kind in enumerate(kinds):
+    kinds = _by_kind(runs)
+    for place, trials in enumerate(kinds.values()):
         for well, colour in ((True, "#7a9e3a"), (False, "#c0504d")):
-            seconds = [
-                each[3] for each in runs["trials"] if each[0] == kind and (each[4] == 0) == well
-            ]
+            seconds = [each[3] for each in trials if (each[4] == 0) == well]
             right.plot(seconds, [place] * len(seconds), "o", color=colour, alpha=0.6, markersize=5)
     right.set_yticks(range(len(kinds)), kinds)
     right.invert_yaxis()

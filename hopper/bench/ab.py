@@ -122,7 +122,7 @@ def make_plan(
     contenders = parse_contenders(engines)
     if rounds < 1:
         raise RequestError(f"--rounds: expected at least 1, given {rounds}")
-    if limit is not None and not limit > 0:
+    if limit is not None and not 0 < limit < math.inf:
         raise RequestError(f"--run-timeout: expected more than 0 seconds, given {limit:g}")
     configs = [contender.configure(config) for contender in contenders]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,11 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "kernel": f"{platform.system()} {platform.release()}",
     }
+
+
+def tell_machine(told: Mapping[str, Any]) -> str:
+    """What :func:`machine` found, in words: "AMD EPYC, 2 cores, 23.5 GiB"."""
+    return f"{told['cpu']}, {told['cores']} cores, {told['memory_gib']:g} GiB"
 
 
 def versions() -> dict[str, str | None]:

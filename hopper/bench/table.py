@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from hopper.bench.machine import tell_machine
 from hopper.bench.statistics import (
     BASELINES,
     Figures,
@@ -134,7 +135,7 @@ def describe_setting(results: Mapping[str, Any]) -> str:
     }
     shares = ", ".join(f"{name} {value:.1%}" for name, value in told.items() if value is not None)
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']:g} GiB; "
+        f"{tell_machine(machine)}; "
         f"{dataset['name']}: {nodes:,} nodes, {edges:,} edges; {partition['method']} over "
         f"{partition['servers']} servers on {_told_network(machine)}: {shares or 'no measures'}"
     )

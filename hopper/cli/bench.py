@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hopper.cli import bench_paper
-from hopper.cli.numbers import positive_real, whole
+from hopper.cli.numbers import whole
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where to write")
     parser.add_argument("--rounds", type=whole, default=3, metavar="R", help="default 3")
     parser.add_argument(
-        "--run-timeout", type=positive_real, metavar="SECONDS",
+        "--run-timeout", type=float, metavar="SECONDS",
         help="deadline of each run (default: what the deadlines in the configuration add up to)",
     )  # fmt: skip
     _add_emulation(parser)
@@ -64,10 +64,7 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
         help="of every host's link in each direction: 100mbit, 1gbit, ... or none (default 1gbit)",
     )  # fmt: skip
     group.add_argument(
-        "--host-cpus",
-        type=float,
-        metavar="F",
-        help="CPUs a host may use (default: no bound)",
+        "--host-cpus", type=float, metavar="F", help="CPUs a host may use (default: no bound)"
     )
     group.add_argument(
         "--host-memory",

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import math
-from typing import Final
 
-_COUNTS: Final = 2**31
-_SEEDS: Final = 2**63
+from hopper.config.bounds import COUNTS, SEEDS
 
 
 def whole(text: str) -> int:
@@ -17,7 +14,7 @@ def whole(text: str) -> int:
     ------
     argparse.ArgumentTypeError: it is none.
     """
-    return _read(text, -_COUNTS + 1, _COUNTS, "a whole number below 2**31")
+    return _read(text, -COUNTS + 1, COUNTS, "a whole number below 2**31")
 
 
 def seed(text: str) -> int:
@@ -27,23 +24,7 @@ def seed(text: str) -> int:
     ------
     argparse.ArgumentTypeError: it is none.
     """
-    return _read(text, 0, _SEEDS, "a whole number from 0, below 2**63")
-
-
-def positive_real(text: str) -> float:
-    """A number above 0 that is finite.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError: it is none.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, given {text!r:.40}")
-    return value
+    return _read(text, 0, SEEDS, "a whole number from 0, below 2**63")
 
 
 def _read(text: str, low: int, high: int, expected: str) -> int:

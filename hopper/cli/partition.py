@@ -22,6 +22,7 @@ from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import seed, whole
+from hopper.config.bounds import is_fanout
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.write import refuse_occupied
@@ -226,7 +227,7 @@ def _fanouts(option: str, text: str) -> list[int]:
         fanouts = [int(part) for part in text.split(",")]
     except ValueError:
         fanouts = []
-    if not fanouts or not all(fanout == -1 or 0 < fanout < 2**31 for fanout in fanouts):
+    if not fanouts or not all(map(is_fanout, fanouts)):
         raise RequestError(
             f"--{option}: expected positive numbers below 2**31 (or -1 for all neighbours) "
             f"between commas, given {text!r:.100}"

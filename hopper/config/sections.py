@@ -15,6 +15,8 @@ from pydantic import (
     model_validator,
 )
 
+from hopper.config.bounds import COUNTS, SEEDS, is_fanout
+
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
 
@@ -32,10 +34,9 @@ TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
 
-# What a count, a width or a size may be: it goes into arrays of 64 bits, and into products of them.
-Positive = Annotated[int, Field(gt=0, lt=2**31)]
-NonNegative = Annotated[int, Field(ge=0, lt=2**31)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
+NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
 
 class _Section(BaseModel):
@@ -168,7 +169,7 @@ class Sampler(_Section):
             raise ValueError(f"device: 'cuda' draws kind 'node' alone, got {self.kind!r}")
         for key in ("fanouts", "layer_sizes"):
             sizes = getattr(self, key)
-            if not all(size == -1 or 0 < size < 2**31 for size in sizes):
+            if not all(map(is_fanout, sizes)):
                 raise ValueError(f"{key}: expected positive numbers below 2**31 or -1, got {sizes}")
         for pattern, reason in FRONTIER_DEPENDENT.items():
             if re.fullmatch(pattern, self.kind, re.IGNORECASE):

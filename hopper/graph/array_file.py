@@ -90,7 +90,7 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
         np.save(file, empty, allow_pickle=False)
         return empty
     array = npy_format.open_memmap(file, mode="w+", dtype=np.dtype(dtype), shape=shape)
-    with _named(file), file.open("r+b") as stream:
+    with named(file), file.open("r+b") as stream:
         # A hole that the disk cannot fill later would kill the process.
         os.posix_fallocate(stream.fileno(), 0, os.fstat(stream.fileno()).st_size)
     return array
@@ -99,17 +99,20 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
 def save_array(file: Path, array: NDArray[Any]) -> None:
     """Write a whole array in C order, creating the directory."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with _named(file):
+    with named(file):
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
 
 
 @contextmanager
-def _named(file: Path) -> Iterator[None]:
-    """Name the file in errors of the system, which leaves it out of those of a descriptor."""
+def named(path: Path) -> Iterator[None]:
+    """Name what is written in errors of the system, which names no file that it could open and not
+    write."""
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(file)) from None
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
 
 
 def array_bytes(dtype: DTypeLike, shape: tuple[int, ...]) -> int:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, open_array, save_array
+from hopper.graph.array_file import array_bytes, create_array, named, open_array, save_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
@@ -67,14 +67,10 @@ def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         work.chmod(0o777 & ~umask)
-        yield work
-        seal_directory(work)
-        publish(work, out)
-    except OSError as error:
-        if error.filename is None and error.strerror:
-            # The system does not name a file that it could open and not write.
-            raise OSError(error.errno, error.strerror, str(out)) from None
-        raise
+        with named(out):
+            yield work
+            seal_directory(work)
+            publish(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

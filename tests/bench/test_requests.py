@@ -68,6 +68,8 @@ def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None
         (("dgl",), 1, None, ConfigError, "got 'dgl'"),
         (BOTH, 0, None, RequestError, "--rounds: expected at least 1, given 0"),
         (BOTH, 1, 0.0, RequestError, "--run-timeout"),
+        (BOTH, 1, float("nan"), RequestError, "--run-timeout"),
+        (BOTH, 1, float("inf"), RequestError, "--run-timeout"),
     ],
 )
 def test_impossible_requests_are_refused(

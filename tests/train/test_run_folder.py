@@ -111,7 +111,7 @@ def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> 
         json.loads(line)
 
 
-@pytest.mark.parametrize("free", [0, 16384])
+@pytest.mark.parametrize("free", [0, 4096, 16384])
 def test_a_disk_that_is_full_at_the_start_is_told_in_a_line(
     runs: Any, small_disk: Path, free: int
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.bench.machine import tell_machine
 from hopper.bench.paper.experiment import Experiment, Result, Table
 from hopper.bench.paper.result import RESULT_FILE
 from hopper.bench.paper.tables import graph_name
@@ -86,8 +87,8 @@ def describe_setting(result: Result) -> list[str]:
     gpu = machine["gpu"] or "no GPU"
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
     told = [
-        f"{result['date']}, commit `{_short(result['commit'])}`; {machine['cpu']}, "
-        f"{machine['cores']} cores, {machine['memory_gib']:g} GiB, {gpu}; {versions}"
+        f"{result['date']}, commit `{_short(result['commit'])}`; "
+        f"{tell_machine(machine)}, {gpu}; {versions}"
     ]
     graphs = {
         (cell["graph"], cell["scale"]): f"{graph_name(cell)}: {cell['nodes']:,} nodes, "

@@ -171,13 +171,15 @@ def graph_name(cell: Figures) -> str:
     return cell["graph"] if cell["scale"] is None else f"{cell['graph']} at scale {cell['scale']:g}"
 
 
-def ratio_text(ratio: Figures) -> str:
-    """A ratio with its interval, or that it is refused."""
+def ratio_text(ratio: Figures, places: int = 2) -> str:
+    """A ratio with its interval, to so many decimal places, or that it is refused."""
     if ratio["mean"] is None:
         return "refused"
-    if ratio["low"] is None:
-        return f"{ratio['mean']:.2f}"
-    return f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    mean, low, high = (
+        f"{ratio[each]:.{places}f}" if ratio[each] is not None else None
+        for each in ("mean", "low", "high")
+    )
+    return f"{mean}" if low is None else f"{mean} ({low} to {high})"
 
 
 def number(value: float | None, digits: int = 3) -> str:
