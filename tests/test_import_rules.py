@@ -28,6 +28,7 @@ LINES = (
         "cluster",
         "traffic",
         "run_log",
+        "scratch",
         "signal_handlers",
         "array_module",
         "device_copies",

@@ -25,7 +25,7 @@ from hopper.cli.numbers import seed, whole
 from hopper.config.bounds import is_fanout
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.write import refuse_occupied
+from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, partition_graph

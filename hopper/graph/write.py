@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import GraphError
 from hopper.graph import check_values, layout
 from hopper.graph.array_file import array_bytes, create_array, save_array
 from hopper.graph.build_topology import fill_topology
+from hopper.graph.publish import unpublished
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.schema_json import check_schema, write_schema
 from hopper.graph.topology import Topology
@@ -45,19 +44,14 @@ class GraphWriter:
         self.out = Path(out)
         self.schema = schema
         self._work = Path()
+        self._publication = ExitStack()
         self._missing: set[tuple[str, str]] = set()
 
     def __enter__(self) -> GraphWriter:
         check_schema(self.schema, str(self.out / layout.SCHEMA_FILE))
-        refuse_occupied(self.out)
-        parent = self.out.absolute().parent
-        parent.mkdir(parents=True, exist_ok=True)
-        require_space(parent, required_bytes(self.schema))
-        self._work = Path(tempfile.mkdtemp(prefix=f".{self.out.name}.", dir=parent))
-        # mkdtemp makes the directory private; a graph is as readable as its owner's umask allows.
-        umask = os.umask(0)
-        os.umask(umask)
-        self._work.chmod(0o777 & ~umask)
+        self._work = self._publication.enter_context(
+            unpublished(self.out, required_bytes(self.schema))
+        )
         self._missing = _parts(self.schema)
         return self
 
@@ -67,11 +61,14 @@ class GraphWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            if kind is None:
-                self._publish()
-        finally:
-            shutil.rmtree(self._work, ignore_errors=True)
+        if kind is not None:
+            self._publication.__exit__(kind, error, traceback)
+            return
+        with self._publication:
+            if self._missing:
+                parts = ", ".join(f"{part} of {name}" for part, name in sorted(self._missing))
+                raise GraphError(f"{self.out}: not written, though in the schema: {parts}")
+            write_schema(self._work, self.schema)
 
     def topology(
         self, relation: Relation, src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]]
@@ -212,13 +209,6 @@ class GraphWriter:
         self._missing.discard((part, name))
         return create_array(file, kind.feature_dtype, (kind.count, kind.feature_dim))
 
-    def _publish(self) -> None:
-        if self._missing:
-            parts = ", ".join(f"{part} of {name}" for part, name in sorted(self._missing))
-            raise GraphError(f"{self.out}: not written, though in the schema: {parts}")
-        write_schema(self._work, self.schema)
-        publish(self._work, self.out)
-
 
 def required_bytes(schema: GraphSchema) -> int:
     """Bytes on disk of a graph directory with this schema (``graph.json`` not counted)."""
@@ -236,49 +226,6 @@ def required_bytes(schema: GraphSchema) -> int:
         dtype, shapes = check_values.label_format(labels, schema.node_types[name].count)
         total += array_bytes(dtype, shapes[-1])
     return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
-
-
-def require_space(directory: Path, needed: int) -> None:
-    """Refuse a write that the disk of an existing directory cannot hold.
-
-    Raises
-    ------
-    RequestError: naming the bytes needed and available.
-    """
-    available = shutil.disk_usage(directory).free
-    if needed > available:
-        raise RequestError(
-            f"{directory}: too little disk space: {needed / 2**30:.2f} GiB ({needed} bytes) "
-            f"needed, {available / 2**30:.2f} GiB ({available} bytes) available"
-        )
-
-
-def refuse_occupied(out: Path) -> None:
-    """Refuse a destination that is a file or a directory with content.
-
-    Raises
-    ------
-    RequestError: naming the destination.
-    """
-    if out.is_dir():
-        if any(out.iterdir()):
-            raise RequestError(f"{out}: already exists and is not empty; choose another --out")
-    elif out.exists() or out.is_symlink():
-        raise RequestError(f"{out}: already exists and is not a directory")
-
-
-def publish(work: Path, out: Path) -> None:
-    """Rename a finished temporary directory onto its destination, which may be an empty one.
-
-    Raises
-    ------
-    RequestError: something else has been written there meanwhile.
-    """
-    refuse_occupied(out)
-    try:
-        work.rename(out)
-    except OSError as error:
-        raise RequestError(f"{out}: cannot be put in place: {error}") from error
 
 
 def _parts(schema: GraphSchema) -> set[tuple[str, str]]:

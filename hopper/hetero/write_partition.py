@@ -20,8 +20,8 @@ from cache_server.shard import write_manifest
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.write import refuse_occupied
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import Metatree, make_metatree
@@ -34,7 +34,7 @@ from hopper.partition.memory import format_bytes
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION, server_folder
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.training import training_roots
-from hopper.partition.write import copy_shared, table_spec, unpublished, write_rows
+from hopper.partition.write import copy_shared, table_spec, unpublished_partitions, write_rows
 
 _BYTES_AT_ONCE: Final = 16 << 20
 
@@ -96,7 +96,7 @@ def partition_by_relation(
     if server_memory is not None:
         _check_sizes(partition, sizes, server_memory)
     total = sum(rows + topology for rows, topology in sizes)
-    with unpublished(out, total) as work:
+    with unpublished_partitions(out, total) as work:
         copy_shared(graph, work)
         with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
             for server, share in enumerate(partition.shares):

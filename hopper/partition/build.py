@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.write import refuse_occupied
+from hopper.graph.publish import refuse_occupied
 from hopper.partition.assign import assign, check_request
 from hopper.partition.describe import describe, write_description
 from hopper.partition.memory import (
@@ -27,7 +27,7 @@ from hopper.partition.write import (
     partitioned_bytes,
     split_topology,
     table_bytes,
-    unpublished,
+    unpublished_partitions,
     write_maps,
     write_server,
     write_topology,
@@ -83,7 +83,7 @@ def partition_graph(
 
     phases = Phases(progress)
     edges = sum(kind.count for kind in schema.relations.values())
-    with unpublished(out, partitioned_bytes(schema, servers, split=split)) as work:
+    with unpublished_partitions(out, partitioned_bytes(schema, servers, split=split)) as work:
         roots = training_roots(graph)
         assignment = assign(graph, servers, method, seed, roots, phases, work, chosen or "auto")
         with phases.phase("number the nodes"):

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.partition.symmetrise import Adjacency
+from hopper.scratch import scratch_folder
 
 Backend = Literal["dgl", "pymetis"]
 
@@ -73,12 +73,11 @@ def assign_metis(
     """
     if servers == 1:
         return np.zeros(adjacency.nodes, np.int32)
-    with tempfile.TemporaryDirectory(prefix=".metis.", dir=scratch) as name:
-        folder = Path(name)
+    with scratch_folder(".metis.unfinished-", scratch) as folder:
         np.save(folder / "indptr.npy", adjacency.indptr, allow_pickle=False)
         np.save(folder / "indices.npy", adjacency.indices, allow_pickle=False)
         np.save(folder / "classes.npy", classes, allow_pickle=False)
-        command = [sys.executable, "-P", "-m", "hopper.partition.metis", name, backend]
+        command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
         ended = subprocess.run(
             [*command, str(servers), str(seed)],
             env=_environment(),

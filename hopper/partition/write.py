@@ -6,9 +6,7 @@ node type and little else, however large the graph.
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +21,9 @@ from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, named, open_array, save_array
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.publish import unpublished
 from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.write import publish, refuse_occupied, require_space, required_bytes
+from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.partitioned_graph import map_file, server_folder
@@ -48,31 +47,17 @@ class EdgeShares:
 
 
 @contextmanager
-def unpublished(out: Path, needed_bytes: int) -> Iterator[Path]:
-    """A temporary sibling of ``out``: given checksums and renamed to it on success, removed on any
-    exception.
+def unpublished_partitions(out: Path, needed_bytes: int) -> Iterator[Path]:
+    """As :func:`hopper.graph.publish.unpublished`, and what is written gets its checksums.
 
     Raises
     ------
     RequestError: ``out`` has content, or its disk has too little space.
     OSError: the disk is full all the same, or cannot be written; names a file.
     """
-    refuse_occupied(out)
-    parent = out.absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    require_space(parent, needed_bytes)
-    work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=parent))
-    try:
-        # mkdtemp makes the directory private; what is published obeys the umask like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        work.chmod(0o777 & ~umask)
-        with named(out):
-            yield work
-            seal_directory(work)
-            publish(work, out)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with unpublished(out, needed_bytes) as work, named(out):
+        yield work
+        seal_directory(work)
 
 
 def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:

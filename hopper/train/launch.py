@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
+from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.network_counter import sent_bytes
@@ -102,9 +102,9 @@ def profile(config: Config) -> list[CacheProfile]:
     """
     graph = PartitionedGraph.open(config.data.partitioned)
     check_profile(config, graph)
-    with tempfile.TemporaryDirectory(prefix="hopper-profile-") as folder:
+    with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
-        values["train"] |= {"run_dir": folder, "resume": False}
+        values["train"] |= {"run_dir": str(folder), "resume": False}
         if not config.learnable.folder:
             # On the disk that training will use, whose penalties are measured.
             values["learnable"]["folder"] = config.train.run_dir or "runs"

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper import rendezvous
+from hopper.scratch import scratch_folder
 from hopper.signal_handlers import handled
 from hopper.torchrun import loopback_rendezvous
 from hopper.train.parent import DIE_WITH_PARENT
@@ -110,8 +110,8 @@ def run_ranks(
         with (
             _environment(settings),
             _quiet_agent(),
-            TemporaryDirectory(prefix="hopper-ranks-") as folder,
-            _killing_stopped_ranks(Path(folder)),
+            scratch_folder("hopper-ranks-") as folder,
+            _killing_stopped_ranks(folder),
         ):
             # -P: nothing is imported from the folder that this process happens to be in.
             elastic_launch(_launch_config(ranks, machine, folder), sys.executable)(
@@ -122,7 +122,7 @@ def run_ranks(
         raise RanksFailed([read_failure(rank, each) for rank, each in failures.items()]) from error
 
 
-def _launch_config(ranks: int, machine: Machine, folder: str) -> LaunchConfig:
+def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
     """What torchrun's agent is told; ``folder`` takes the records of ranks that fail."""
     alone = machine.count == 1
     return LaunchConfig(
@@ -138,7 +138,7 @@ def _launch_config(ranks: int, machine: Machine, folder: str) -> LaunchConfig:
         local_addr=machine.endpoint.rpartition(":")[0] if machine.index == 0 else None,
         max_restarts=0,
         monitor_interval=POLL_SECONDS,
-        logs_specs=DefaultLogsSpecs(log_dir=folder),
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         **_SIGNALS,
     )
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +20,8 @@ from cache_server.parent import end_with_parent
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.importers.convert import ImportOptions
 from hopper.graph.importers.random_split import RandomSplit
+from hopper.graph.publish import remove_unfinished
+from hopper.scratch import scratch_folder
 
 _REQUEST, _ANSWER = "request.json", "answer.json"
 _ERRORS: Final = {kind.__name__: kind for kind in (GraphError, RequestError)}
@@ -38,14 +38,12 @@ def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> 
     ------
     GraphError, RequestError: as there; GraphError also where the process did not end well.
     """
-    before = set(_unfinished(out))
-    with tempfile.TemporaryDirectory(prefix="hopper-import-") as name:
-        folder = Path(name)
+    with scratch_folder("hopper-import-") as folder:
         content = request | {"out": str(out.absolute()), "options": asdict(options)}
         (folder / _REQUEST).write_text(json.dumps(content))
         try:
             ended = subprocess.run(
-                [sys.executable, "-P", "-m", __name__, name, str(os.getpid())],
+                [sys.executable, "-P", "-m", __name__, str(folder), str(os.getpid())],
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -53,8 +51,7 @@ def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> 
                 check=False,
             )
         finally:
-            for left in set(_unfinished(out)) - before:
-                shutil.rmtree(left, ignore_errors=True)
+            remove_unfinished(out)
         answer = folder / _ANSWER
         if not answer.exists():
             raise GraphError(f"{request['source']}: {_explain_end(ended)}")
@@ -62,11 +59,6 @@ def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> 
     if "error" in told:
         raise _ERRORS[told["error"]](told["text"])
     return [str(note) for note in told["notes"]]
-
-
-def _unfinished(out: Path) -> list[Path]:
-    """What writing ``out`` leaves beside it when it is cut short."""
-    return list(out.absolute().parent.glob(f".{out.name}.*"))
 
 
 def _explain_end(ended: subprocess.CompletedProcess[bytes]) -> str:

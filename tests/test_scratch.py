@@ -1,0 +1,65 @@
+"""Folders for a while, and what is left of them when a process is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopper.scratch import remove_abandoned, scratch_folder
+
+HOLDER = """
+import pathlib, sys, time
+from hopper.scratch import scratch_folder
+with scratch_folder("work-", pathlib.Path(sys.argv[1])) as folder:
+    (folder / "file").write_text("half")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_it_is_there_while_it_is_used_and_gone_afterwards(tmp_path: Path) -> None:
+    with scratch_folder("work-", tmp_path) as folder:
+        (folder / "file").write_text("half")
+        assert folder.parent == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_removes_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="as it is"), scratch_folder("work-", tmp_path):
+        raise ValueError("as it is")
+    assert not list(tmp_path.iterdir())
+
+
+def test_that_of_a_living_process_stays_and_that_of_a_killed_one_goes(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        theirs = Path(holder.stdout.readline().strip())
+        with scratch_folder("work-", tmp_path) as ours:
+            assert theirs.exists()
+            assert ours != theirs
+        holder.kill()
+        assert holder.wait(10) == -signal.SIGKILL
+    assert (theirs / "file").exists(), "a killed process removes nothing"
+    with scratch_folder("work-", tmp_path) as ours:
+        assert list(tmp_path.iterdir()) == [ours]
+
+
+def test_nothing_else_is_removed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    (parent / "work-abcdefgh").symlink_to(elsewhere)
+    (parent / "work-01234567").write_text("a file")
+    for name in ("work-mine", "work-ABCDEFGH", "other-abcdefgh", "workabcdefgh"):
+        (parent / name).mkdir()
+    before = sorted(parent.iterdir())
+    remove_abandoned("work-", parent)
+    assert sorted(parent.iterdir()) == before
+    assert elsewhere.exists()
