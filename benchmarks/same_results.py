@@ -1,0 +1,292 @@
+"""What fixed configurations train, in float64, to be compared after a change to how it is done.
+
+usage: python benchmarks/same_results.py --out FILE.json [--against EARLIER.json] [--only WORDS]
+
+Every engine, on graphs of one type and of several, with dropout, merging, learnable rows, caches,
+other samplers, a resumed run and trials, on one to four servers, with one and two ranks each. For
+each: losses of all iterations, scores, bytes by cause, and of all recorded gradients and parameters
+a norm and a product with a fixed random vector, so that equal files are equal gradients.
+
+``--against`` tells, for each configuration, the largest relative difference and the bytes before
+and after; 1 where a difference is above 1e-12 or more was sent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import zlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from safetensors.numpy import load_file
+
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.train_process import ended_by_signals, train_in_process
+from hopper.config import make_config
+from hopper.train.loop import GRADIENTS_FOLDER
+from hopper.train.results import EPOCHS_FILE, write_text
+
+SECONDS_A_RUN: Final = 600.0
+LARGEST_DIFFERENCE: Final = 1e-12
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+Values = dict[str, dict[str, Any]]
+
+GRAPHS: Final = {"one": ("uk-like", "0.005"), "typed": ("mag-like", "0.001")}
+"""of one type; of several, most of which have no features"""
+PARTITIONS: Final = {
+    "one-1": ("one", "--servers 1 --method metis"),
+    "one-2": ("one", "--servers 2 --method metis"),
+    "one-2-split": ("one", "--servers 2 --method metis --topology partitioned"),
+    "one-3": ("one", "--servers 3 --method random"),
+    "one-4": ("one", "--servers 4 --method metis"),
+    "typed-2": ("typed", "--servers 2 --method metis"),
+    "typed-3": ("typed", "--servers 3 --method random"),
+    "typed-2-meta": ("typed", "--servers 2 --method meta"),
+}
+TRAIN: Final[dict[str, Any]] = {
+    "dtype": "float64",
+    "batch_size": 64,
+    "epochs": 2,
+    "iterations_per_epoch": 3,
+    "learning_rate": 0.01,
+    "record_gradients": [0, 2, 5],
+    "threads": 1,
+    "seed": 11,
+}
+SAGE: Final = {"name": "sage", "layers": 3, "hidden": 16, "dropout": 0.3}
+RGCN: Final = {"name": "rgcn", "layers": 2, "hidden": 16, "dropout": 0.3}
+RGAT: Final = {"name": "rgat", "layers": 2, "hidden": 16, "heads": 2, "dropout": 0.3}
+HGT: Final = {"name": "hgt", "layers": 2, "hidden": 16, "heads": 2, "dropout": 0.3}
+TWO_RANKS: Final = {"ranks_per_server": 2}
+ON_DISK: Final = {"storage": "mmap"}
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """One configuration.
+
+    partitioned: a key of :data:`PARTITIONS`. resumed: whether a second run continues the first,
+    with an epoch more.
+    """
+
+    partitioned: str
+    engine: str
+    model: dict[str, Any]
+    others: Values
+    resumed: bool = False
+
+    def configure(self, partitions: Path) -> Values:
+        """What its file says."""
+        values: Values = {
+            "data": {"partitioned": str(partitions / self.partitioned)},
+            "model": self.model,
+            "sampler": {"fanouts": [4] * self.model["layers"]},
+            **self.others,
+        }
+        values["train"] = TRAIN | {"engine": self.engine} | self.others.get("train", {})
+        return values
+
+
+def _fixed(
+    partitioned: str, engine: str, model: dict[str, Any], resumed: bool = False, **others: Any
+) -> Fixed:
+    return Fixed(partitioned, engine, model, others, resumed)
+
+
+FIXED: Final = {
+    "model_centric, one process": _fixed("one-1", "model_centric", SAGE),
+    "model_centric, two ranks a server": _fixed("one-2", "model_centric", SAGE, cluster=TWO_RANKS),
+    "model_centric, rows held": _fixed(
+        "one-2", "model_centric", SAGE, cache={"policy": "benefit", "size": "20%"}
+    ),
+    "model_centric, divided topology": _fixed(
+        "one-2-split", "model_centric", SAGE | {"name": "gcn"}
+    ),
+    "model_centric, resumed": _fixed(
+        "one-2", "model_centric", SAGE, True, train={"checkpoint_every": 2}
+    ),
+    "locality": _fixed("one-3", "locality", SAGE),
+    "hop, four servers": _fixed("one-4", "hop", SAGE, hop={"merge": "off"}),
+    "hop, one step merged": _fixed("one-3", "hop", SAGE, hop={"merge": 1}),
+    "hop, gradients alone": _fixed(
+        "one-2", "hop", SAGE, hop={"merge": "off", "migrate": "gradients"}, cluster=TWO_RANKS
+    ),
+    "hop, trials": _fixed("one-2", "hop", SAGE, hop={"merge": "off", "replicas": "independent"}),
+    "zero_hop, gat, two ranks a server": _fixed(
+        "one-2", "zero_hop", SAGE | {"name": "gat", "heads": 2}, cluster=TWO_RANKS
+    ),
+    "zero_hop, deepgcn, labor": _fixed(
+        "one-3", "zero_hop", SAGE | {"name": "deepgcn"},
+        sampler={"kind": "labor", "fanouts": [4, 4, 4]},
+    ),
+    "cooperative, sage": _fixed("one-4", "cooperative", SAGE),
+    "cooperative, gcn, two ranks a server": _fixed(
+        "one-2", "cooperative", SAGE | {"name": "gcn"}, cluster=TWO_RANKS
+    ),
+    "cooperative, gat, layer-wise samples": _fixed(
+        "one-3", "cooperative", SAGE | {"name": "gat", "heads": 2},
+        sampler={"kind": "layer", "layer_sizes": [64, 64, 64]},
+    ),
+    "cooperative, film": _fixed("one-2", "cooperative", SAGE | {"name": "film"}),
+    "typed model_centric, rgcn, two ranks a server": _fixed(
+        "typed-2", "model_centric", RGCN, cluster=TWO_RANKS
+    ),
+    "typed model_centric, records held": _fixed(
+        "typed-2", "model_centric", RGCN, learnable=ON_DISK,
+        cache={"policy": "benefit", "size": "20%"},
+    ),
+    "typed hop, hgt": _fixed("typed-3", "hop", HGT, hop={"merge": "off"}),
+    "typed zero_hop, rgat, two ranks a server": _fixed(
+        "typed-2", "zero_hop", RGAT, cluster=TWO_RANKS
+    ),
+    "typed zero_hop, resumed": _fixed(
+        "typed-3", "zero_hop", RGCN, True, train={"checkpoint_every": 2}
+    ),
+    "typed cooperative, rgcn, two ranks a server": _fixed(
+        "typed-2", "cooperative", RGCN, cluster=TWO_RANKS
+    ),
+    "typed cooperative, rgat": _fixed("typed-3", "cooperative", RGAT),
+    "typed cooperative, hgt": _fixed("typed-2", "cooperative", HGT),
+    "raf, rgcn, two ranks a server": _fixed("typed-2-meta", "raf", RGCN, cluster=TWO_RANKS),
+    "raf, rgat, tables per server": _fixed(
+        "typed-2-meta", "raf", RGAT, learnable={"tables": "per_server_table"}
+    ),
+    "raf, hgt": _fixed("typed-2-meta", "raf", HGT),
+    "zero_hop, divided by relation": _fixed("typed-2-meta", "zero_hop", RGCN),
+}  # fmt: skip
+
+
+def main() -> int:
+    """Train all; 1 where something differs from what is compared with."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--against", type=Path, metavar="EARLIER.json")
+    parser.add_argument("--only", default="", metavar="WORDS", help="those whose name has WORDS")
+    options = parser.parse_args()
+    console = Console()
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="same-results-") as name, ended_by_signals():
+        work = Path(name)
+        chosen = {name: each for name, each in FIXED.items() if options.only in name}
+        make_partitions(work, {each.partitioned for each in chosen.values()})
+        for name, each in chosen.items():
+            told[name] = _train(name, each, work)
+            told_losses = told[name]["losses"]
+            console.print(f"{name}: losses {told_losses[0]:.6f} ... {told_losses[-1]:.6f}")
+    result = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "versions": versions(),
+        "machine": machine(),
+        "runs": told,
+    }
+    write_text(options.out, json.dumps(result, indent=1) + "\n")
+    if options.against is None:
+        return 0
+    return _compare(json.loads(options.against.read_text()), result, console)
+
+
+def make_partitions(work: Path, wanted: set[str]) -> None:
+    """Write the partitioned directories that are wanted, under their names."""
+    for graph in {PARTITIONS[each][0] for each in wanted}:
+        preset, scale = GRAPHS[graph]
+        _hopper("dataset", "make", preset, "--scale", scale, "--out", str(work / graph))
+    for each in sorted(wanted):
+        graph, words = PARTITIONS[each]
+        _hopper("partition", str(work / graph), *words.split(), "--out", str(work / each))
+
+
+def _hopper(*words: str) -> None:
+    command = [sys.executable, "-m", "hopper.cli", *words]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def _train(name: str, fixed: Fixed, work: Path) -> dict[str, Any]:
+    run_dir = work / f"run-{zlib.crc32(name.encode())}"
+    config = make_config(fixed.configure(work))
+    file = work / "config.json"
+    file.write_text(config.model_dump_json())
+    summary = train_in_process(name, file, run_dir, [], SECONDS_A_RUN)
+    if fixed.resumed:
+        words = ["--train.resume=true", "--train.epochs=3"]
+        summary = train_in_process(f"{name}, resumed", file, run_dir, words, SECONDS_A_RUN)
+    epochs = [json.loads(line) for line in (run_dir / EPOCHS_FILE).read_text().splitlines()]
+    sent: dict[str, int] = {}
+    for epoch in epochs:
+        for cause, count in epoch["bytes"].items():
+            sent[cause] = sent.get(cause, 0) + count
+    return {
+        "losses": [loss for epoch in epochs for loss in epoch["iteration_losses"]],
+        "scores": [epoch["val"] for epoch in epochs] + list(summary["accuracy"].values()),
+        "bytes": sent,
+        "tensors": _sketches(run_dir),
+    }
+
+
+def _sketches(run_dir: Path) -> dict[str, list[float]]:
+    """Of every recorded tensor, its norm and its product with a vector drawn for its name."""
+    found = {}
+    for file in sorted(run_dir.rglob(f"{GRADIENTS_FOLDER}/*.safetensors")):
+        for name, tensor in load_file(file).items():
+            values = tensor.astype(np.float64).ravel()
+            drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(values.size)
+            key = f"{file.relative_to(run_dir).with_suffix('')}: {name}"
+            found[key] = [float(np.linalg.norm(values)), float(values @ drawn)]
+    return found
+
+
+def _compare(before: dict[str, Any], after: dict[str, Any], console: Console) -> int:
+    table = Table("configuration", "losses", "tensors", "scores", "bytes before", "after")
+    is_equal = True
+    for name, now in after["runs"].items():
+        then = before["runs"].get(name)
+        if then is None:
+            table.add_row(name, "new")
+            continue
+        losses = _difference(then["losses"], now["losses"])
+        tensors = _tensor_difference(then["tensors"], now["tensors"])
+        scores = _difference(then["scores"], now["scores"])
+        sent = [sum(each["bytes"].values()) for each in (then, now)]
+        is_equal &= max(losses, tensors, scores) <= LARGEST_DIFFERENCE and sent[1] <= sent[0]
+        table.add_row(
+            name, f"{losses:.1e}", f"{tensors:.1e}", f"{scores:.1e}", f"{sent[0]:,}", f"{sent[1]:,}"
+        )
+    console.print(table)
+    return 0 if is_equal else 1
+
+
+def _difference(before: list[float | None], after: list[float | None]) -> float:
+    """Of the largest number; infinite where there are other ones."""
+    if [each is None for each in before] != [each is None for each in after]:
+        return float("inf")
+    a, b = (np.array([each for each in side if each is not None]) for side in (before, after))
+    return float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-300)) if a.size else 0.0
+
+
+def _tensor_difference(before: dict[str, list[float]], after: dict[str, list[float]]) -> float:
+    """Of a tensor's norm, where that is not lost in the rounding of the largest of its moment."""
+    if before.keys() != after.keys():
+        return float("inf")
+    largest: dict[str, float] = {}
+    for key, (norm, _) in before.items():
+        moment = key.partition(":")[0]
+        largest[moment] = max(norm, largest.get(moment, 0.0))
+    return max(
+        max(abs(norm - after[key][0]), abs(product - after[key][1]))
+        / max(norm, 1e-6 * largest[key.partition(":")[0]])
+        for key, (norm, product) in before.items()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
