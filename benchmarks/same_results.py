@@ -1,14 +1,15 @@
 """What fixed configurations train, in float64, to be compared after a change to how it is done.
 
-usage: python benchmarks/same_results.py --out FILE.json [--against EARLIER.json] [--only WORDS]
+usage: python benchmarks/same_results.py --out DIR [--against DIR] [--only WORDS]
 
 Every engine, on graphs of one type and of several, with dropout, merging, learnable rows, caches,
 other samplers, a resumed run and trials, on one to four servers, with one and two ranks each. For
-each: losses of all iterations, scores, bytes by cause, and of all recorded gradients and parameters
-a norm and a product with a fixed random vector, so that equal files are equal gradients.
+each: losses of all iterations, scores, bytes by cause, and of all recorded gradients and of the
+best model a norm and a product with a fixed random vector, so that equal numbers are equal
+gradients.
 
-``--against`` tells, for each configuration, the largest relative difference and the bytes before
-and after; 1 where a difference is above 1e-12 or more was sent.
+``--against``, an earlier ``--out``, tells for each configuration the largest relative difference
+and the bytes before and after; 1 where a difference is above 1e-12 or more was sent.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file
 
-from hopper.bench.machine import commit, machine, versions
+from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.train_process import ended_by_signals, train_in_process
 from hopper.config import make_config
+from hopper.hetero.learnable import IDS
+from hopper.train.checkpoint import BEST_MODEL_FILE
 from hopper.train.loop import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, write_text
 
 SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12
+RESULT_FILE: Final = "result.json"
+PAGE_FILE: Final = "page.md"
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 Values = dict[str, dict[str, Any]]
@@ -109,9 +114,6 @@ FIXED: Final = {
     "model_centric, rows held": _fixed(
         "one-2", "model_centric", SAGE, cache={"policy": "benefit", "size": "20%"}
     ),
-    "model_centric, divided topology": _fixed(
-        "one-2-split", "model_centric", SAGE | {"name": "gcn"}
-    ),
     "model_centric, resumed": _fixed(
         "one-2", "model_centric", SAGE, True, train={"checkpoint_every": 2}
     ),
@@ -121,7 +123,11 @@ FIXED: Final = {
     "hop, gradients alone": _fixed(
         "one-2", "hop", SAGE, hop={"merge": "off", "migrate": "gradients"}, cluster=TWO_RANKS
     ),
-    "hop, trials": _fixed("one-2", "hop", SAGE, hop={"merge": "off", "replicas": "independent"}),
+    "hop, trials": _fixed(
+        "one-2", "hop", SAGE,
+        hop={"merge": "off", "replicas": "independent"},
+        train={"record_gradients": []},
+    ),
     "zero_hop, gat, two ranks a server": _fixed(
         "one-2", "zero_hop", SAGE | {"name": "gat", "heads": 2}, cluster=TWO_RANKS
     ),
@@ -137,6 +143,7 @@ FIXED: Final = {
         "one-3", "cooperative", SAGE | {"name": "gat", "heads": 2},
         sampler={"kind": "layer", "layer_sizes": [64, 64, 64]},
     ),
+    "cooperative, divided topology": _fixed("one-2-split", "cooperative", SAGE),
     "cooperative, film": _fixed("one-2", "cooperative", SAGE | {"name": "film"}),
     "typed model_centric, rgcn, two ranks a server": _fixed(
         "typed-2", "model_centric", RGCN, cluster=TWO_RANKS
@@ -162,15 +169,15 @@ FIXED: Final = {
         "typed-2-meta", "raf", RGAT, learnable={"tables": "per_server_table"}
     ),
     "raf, hgt": _fixed("typed-2-meta", "raf", HGT),
-    "zero_hop, divided by relation": _fixed("typed-2-meta", "zero_hop", RGCN),
+    "raf, designated worker": _fixed("typed-2-meta", "raf", RGCN, raf={"reduce": "designated"}),
 }  # fmt: skip
 
 
 def main() -> int:
     """Train all; 1 where something differs from what is compared with."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
-    parser.add_argument("--against", type=Path, metavar="EARLIER.json")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--against", type=Path, metavar="DIR")
     parser.add_argument("--only", default="", metavar="WORDS", help="those whose name has WORDS")
     options = parser.parse_args()
     console = Console()
@@ -190,10 +197,43 @@ def main() -> int:
         "machine": machine(),
         "runs": told,
     }
-    write_text(options.out, json.dumps(result, indent=1) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / RESULT_FILE, _a_line_each(result))
+    write_text(options.out / PAGE_FILE, "\n".join(_page(result)) + "\n")
     if options.against is None:
         return 0
-    return _compare(json.loads(options.against.read_text()), result, console)
+    return _compare(json.loads((options.against / RESULT_FILE).read_text()), result, console)
+
+
+def _a_line_each(result: dict[str, Any]) -> str:
+    """As JSON, a line for what was measured where, and one for each configuration."""
+    head = json.dumps({key: value for key, value in result.items() if key != "runs"})
+    runs = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(run)}" for name, run in result["runs"].items()
+    )
+    return f'{head[:-1]},\n"runs": {{\n{runs}\n}}}}\n'
+
+
+def _page(result: dict[str, Any]) -> list[str]:
+    lines = [
+        "# What fixed configurations train, in float64",
+        "",
+        f"- {result['when'][:10]}, commit `{result['commit'][:12]}`; "
+        f"{tell_machine(result['machine'])}",
+        "- `python benchmarks/same_results.py --out DIR`; `--against` this folder compares",
+        "",
+        "| configuration | loss, first and last | scores | kB sent | tensors kept |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, run in result["runs"].items():
+        first, last = run["losses"][0], run["losses"][-1]
+        scores = ", ".join("-" if each is None else f"{each:.4f}" for each in run["scores"])
+        sent = sum(run["bytes"].values())
+        lines.append(
+            f"| {name} | {first:.6f}, {last:.6f} | {scores} | {sent / 1e3:,.0f} | "
+            f"{len(run['tensors'])} |"
+        )
+    return lines
 
 
 def make_partitions(work: Path, wanted: set[str]) -> None:
@@ -236,8 +276,11 @@ def _train(name: str, fixed: Fixed, work: Path) -> dict[str, Any]:
 def _sketches(run_dir: Path) -> dict[str, list[float]]:
     """Of every recorded tensor, its norm and its product with a vector drawn for its name."""
     found = {}
-    for file in sorted(run_dir.rglob(f"{GRADIENTS_FOLDER}/*.safetensors")):
+    files = [*run_dir.rglob(f"{GRADIENTS_FOLDER}/*.safetensors"), *run_dir.rglob(BEST_MODEL_FILE)]
+    for file in sorted(files):
         for name, tensor in load_file(file).items():
+            if name.startswith("model.") or name.endswith(IDS):
+                continue
             values = tensor.astype(np.float64).ravel()
             drawn = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(values.size)
             key = f"{file.relative_to(run_dir).with_suffix('')}: {name}"

@@ -40,7 +40,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.topology import Topology
 from hopper.micrograph.sample import NeighborSampler
 from hopper.partition import PartitionedGraph
-from hopper.partition.partitioned_graph import DESCRIPTION_FILE
+from hopper.partition.layouts import DESCRIPTION_FILE
 
 SIDES = ("hopper", "dgl", "dgl_to_block")
 FANOUTS = (10, 10, 10)

@@ -17,11 +17,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -372,17 +370,6 @@ class Exchange:
             self.received.detach().copy_(self._landing)
             self._landing = self.received
         return self.received
-
-
-def owned_range(offsets: NDArray[np.int64], ranks_per_server: int, rank: int) -> tuple[int, int]:
-    """The contiguous global ids that a rank computes in layer-wise inference: its share of its
-    server's range."""
-    server, part = divmod(rank, ranks_per_server)
-    first, count = int(offsets[server]), int(offsets[server + 1] - offsets[server])
-    return (
-        first + part * count // ranks_per_server,
-        first + (part + 1) * count // ranks_per_server,
-    )
 
 
 def choose_device(

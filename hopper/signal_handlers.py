@@ -6,7 +6,10 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
+TO_END: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""by which a process is told to end"""
 Handler = Callable[[int, FrameType | None], None]
 
 

@@ -27,7 +27,6 @@ from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
-from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
@@ -195,6 +194,8 @@ def _measure_locality(
     graph: PartitionedGraph,
 ) -> dict[str, Any] | None:
     """R_micro and R_sub; None where there is nothing to measure."""
+    from hopper.micrograph.locality import measure_locality
+
     target = graph.schema.target_type()
     if graph.book.total(target) == 0:
         console.print(f"locality not measured: node type {target!r} has no nodes")

@@ -11,6 +11,7 @@ import torch
 from hopper.array_module import array_module
 from hopper.config import Config
 from hopper.config.sections import TYPED_MODELS
+from hopper.engines import ENGINE_CLASSES, engines_for
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.typed_reads import (
     check_learnable,
@@ -158,13 +159,12 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
     RequestError: names the engine, the division and what was expected.
     """
     where, engine = config.data.partitioned, config.train.engine
-    method = graph.description["method"]
-    if graph.topology_partitioned:
-        if engine not in ("cooperative", "auto"):
-            raise RequestError(
-                f"train.engine: the topology of {where} is partitioned: a server has the in-edges "
-                f"of its own nodes alone; expected cooperative (or auto), given {engine}"
-            )
+    if engine != "auto" and type(graph.layout) not in ENGINE_CLASSES[engine].layouts:
+        raise RequestError(
+            f"train.engine: {graph.layout.explain(where)}; expected "
+            f"{', '.join(engines_for(graph.layout))} (or auto), given {engine}"
+        )
+    if not graph.layout.draws_alone:
         if config.cache.policy not in ("none", "lru"):
             raise RequestError(
                 f"cache.policy: {config.cache.policy} counts visits by sampling, which wants whole "
@@ -176,17 +176,7 @@ def check_division(config: Config, graph: PartitionedGraph) -> None:
                 "partitioned; expected node or labor"
             )
     if not graph.holdings:
-        if engine == "raf":
-            raise RequestError(
-                f"train.engine: raf aggregates relations where they are whole, and {where} was "
-                f"divided by node ({method}); expected `hopper partition --method meta`"
-            )
         return
-    if engine not in ("raf", "auto"):
-        raise RequestError(
-            f"train.engine: {where} is divided by relation, so no server has a whole "
-            f"neighbourhood; expected raf (or auto), given {engine}"
-        )
     if not config.model.typed:
         raise RequestError(
             f"model.name: {where} is divided by relation, for typed models; expected one of "
@@ -417,14 +407,13 @@ def make_schedule(config: Config, graph: PartitionedGraph, world: int) -> RootSc
     train_ids = graph.split("train")
     kind = LocalRootSchedule if config.train.engine == "locality" else RootSchedule
     schedule = kind(
-        graph.book,
+        graph.placement(config.cluster.ranks_per_server),
         target,
         train_ids,
         graph.global_ids(target),
         seed=config.train.seed,
         batch_size=config.train.batch_size,
         models=world,
-        ranks_per_server=config.cluster.ranks_per_server,
         drop_last=config.train.last_batch == "drop",
         most_iterations=config.train.iterations_per_epoch,
     )

@@ -18,6 +18,7 @@ from hopper.engines.cooperative_passes import HomogeneousPass, Pass, TypedPass, 
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
+from hopper.partition.layouts import DividedTopology, Replicated
 
 _Planned = tuple[Any, dict[str, float]]
 """a plan, on the device that computes, and the seconds and processor seconds that making it took"""
@@ -32,6 +33,7 @@ class Cooperative(Engine):
     """
 
     name = "cooperative"
+    layouts = (Replicated, DividedTopology)
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)

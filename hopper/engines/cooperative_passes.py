@@ -85,7 +85,7 @@ class HomogeneousPass:
         self._model = state.packed.module
         self.planner = Planner(
             trainer.sampler,
-            graph.book,
+            graph.placement(state.cluster.ranks_per_server),
             channel,
             [self._model.layer(index) for index in range(len(self._wires))],
             self._wires,
@@ -163,7 +163,7 @@ class TypedPass:
         self.planner = make_typed_planner(
             model,
             state.trainer.sampler,
-            state.rows.graph.book,
+            state.rows.graph.placement(state.cluster.ranks_per_server),
             channel,
             self._travels_as,
         )

@@ -20,6 +20,7 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
+from hopper.partition.layouts import Layout, Replicated
 from hopper.run_log import RunLog
 
 
@@ -56,6 +57,8 @@ class Engine(ABC):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated,)
+    """of the graphs that it can train"""
 
     def __init__(self, state: TrainState) -> None:
         self.state = state

@@ -17,7 +17,7 @@ from hopper.cluster import Cluster
 from hopper.errors import ExactnessError
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
-from hopper.partition.partitioned_graph import Holding
+from hopper.partition.layouts import Holding
 
 
 def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str, set[int]]:

@@ -24,6 +24,7 @@ from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
+from hopper.partition.layouts import ByRelation
 
 
 class RelationAggregationFirst(Engine):
@@ -31,6 +32,7 @@ class RelationAggregationFirst(Engine):
     equal part of the roots."""
 
     name = "raf"
+    layouts = (ByRelation,)
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)

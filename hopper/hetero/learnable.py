@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import LEARNABLE, key_of, mix, variate
-from hopper.cluster import Cluster, owned_range
+from hopper.cluster import Cluster
 from hopper.device_copies import to_device
 from hopper.errors import ConfigError
 from hopper.features.cached import Lookups
@@ -27,6 +27,7 @@ from hopper.hetero.row_records import HeldRecords, PickedRows, RowRecords
 from hopper.hetero.row_storage import RowStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
 from hopper.partition import PartitionedGraph
+from hopper.partition.placement import ByRank, Index, Placement
 
 PREFIX: Final = "learnable."
 """of a type's rows among the names of parameters"""
@@ -67,7 +68,7 @@ class FetchedRows:
 
     Parameters
     ----------
-    rows: by table, [n] ascending ids and [n, dim] their rows.
+    rows: by table, [n] distinct ids and [n, dim] their rows.
     tables: by name of a type in subgraphs, its table.
     learned: tables whose gradients are wanted.
     """
@@ -79,7 +80,7 @@ class FetchedRows:
         learned: Collection[str],
     ) -> None:
         self._tables = tables
-        self._ids = {name: ids for name, (ids, _) in rows.items()}
+        self._index = {name: Index(ids) for name, (ids, _) in rows.items()}
         self._rows = {
             name: found.detach().requires_grad_(name in learned)
             for name, (_, found) in rows.items()
@@ -91,16 +92,11 @@ class FetchedRows:
     def of(self, node_type: str, ids: Ids) -> Tensor:
         """[m, dim]: the rows of distinct nodes of a type that were asked for."""
         table = self._tables[node_type]
-        places = np.searchsorted(self._ids[table], ids)
-        rows = self._rows[table]
+        places, rows = self._index[table].find(ids), self._rows[table]
         return rows.index_select(0, to_device(places, rows.device))
 
-    def ids(self, table: str) -> Ids:
-        """[n] ascending."""
-        return self._ids[table]
-
     def gradient(self, table: str) -> Tensor:
-        """[n, dim]: what was accumulated, zero where nothing was."""
+        """[n, dim], in the order of the ids given: what was accumulated, or zero."""
         rows = self._rows[table]
         return torch.zeros_like(rows) if rows.grad is None else rows.grad
 
@@ -110,6 +106,7 @@ class LearnableRows:
 
     Parameters
     ----------
+    placement: of nodes.
     tables: what is learned.
     dim: width of a row.
     seed: rows begin as a function of it, of the type and of the original id.
@@ -122,6 +119,7 @@ class LearnableRows:
     def __init__(
         self,
         graph: PartitionedGraph,
+        placement: Placement,
         cluster: Cluster,
         tables: Sequence[LearnableTable],
         dim: int,
@@ -143,7 +141,7 @@ class LearnableRows:
         self._dim = dim
         self._l2 = l2
         self._storage = storage
-        self._bounds: dict[str, Ids] = {}
+        self._placement = placement.of_tables({each.name: each.offsets for each in tables})
         self._originals: dict[str, Tensor] = {}
         self._optimizers = {
             each.name: OPTIMIZERS[optimizer](learning_rate) for each in tables if not each.frozen
@@ -152,14 +150,9 @@ class LearnableRows:
         """by table"""
         for described in tables:
             name = described.name
-            ranges = [
-                owned_range(described.offsets, cluster.ranks_per_server, rank)
-                for rank in range(cluster.world)
-            ]
-            self._bounds[name] = np.array([0, *(stop for _, stop in ranges)], np.int64)
-            first, stop = ranges[cluster.rank]
-            originals = np.ascontiguousarray(graph.original_ids(described.node_type)[first:stop])
-            self._originals[name] = torch.from_numpy(originals.copy())
+            owned = self._placement.owned(name, cluster.rank)
+            originals = graph.original_ids(described.node_type)[owned]
+            self._originals[name] = torch.from_numpy(originals)
             parts = 1 if described.frozen else 1 + OPTIMIZERS[optimizer].parts
             stored = storage.zeros(originals.size, parts * dim, dtype)
             stored = stored.view(originals.size, parts, dim)
@@ -174,6 +167,7 @@ class LearnableRows:
                 else:
                     rows = given[originals[part]].astype(np.float64)
                 stored[part, 0] = torch.from_numpy(rows)
+        self._wanted: dict[str, ByRank] = {}
         self._asked: dict[str, list[Tensor]] = {}
         self._read: dict[str, Tensor] = {}
         self._in_read: dict[str, Tensor] = {}
@@ -209,20 +203,22 @@ class LearnableRows:
         """
         cluster, found = self._cluster, {}
         wanted_of, asked_of_me = self.ask(wanted, where)
+        if gradients:
+            self._wanted = wanted_of
         for name, asked in asked_of_me.items():
             rows, places = self._look_up(name, asked, gradients)
             received = cluster.exchange(
                 [rows.index_select(0, to_device(each, rows.device)) for each in places],
-                [part.size for part in wanted_of[name]],
+                wanted_of[name].counts,
                 "feature",
                 f"fetching rows of {name}, {where}",
             )
-            found[name] = np.concatenate(wanted_of[name]), torch.cat(received)
+            found[name] = wanted_of[name].nodes, torch.cat(received)
         return FetchedRows(found, self._read_as, self._optimizers if gradients else ())
 
     def ask(
         self, wanted: Mapping[str, Sequence[Ids]], where: str
-    ) -> tuple[dict[str, list[Ids]], dict[str, list[Tensor]]]:
+    ) -> tuple[dict[str, ByRank], dict[str, list[Tensor]]]:
         """Tell rows' owners who reads them; every rank has to call it.
 
         Parameters
@@ -231,27 +227,27 @@ class LearnableRows:
 
         Returns
         -------
-        By table, in a list by rank: [n] int64 ascending ids that this rank reads of each, and [m]
-        int64 ascending places, among this rank's own rows, of those that each reads of it.
+        By table: the ids that this rank reads, and, in a list by rank, [m] int64 ascending places,
+        among this rank's own rows, of those that each reads of it.
         """
         cluster, told = self._cluster, {}
-        parts = {
-            name: np.split(ids, np.searchsorted(ids, self._bounds[name][1:-1]))
+        dealt = {
+            name: self._placement.deal(name, ids)
             for name, ids in distinct_by_table(wanted, self._read_as).items()
         }
-        sizes = torch.tensor([[part.size for part in parts[name]] for name in self._names])
+        sizes = torch.tensor([dealt[name].counts for name in self._names])
         asked_of = cluster.all_gather(sizes, "control", f"asking for learnable rows, {where}")
         for index, name in enumerate(self._names):
-            first = int(self._bounds[name][cluster.rank])
             asked = cluster.exchange(
-                [torch.from_numpy(part) for part in parts[name]],
+                [torch.from_numpy(part) for part in dealt[name].parts()],
                 asked_of[:, index, cluster.rank].tolist(),
                 "feature",
                 f"asking for rows of {name}, {where}",
             )
             device = self.records[name].stored.device
-            told[name] = [(ids - first).to(device) for ids in asked]
-        return parts, told
+            places = [self._placement.place_of(name, ids.numpy()) for ids in asked]
+            told[name] = [torch.from_numpy(each).to(device) for each in places]
+        return dealt, told
 
     def _look_up(
         self, name: str, asked: list[Tensor], gradients: bool
@@ -277,8 +273,7 @@ class LearnableRows:
         for name in self._names:
             if name not in self._optimizers:
                 continue
-            cuts = np.searchsorted(fetched.ids(name), self._bounds[name][1:-1])
-            parts = list(fetched.gradient(name).tensor_split(cuts.tolist()))
+            parts = list(fetched.gradient(name).split(self._wanted[name].counts))
             asked = self._asked[name]
             received = self._cluster.exchange(
                 parts,
@@ -341,16 +336,16 @@ class LearnableRows:
         values: dict[str, Tensor] = {}
         gradients: dict[str, Tensor] = {}
         for name, rows in self._read.items():
-            key, first = f"{PREFIX}{name}", int(self._bounds[name][self._cluster.rank])
-            counts = self._counts(rows.numel(), name)
+            key, counts = f"{PREFIX}{name}", self._counts(rows.numel(), name)
             found = self._gather(self._found[name][:, 0].contiguous(), counts, name)
-            ids = self._gather(rows + first, counts, name)
+            owned = torch.from_numpy(self._placement.owned(name, self._cluster.rank))
+            ids, order = self._gather(owned[rows.cpu()], counts, name).sort()
             if self._cluster.rank == 0:
-                values |= {key: found, f"{key}{IDS}": ids}
+                values |= {key: found[order], f"{key}{IDS}": ids}
             if name in self._sums:
                 gradient = self._gather(self._sums[name], counts, name)
                 if self._cluster.rank == 0:
-                    gradients[key] = gradient
+                    gradients[key] = gradient[order]
         return values, gradients
 
     def keep(self) -> None:

@@ -29,7 +29,7 @@ from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partials import RowExchange
 from hopper.partition import PartitionedGraph
-from hopper.partition.partitioned_graph import Holding
+from hopper.partition.layouts import Holding
 from hopper.run_log import RunLog
 
 ROOTS: Final = "the roots"

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
-from hopper.partition.partitioned_graph import Holding, Part
+from hopper.partition.layouts import Holding, Part
 
 Places = NDArray[np.int64]
 

@@ -30,8 +30,9 @@ from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
 from hopper.hetero.write_parts import write_part
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
+from hopper.partition.layouts import server_folder
 from hopper.partition.memory import format_bytes
-from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION, server_folder
+from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.training import training_roots
 from hopper.partition.write import copy_shared, table_spec, unpublished_partitions, write_rows

@@ -16,8 +16,8 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
+from hopper.partition.layouts import ROOTS_FOLDER, held_file
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.partitioned_graph import ROOTS_FOLDER, held_file
 from hopper.partition.phases import Progress
 from hopper.partition.write import write_rows
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import permutation
-from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class GlobalBatch:
 
     roots: [n] int64 global ids of the target type, mini-batch after mini-batch.
     bounds: [N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``.
-    home_ranks: [n] int64, the rank on whose server a root's features live.
+    home_ranks: [n] int64, the rank that owns each root.
     """
 
     epoch: int
@@ -54,20 +54,12 @@ class GlobalBatch:
         return self.roots[part][self.home_ranks[part] == rank]
 
 
-def home_ranks(
-    book: PartitionBook, node_type: str, roots: NDArray[np.int64], ranks_per_server: int
-) -> NDArray[np.int64]:
-    """[n] int64: a root's home rank, a fixed split of its server's rows over the server's ranks."""
-    rows = book.row(node_type, roots)
-    return book.home(node_type, roots) * ranks_per_server + rows % ranks_per_server
-
-
 class RootSchedule:
     """The global batches of every epoch.
 
     Parameters
     ----------
-    book: the partition.
+    placement: who owns roots.
     target: node type of the roots.
     train_ids: [n] int64 original ids of the training nodes.
     global_ids: [count] int64, global id of every original id of the target type.
@@ -80,7 +72,7 @@ class RootSchedule:
 
     def __init__(
         self,
-        book: PartitionBook,
+        placement: Placement,
         target: str,
         train_ids: NDArray[np.int64],
         global_ids: NDArray[np.int64],
@@ -88,18 +80,16 @@ class RootSchedule:
         seed: int,
         batch_size: int,
         models: int,
-        ranks_per_server: int,
         drop_last: bool = False,
         most_iterations: int = 0,
     ) -> None:
-        self._book = book
+        self._placement = placement
         self._target = target
         self._train_ids = np.asarray(train_ids, np.int64)
         self._global_ids = global_ids
         self._seed = seed
         self._size = batch_size * models
         self._models = models
-        self._ranks_per_server = ranks_per_server
         whole, rest = divmod(self._train_ids.size, self._size)
         self._whole_epoch = whole + (1 if rest and not drop_last else 0)
         self.iterations = self._whole_epoch
@@ -112,7 +102,7 @@ class RootSchedule:
         start = iteration * self._size
         roots = self._global_ids[self._epoch_order(epoch)[start : start + self._size]]
         bounds = np.arange(self._models + 1) * roots.size // self._models
-        homes = home_ranks(self._book, self._target, roots, self._ranks_per_server)
+        homes = self._placement.rank_of(self._target, roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
@@ -148,6 +138,6 @@ class LocalRootSchedule(RootSchedule):
     def _roots_by_rank(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._by_rank is None or self._by_rank[0] != epoch:
             roots = self._global_ids[self._epoch_order(epoch)]
-            homes = home_ranks(self._book, self._target, roots, self._ranks_per_server)
+            homes = self._placement.rank_of(self._target, roots)
             self._by_rank = (epoch, [roots[homes == rank] for rank in range(self._models)])
         return self._by_rank[1]

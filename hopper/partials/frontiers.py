@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.cluster import Cluster
 from hopper.micrograph.frontier import discover, forget
-from hopper.micrograph.route import home_ranks
-from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 Ids = NDArray[np.int64]
 
@@ -90,7 +88,7 @@ class Sources:
 
 
 def sort_sources(
-    sources: Ids, node_type: str, table: NDArray[np.int32], book: PartitionBook, cluster: Cluster
+    sources: Ids, node_type: str, table: NDArray[np.int32], placement: Placement
 ) -> Sources:
     """The distinct ones among the sources of edges, by owner.
 
@@ -101,10 +99,10 @@ def sort_sources(
     """
     rows, distinct = discover(sources, table, 0)
     forget(distinct, table)
-    owners = home_ranks(book, node_type, distinct, cluster.ranks_per_server).astype(np.int16)
+    owners = placement.rank_of(node_type, distinct).astype(np.int16)
     order = np.argsort(owners, kind="stable")
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
-    bounds = np.zeros(cluster.world + 1, np.int64)
-    np.cumsum(np.bincount(owners, minlength=cluster.world), out=bounds[1:])
+    bounds = np.zeros(placement.world + 1, np.int64)
+    np.cumsum(np.bincount(owners, minlength=placement.world), out=bounds[1:])
     return Sources(place[rows], distinct[order], bounds, owners[rows])

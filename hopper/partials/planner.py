@@ -26,7 +26,7 @@ from hopper.partials.fold import count_pairs, fold_edges
 from hopper.partials.frontiers import OwnFrontier, Sources, sort_sources
 from hopper.partials.plan import IterationPlan, LayerPlan, Sending
 from hopper.partials.wire import Wire
-from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 _ID_BYTES: Final = 4
 """of a node id on the wire"""
@@ -83,14 +83,14 @@ class Planner:
     def __init__(
         self,
         sampler: NeighborSampler,
-        book: PartitionBook,
+        placement: Placement,
         cluster: Cluster,
         layers: Sequence[Layer],
         wires: Sequence[Wire],
         dtype: torch.dtype,
     ) -> None:
         self._sampler = sampler
-        self._book = book
+        self._placement = placement
         self._cluster = cluster
         self._layers = layers
         self._wires = wires
@@ -127,7 +127,7 @@ class Planner:
         layer = len(self._wires) - 1 - hop
         destinations = own.nodes
         drawn = self._sampler.draw(hop, self._relation, destinations, moment)
-        found = sort_sources(drawn[1], self._type, self._hop_rows, self._book, self._cluster)
+        found = sort_sources(drawn[1], self._type, self._hop_rows, self._placement)
         own.enter(found.of(self._cluster.rank))
         hop_plan = _Hop(hop, moment, destinations.size, drawn, found)
         folds = self._choose_folds(layer, hop_plan)

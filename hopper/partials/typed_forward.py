@@ -19,7 +19,7 @@ from hopper.ops import weighted_sum
 from hopper.partials.exchange import RowExchange
 from hopper.partials.typed_plan import SumsIn, SumsOut, TypedLayerPlan, TypedPlan
 from hopper.partials.typed_planner import TypedPlanner
-from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 from hopper.run_log import RunLog
 
 _SUMS: Final = "sums for others"
@@ -28,7 +28,7 @@ _SUMS: Final = "sums for others"
 def make_typed_planner(
     model: HGNN,
     sampler: NeighborSampler,
-    book: PartitionBook,
+    placement: Placement,
     channel: Cluster,
     travels_as: torch.dtype,
 ) -> TypedPlanner:
@@ -42,7 +42,7 @@ def make_typed_planner(
     parameter = next(model.parameters())
     return TypedPlanner(
         sampler,
-        book,
+        placement,
         channel,
         [model.relation_layer(index) for index in range(len(model.layers))],
         model.hidden,

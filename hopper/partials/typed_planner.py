@@ -26,7 +26,7 @@ from hopper.models.layer import SumLayer
 from hopper.models.relational import RelationLayer
 from hopper.partials.frontiers import Ids, OwnFrontier, Sources, sort_sources
 from hopper.partials.typed_plan import SumsIn, SumsOut, TypedLayerPlan, TypedPlan
-from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 _ID_BYTES: Final = 4
 """of a node id, or of the number of a sum, on the wire"""
@@ -46,7 +46,7 @@ class TypedPlanner:
     def __init__(
         self,
         sampler: NeighborSampler,
-        book: PartitionBook,
+        placement: Placement,
         cluster: Cluster,
         layers: Sequence[RelationLayer],
         hidden: int,
@@ -54,7 +54,7 @@ class TypedPlanner:
         dtype: torch.dtype,
     ) -> None:
         self._sampler = sampler
-        self._book = book
+        self._placement = placement
         self._cluster = cluster
         self._layers = layers
         # There and, as a gradient, back.
@@ -137,9 +137,7 @@ class TypedPlanner:
             parts = [drawn[relation][1] for relation in self._relations if relation.src == each]
             sources = np.concatenate(parts) if parts else np.empty(0, np.int64)
             stored = self._sampler.stored_as.get(each, each)
-            found[each] = sort_sources(
-                sources, stored, self._hop_rows[each], self._book, self._cluster
-            )
+            found[each] = sort_sources(sources, stored, self._hop_rows[each], self._placement)
         return found
 
     def _choose_sums(self, layer: RelationLayer, hop: _Hop) -> _Sums | None:

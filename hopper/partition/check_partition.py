@@ -12,12 +12,8 @@ from hopper.errors import GraphError
 from hopper.graph.check_topology import check_bounds
 from hopper.graph.check_values import check_split, find_outside, target_count
 from hopper.graph.layout import split_file
-from hopper.partition.partitioned_graph import (
-    ROOTS_FOLDER,
-    PartitionedGraph,
-    map_file,
-    server_folder,
-)
+from hopper.partition.layouts import map_file
+from hopper.partition.partitioned_graph import PartitionedGraph
 
 
 def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
@@ -31,34 +27,13 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
     ------
     GraphError: an array does not fit the others; names the file and the place.
     """
-    if graph.holdings:
-        _check_relations(graph, servers)
-    else:
-        _check_nodes(graph, servers)
-        for node_type in graph.schema.node_types:
-            _check_maps(graph, node_type)
+    for topology, relation, folder in graph.layout.stored_topologies(servers):
+        check_bounds(topology, relation, folder)
+    for node_type in graph.schema.node_types if graph.layout.is_renumbered else ():
+        _check_maps(graph, node_type)
     for name in graph.schema.splits:
         where = f"{split_file(graph.path, name)}: split {name}"
         check_split(graph.split(name), target_count(graph.schema), where)
-
-
-def _check_nodes(graph: PartitionedGraph, servers: Sequence[int]) -> None:
-    for relation in graph.relations:
-        if graph.topology_partitioned:
-            for server in servers:
-                root = server_folder(graph.path, server)
-                check_bounds(graph.topology(relation, server), relation, root)
-        else:
-            check_bounds(graph.topology(relation), relation, graph.path)
-
-
-def _check_relations(graph: PartitionedGraph, servers: Sequence[int]) -> None:
-    for server in servers:
-        holding, folder = graph.holdings[server], server_folder(graph.path, server)
-        for relation in holding.relations:
-            check_bounds(graph.topology(relation, server), relation, folder)
-        for relation in holding.roots if holding.part.parts > 1 else ():
-            check_bounds(graph.root_topology(relation, server), relation, folder / ROOTS_FOLDER)
 
 
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:

@@ -23,7 +23,7 @@ from cache_server.checksum import file_checksum
 from cache_server.shard import MANIFEST, set_division
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
-from hopper.partition.partitioned_graph import DESCRIPTION_FILE, server_folder
+from hopper.partition.layouts import DESCRIPTION_FILE, server_folder
 
 CHECKSUMS_FILE: Final = "checksums.json"
 SCHEMA_VERSION: Final = 1

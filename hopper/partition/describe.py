@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.assign import Assignment
-from hopper.partition.partitioned_graph import (
-    DESCRIPTION_FILE,
-    PARTITION_SCHEMA_VERSION,
-)
+from hopper.partition.layouts import DESCRIPTION_FILE
+from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.relabel import Relabelling
 from hopper.partition.write import EdgeShares
 

@@ -25,8 +25,8 @@ from hopper.graph.publish import unpublished
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
+from hopper.partition.layouts import map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.partitioned_graph import map_file, server_folder
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 

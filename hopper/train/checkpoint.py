@@ -151,6 +151,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "the division of the graph": read_division(graph.path),
         "the number of ranks": cluster.world,
         "ranks a server": cluster.ranks_per_server,
+        "nodes of a server": graph.placement(cluster.ranks_per_server).dealing.name,
         "CPU threads a rank": torch.get_num_threads(),
         "device": cluster.device.type,
         "messages through host memory": cluster.through_host,

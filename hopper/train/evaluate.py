@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster, owned_range
+from hopper.cluster import Cluster
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
@@ -30,6 +30,7 @@ from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective
 from hopper.partials import Wire, choose_wires
 from hopper.partition import PartitionedGraph
+from hopper.partition.placement import Index
 
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
 _CHUNK_BYTES = 256 << 20
@@ -60,6 +61,7 @@ class Evaluator(ABC):
     def __init__(self, scene: Scene) -> None:
         self._graph = scene.graph
         self._cluster = scene.cluster
+        self._placement = scene.graph.placement(scene.cluster.ranks_per_server)
         self._rows = scene.rows
         self.objective = scene.objective
         self._dtype = scene.dtype
@@ -124,11 +126,11 @@ class LayerWiseEvaluator(Evaluator):
     def __init__(self, scene: Scene, layers: int) -> None:
         super().__init__(scene)
         self._layers = layers
-        cluster, offsets = scene.cluster, scene.graph.book.offsets[self._target]
-        self._ranges = [
-            owned_range(offsets, cluster.ranks_per_server, rank) for rank in range(cluster.world)
-        ]
-        self._first, self._stop = self._ranges[cluster.rank]
+
+    @cached_property
+    def _owned(self) -> NDArray[np.int64]:
+        """[n] int64, ascending: this rank's nodes."""
+        return self._placement.owned(self._target, self._cluster.rank)
 
     @cached_property
     def _relation(self) -> Relation:
@@ -232,7 +234,7 @@ class LayerWiseEvaluator(Evaluator):
         """Add the rows of other ranks' nodes that ``mine`` read."""
         if self._cluster.world == 1:
             return _Rows(known, rows)
-        wanted = self._by_owner(self._read_by(mine))
+        wanted = self._placement.deal(self._target, self._read_by(mine)).parts()
         wanted[self._cluster.rank] = np.empty(0, np.int64)
         requests = self._exchange_ids(wanted)
         held = _Rows(known, rows)
@@ -250,10 +252,6 @@ class LayerWiseEvaluator(Evaluator):
     def _read_by(self, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64, ascending: the distinct in-neighbours of some of this rank's nodes."""
         return _in_neighbours(self._topology.indptr, self._topology.indices, nodes)
-
-    def _by_owner(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Ascending ids by the rank that owns them."""
-        return np.split(ids, np.searchsorted(ids, [stop for _, stop in self._ranges[:-1]]))
 
     def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
         counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
@@ -294,15 +292,20 @@ class LayerWiseEvaluator(Evaluator):
         """The ids whose input rows are read, and those that each layer computes, ascending: this
         rank's share of what the split depends on."""
         if split not in self._plans:
-            needed = np.zeros(self._stop - self._first, np.bool_)
-            scored = self._graph.global_ids(self._target)[self._graph.split(split)]
-            needed[scored[(scored >= self._first) & (scored < self._stop)] - self._first] = True
+            placement, target = self._placement, self._target
+            needed = np.zeros(self._owned.size, np.bool_)
+            scored = np.sort(self._graph.global_ids(target)[self._graph.split(split)])
+            asked = [placement.deal(target, scored).of(self._cluster.rank)]
             plan: list[NDArray[np.int64]] = []
             for _ in range(self._layers):
-                plan.insert(0, self._first + np.flatnonzero(needed))
-                for ids in self._exchange_ids(self._by_owner(self._read_by(plan[0]))):
-                    needed[ids - self._first] = True
-            plan.insert(0, self._first + np.flatnonzero(needed))
+                for ids in asked:
+                    needed[placement.place_of(target, ids)] = True
+                plan.insert(0, self._owned[needed])
+                wanted = placement.deal(target, self._read_by(plan[0]))
+                asked = self._exchange_ids(wanted.parts())
+            for ids in asked:
+                needed[placement.place_of(target, ids)] = True
+            plan.insert(0, self._owned[needed])
             self._plans[split] = plan
         return self._plans[split]
 
@@ -333,7 +336,7 @@ class LayerWiseEvaluator(Evaluator):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of nodes: ids [n], ascending, and values [n, ...]; None = the features."""
+    """Rows of nodes: ids [n] and values [n, ...]; None = the features."""
 
     ids: NDArray[np.int64]
     values: Tensor | None
@@ -341,8 +344,12 @@ class _Rows:
     def of(self, ids: NDArray[np.int64]) -> Tensor:
         """[m, ...]: the rows of some of the nodes."""
         assert self.values is not None
-        places = torch.from_numpy(np.searchsorted(self.ids, ids))
+        places = torch.from_numpy(self._index.find(ids))
         return self.values.index_select(0, places.to(self.values.device))
+
+    @cached_property
+    def _index(self) -> Index:
+        return Index(self.ids)
 
 
 def _in_neighbours(

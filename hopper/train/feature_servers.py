@@ -18,7 +18,7 @@ from typing import Final
 
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, ServerLost
-from hopper.signal_handlers import deferred
+from hopper.signal_handlers import TO_END, deferred
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
 
@@ -111,7 +111,7 @@ def feature_servers(
     try:
         for index, place in enumerate(places):
             # A server that has been started and is not known would be left behind.
-            with deferred((signal.SIGINT, signal.SIGTERM)):
+            with deferred(TO_END):
                 processes.append(_start(config, folder, index, place))
         limit = config.cluster.start_timeout_seconds
         deadline = time.monotonic() + limit

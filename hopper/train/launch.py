@@ -10,7 +10,8 @@ import datetime
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
     places = [Place()] * graph.book.servers
     with (
         lock_run_folder(run_dir, "launcher"),
+        _ended_in_order(),
         feature_servers(checked, run_dir, places) as servers,
     ):
         config_file = write_config(checked, run_dir, servers.addresses)
@@ -110,7 +112,8 @@ def profile(config: Config) -> list[CacheProfile]:
             values["learnable"]["folder"] = config.train.run_dir or "runs"
         own = Config.model_validate(values)
         graph, ranks, run_dir = prepare(own)
-        with feature_servers(own, run_dir, [Place()] * graph.book.servers) as servers:
+        places = [Place()] * graph.book.servers
+        with _ended_in_order(), feature_servers(own, run_dir, places) as servers:
             config_file = write_config(own, run_dir, servers.addresses)
             _run_ranks(config_file, ranks, servers, own, "hopper.train.profile")
     key = made_for(config, graph.schema, ranks)
@@ -179,6 +182,23 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     return Config.model_validate(values)
 
 
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Around all that a run starts: a signal to end takes it down before this process ends.
+
+    Raises
+    ------
+    ClusterError: names the signal.
+    """
+    try:
+        with signals_as_exceptions():
+            yield
+    except SignalException as error:
+        raise ClusterError(
+            f"ended by {told_signal(error).name}; ranks and servers were ended"
+        ) from error
+
+
 def _run_ranks(
     config_file: Path,
     ranks: int,
@@ -191,6 +211,7 @@ def _run_ranks(
     Raises
     ------
     ServerLost, RankLost, ClusterError: what ended first, and how.
+    SignalException: this process was told to end.
     """
     try:
         with signals_as_exceptions(), servers.watched():
@@ -200,7 +221,5 @@ def _run_ranks(
         if lost is not None:
             raise ServerLost(f"{lost}; the ranks were ended") from error
         if isinstance(error, SignalException):
-            raise ClusterError(
-                f"ended by {told_signal(error).name}; ranks and servers were ended"
-            ) from error
+            raise
         raise explain(error.failures) from error

@@ -15,7 +15,7 @@ from cache_server.allocation import keep_freed_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
-from hopper.engines import ENGINE_CLASSES, Engine, TrainState
+from hopper.engines import ENGINE_CLASSES, Engine, TrainState, engines_for
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import (
     DTYPES,
@@ -132,7 +132,7 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
                 f"{graph.book.servers * limits.ranks_per_server} ranks, not {cluster.world}"
             )
         agree_on_division(graph, cluster)
-        if graph.book.servers > 1 and not graph.holdings:
+        if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
         yield graph, cluster, PartitionedRows(graph, cluster.server, remote)
@@ -202,11 +202,8 @@ def _settled(
 
 def _only_engine(graph: PartitionedGraph) -> tuple[str, str] | None:
     """The one engine that fits how a graph was divided, and why; None where several do."""
-    if graph.holdings:
-        return "raf", "the graph is divided by relation"
-    if graph.topology_partitioned:
-        return "cooperative", "the topology is partitioned"
-    return None
+    fitting = engines_for(graph.layout)
+    return (fitting[0], graph.layout.explain("the graph")) if len(fitting) == 1 else None
 
 
 def _make_engine(
@@ -242,6 +239,7 @@ def make_learnable(
     own = config.learnable
     return LearnableRows(
         graph,
+        graph.placement(cluster.ranks_per_server),
         cluster,
         tables,
         own.dim or config.model.hidden,

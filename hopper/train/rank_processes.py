@@ -23,7 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper import rendezvous
 from hopper.scratch import scratch_folder
-from hopper.signal_handlers import handled
+from hopper.signal_handlers import TO_END, handled
 from hopper.torchrun import loopback_rendezvous
 from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_failures import RECORD_FILE, Failure, read_failure
@@ -110,7 +110,7 @@ def run_ranks(
         with (
             _environment(settings),
             _quiet_agent(),
-            scratch_folder("hopper-ranks-") as folder,
+            scratch_folder("hopper-rank-records-") as folder,
             _killing_stopped_ranks(folder),
         ):
             # -P: nothing is imported from the folder that this process happens to be in.
@@ -178,8 +178,7 @@ def signals_as_exceptions() -> Iterator[None]:
     def end(number: int, _frame: FrameType | None) -> None:
         raise ToldToEnd(signal.Signals(number))
 
-    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    with handled(kinds, end):
+    with handled(TO_END, end):
         yield
 
 

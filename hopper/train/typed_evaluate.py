@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.hetero.learnable import FetchedRows
-from hopper.micrograph.route import home_ranks
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.relational import HGNN
 from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
@@ -72,15 +71,14 @@ class TypedEvaluator(Evaluator):
             # The old one's tables go first.
             self._planner = None
             made = make_typed_planner(
-                model, self._sampler, self._graph.book, self._cluster, self._dtype
+                model, self._sampler, self._placement, self._cluster, self._dtype
             )
             self._planner = model, made
         return self._planner[1]
 
     def _mine(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some nodes of the target type that this rank computes."""
-        book, per_server = self._graph.book, self._cluster.ranks_per_server
-        return ids[home_ranks(book, self._target, ids, per_server) == self._cluster.rank]
+        return ids[self._placement.rank_of(self._target, ids) == self._cluster.rank]
 
     def _roots_at_once(self, scored: int) -> int:
         """Of all ranks together: all of them where even the whole graph would do, else a few, of

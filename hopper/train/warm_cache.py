@@ -37,6 +37,7 @@ from hopper.micrograph.route import GlobalBatch
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.partition.memory import format_bytes
+from hopper.partition.placement import InTurn
 from hopper.run_log import RunLog
 from hopper.train.cache_sources import (
     CacheSource,
@@ -66,7 +67,7 @@ def check_profile(config: Config, graph: PartitionedGraph) -> None:
             "train.engine: visits are those of one engine; expected the one that is to train, "
             "given auto"
         )
-    if graph.topology_partitioned:
+    if not graph.layout.draws_alone:
         raise RequestError(
             f"data.partitioned: visits are counted by sampling whole neighbourhoods, and the "
             f"topology of {graph.path} is partitioned"
@@ -95,7 +96,7 @@ def made_for(config: Config, schema: GraphSchema, ranks: int) -> dict[str, Any]:
         else None,
         "types": cached_features(config, schema),
         "memory": config.cache.memory,
-        "tables": cached_tables(config, schema),
+        "tables": [InTurn.name, *cached_tables(config, schema)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from hopper.cluster import Cluster, choose_device, owned_range
+from hopper.cluster import Cluster, choose_device
 from hopper.errors import ConfigError
 
 RANK_SCRIPT = Path(__file__).with_name("collectives_rank.py")
@@ -53,18 +52,6 @@ def test_who_is_late_is_named(ranks: list[dict[str, Any]]) -> None:
 def test_ranks_must_fill_servers() -> None:
     with pytest.raises(ConfigError, match=r"cluster.ranks_per_server: 2 does not divide the 3"):
         Cluster(0, 3, 2, torch.device("cpu"), 1.0)
-
-
-def test_ranks_of_a_server_own_its_range_in_turn() -> None:
-    offsets = np.array([0, 5, 5, 12])
-    assert [owned_range(offsets, 2, rank) for rank in range(6)] == [
-        (0, 2),
-        (2, 5),
-        (5, 5),
-        (5, 5),
-        (5, 8),
-        (8, 12),
-    ]
 
 
 def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

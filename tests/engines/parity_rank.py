@@ -36,7 +36,7 @@ def main(out: Path, cases: list[dict]) -> None:
         config = make_config(case["config"])
         graph = PartitionedGraph.open(config.data.partitioned)
         remote = None
-        if graph.book.servers > 1 and not graph.holdings:
+        if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, config.cluster.servers, 60, cluster.traffic)
         rows = PartitionedRows(graph, cluster.server, remote)
         trainer = make_trainer(config, graph, cluster, rows)

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cache_server.draw import permutation
-from hopper.micrograph.route import GlobalBatch, RootSchedule, home_ranks
+from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 unhurried = settings(deadline=None, max_examples=60)
 
 
-class Placement:
+class Scattered:
     """A random partition of nodes of one type."""
 
     def __init__(self, nodes: int, servers: int, seed: int) -> None:
@@ -31,19 +32,20 @@ class Placement:
 
     def schedule(self, train: NDArray[np.int64], **options: int | bool) -> RootSchedule:
         given = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
-        return RootSchedule(self.book, "node", train, self.global_ids, **given)
+        placement = Placement(self.book, given.pop("ranks_per_server"))
+        return RootSchedule(placement, "node", train, self.global_ids, **given)
 
     def original(self, roots: NDArray[np.int64]) -> list[int]:
         return self.original_ids[roots].tolist()
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> tuple[Placement, NDArray[np.int64], dict[str, int]]:
+def schedules(draw: st.DrawFn) -> tuple[Scattered, NDArray[np.int64], dict[str, int]]:
     nodes = draw(st.integers(1, 60))
     servers, ranks_per_server = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     train = draw(st.lists(st.integers(0, nodes - 1), unique=True, min_size=1))
     return (
-        Placement(nodes, servers, draw(st.integers(0, 99))),
+        Scattered(nodes, servers, draw(st.integers(0, 99))),
         np.array(train),
         {
             "seed": draw(st.integers(0, 1 << 40)),
@@ -108,7 +110,7 @@ def test_the_batches_do_not_depend_on_the_partition(
 ) -> None:
     """Same original ids in the same order for every model, however the training ids are listed."""
     placement, train, options = given_
-    other = Placement(placement.global_ids.size, placement.book.servers, elsewhere)
+    other = Scattered(placement.global_ids.size, placement.book.servers, elsewhere)
     shuffled = train.tolist()
     random.shuffle(shuffled)
     one = epoch_of(placement.schedule(train, **options), 2)
@@ -123,7 +125,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
     train = np.arange(30)
     orders = []
     for models in (1, 2, 4):
-        placement = Placement(50, models, 0)
+        placement = Scattered(50, models, 0)
         schedule = placement.schedule(train, batch_size=8 // models, models=models)
         orders.append([placement.original(batch.roots) for batch in epoch_of(schedule, 0)])
     assert orders[0] == orders[1] == orders[2]
@@ -151,14 +153,14 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
 def test_the_last_batch(
     train: int, options: dict[str, int | bool], sizes: Sequence[Sequence[int]]
 ) -> None:
-    schedule = Placement(40, 2, 0).schedule(np.arange(train), **options)
+    schedule = Scattered(40, 2, 0).schedule(np.arange(train), **options)
     assert schedule.iterations == len(sizes)
     batches = epoch_of(schedule, 0)
     assert [np.diff(batch.bounds).tolist() for batch in batches] == sizes
 
 
 def test_epochs_differ_and_can_be_had_in_any_order() -> None:
-    placement = Placement(40, 2, 0)
+    placement = Scattered(40, 2, 0)
     schedule = placement.schedule(np.arange(40))
     first = [batch.roots.tolist() for batch in epoch_of(schedule, 0)]
     second = [batch.roots.tolist() for batch in epoch_of(schedule, 1)]
@@ -166,24 +168,3 @@ def test_epochs_differ_and_can_be_had_in_any_order() -> None:
     assert [batch.roots.tolist() for batch in epoch_of(schedule, 0)] == first
     fresh = placement.schedule(np.arange(40))
     assert fresh.batch(1, 3).roots.tolist() == second[3]
-
-
-@unhurried
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 50), st.integers(0, 99))
-def test_home_ranks_are_a_fixed_even_split(
-    servers: int, ranks_per_server: int, nodes: int, seed: int
-) -> None:
-    book = Placement(nodes, servers, seed).book
-    everyone = np.arange(nodes)
-    homes = home_ranks(book, "node", everyone, ranks_per_server)
-    assert (homes // ranks_per_server == book.home("node", everyone)).all()
-    for server in range(servers):
-        shares = [
-            int((homes == server * ranks_per_server + part).sum())
-            for part in range(ranks_per_server)
-        ]
-        assert sum(shares) == book.count("node", server)
-        assert max(shares) - min(shares) <= 1
-    # A root's home does not depend on the other roots of its batch.
-    some = np.random.default_rng(seed).permutation(nodes)[: nodes // 2]
-    assert (home_ranks(book, "node", some, ranks_per_server) == homes[some]).all()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 
 NODES = 60
 
@@ -17,18 +18,17 @@ def schedules(
 ) -> tuple[LocalRootSchedule, RootSchedule]:
     """The local and the ordinary schedule of the same training nodes, evenly stored."""
     offsets = [NODES * server // servers for server in range(servers + 1)]
-    book = PartitionBook(servers, {"node": offsets})
+    placement = Placement(PartitionBook(servers, {"node": offsets}), ranks_per_server)
     options = {
         "seed": 7,
         "batch_size": batch_size,
         "models": servers * ranks_per_server,
-        "ranks_per_server": ranks_per_server,
         "drop_last": drop_last,
     }
     identity = np.arange(NODES)
     return (
-        LocalRootSchedule(book, "node", train, identity, **options),
-        RootSchedule(book, "node", train, identity, **options),
+        LocalRootSchedule(placement, "node", train, identity, **options),
+        RootSchedule(placement, "node", train, identity, **options),
     )
 
 

@@ -13,6 +13,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.layouts import DividedTopology, Replicated
 
 METHODS = ["random", "metis", "stream"]
 
@@ -168,8 +169,8 @@ def test_partitioned_topology_is_the_replicated_one_in_parts(
     parts = partition_graph(
         shared_library, tmp_path / "parts", 3, "random", 5, topology="partitioned"
     )
-    assert parts.topology_partitioned
-    assert not whole.topology_partitioned
+    assert isinstance(parts.layout, DividedTopology)
+    assert isinstance(whole.layout, Replicated)
     assert not list((parts.path / "topology").rglob("indices.npy"))
     for relation in shared_library.schema.relations:
         expected = whole.topology(relation)

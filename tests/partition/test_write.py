@@ -15,6 +15,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, build, partition_graph
+from hopper.partition.layouts import Replicated
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -145,7 +146,7 @@ def test_locality_is_measured_before_a_partition_appears(
     def measure(made: PartitionedGraph) -> dict[str, Any]:
         assert not out.exists()
         # Mapped as a whole, whatever becomes of it.
-        assert not made.topology_partitioned
+        assert isinstance(made.layout, Replicated)
         seen.extend(made.topology(relation).indices.size for relation in made.schema.relations)
         return measured
 

@@ -15,6 +15,8 @@ from torch import Tensor
 from hopper.errors import RequestError
 from hopper.hetero.learnable import LearnableRows, LearnableTable
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
 from hopper.train.learnable_checkpoints import LearnableCheckpoints
 
 COUNTS = {"author": 90, "field": 30}
@@ -44,8 +46,19 @@ def make(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
     ]
     graph: Any = SimpleNamespace(original_ids=lambda name: np.arange(COUNTS[name]))
     cluster: Any = Alone()
+    book = PartitionBook(1, {name: [0, count] for name, count in COUNTS.items()})
     return LearnableRows(
-        graph, cluster, tables, DIM, torch.float64, 1, optimizer, 0.1, storage, keeps=True
+        graph,
+        Placement(book, 1),
+        cluster,
+        tables,
+        DIM,
+        torch.float64,
+        1,
+        optimizer,
+        0.1,
+        storage,
+        keeps=True,
     )
 
 

@@ -175,3 +175,13 @@ def test_ctrl_c_is_answered_in_a_line(runs: Any, moment: str) -> None:
     assert run.finish() in (1, 130), run.stderr
     run.assert_nothing_remains()
     assert run.stderr in ("interrupted\n", "error: ended by SIGINT; ranks and servers were ended\n")
+
+
+def test_a_launcher_that_is_told_to_end_ends_after_its_servers(runs: Any) -> None:
+    name = "told-to-end-at-start"
+    run = runs.train(name, epochs=1_000_000, evaluate_every=0)
+    run.await_condition(lambda: MOMENTS["starting servers"](run), "a server")
+    run.process.terminate()
+    assert run.finish() == 1
+    run.assert_nothing_remains()
+    assert run.stderr == "error: ended by SIGTERM; ranks and servers were ended\n"

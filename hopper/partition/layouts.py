@@ -1,0 +1,395 @@
+"""Who has which part of a partitioned graph: the three ways in which topology and rows lie.
+
+Nodes are divided, and topology is replicated (:class:`Replicated`) or lies with its destinations
+(:class:`DividedTopology`); or whole relations are divided (:class:`ByRelation`): then a server
+stores all nodes of the types that its relations touch, and those relations alone; or, of a root
+relation that is too large for a server, some of the edges, and what their sources read.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph import layout
+from hopper.graph.array_file import open_array
+from hopper.graph.directory import open_topology
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.book import PartitionBook
+
+ROOTS_FOLDER: Final = "roots"
+"""in a server's folder: the part of a root relation's edges that it aggregates for the roots"""
+DESCRIPTION_FILE: Final = "partition.json"
+MapName = Literal["original_ids", "global_ids"]
+
+
+class Part(NamedTuple):
+    """Which part of its root relation's edges a server stores, of how many."""
+
+    place: int
+    parts: int
+
+
+WHOLE: Final = Part(0, 1)
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The nodes of a type whose rows a server stores.
+
+    Attributes
+    ----------
+    first, stop: a range of global ids, or, of ``ids``, what bounds them.
+    ids: [n] int64, ascending, where they are some of that range.
+    """
+
+    first: int
+    stop: int
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.stop - self.first if self.ids is None else self.ids.size
+
+    def find(self, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """[n] int64 and [n] bool: the local rows of these global ids, and which of them are
+        stored; the rows of others mean nothing."""
+        if self.ids is None:
+            return wanted - self.first, (wanted >= self.first) & (wanted < self.stop)
+        rows = np.searchsorted(self.ids, wanted)
+        if not self.ids.size:
+            return rows, np.zeros(wanted.size, np.bool_)
+        return rows, np.take(self.ids, rows, mode="clip") == wanted
+
+    def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: which of these global ids are stored."""
+        return self.find(wanted)[1]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one server of a graph divided by relation stores.
+
+    Attributes
+    ----------
+    roots: the root relations that it aggregates, in canonical order.
+    place, copies: which of the servers with these root relations it is, and how many there are.
+    relations, node_types: all that it stores.
+    part: of the root relation's edges; of one root relation alone where there are several parts.
+    held: how many nodes of a type it has rows of, where it stores one of several parts.
+    """
+
+    roots: tuple[Relation, ...]
+    place: int
+    copies: int
+    relations: frozenset[Relation]
+    node_types: frozenset[str]
+    part: Part = WHOLE
+    held: Mapping[str, int] = field(default_factory=dict)
+
+
+class Layout(ABC):
+    """Where a partitioned graph's topology and rows lie.
+
+    Attributes
+    ----------
+    name: in partition.json.
+    draws_alone: whether a rank draws all that its engine reads without asking other servers.
+    reads_remote_rows: whether ranks may read rows of other servers' nodes.
+    is_renumbered: whether global ids are other ones than the original.
+    holdings: by server, where whole relations are divided; empty where nodes are.
+    relations: those that any server stores, in canonical order.
+    """
+
+    name: ClassVar[str]
+    draws_alone: ClassVar[bool] = True
+    reads_remote_rows: ClassVar[bool] = True
+    is_renumbered: ClassVar[bool] = True
+    holdings: Sequence[Holding] = ()
+
+    def __init__(
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+    ) -> None:
+        self.path = path
+        self.description = description
+        self._schema = schema
+        self._book = book
+        self.relations = schema.ordered_relations()
+
+    @abstractmethod
+    def explain(self, where: str) -> str:
+        """What engines that cannot train this are told, of a graph that is called ``where``."""
+
+    @abstractmethod
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """See :meth:`hopper.partition.PartitionedGraph.topology`."""
+
+    @abstractmethod
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """Every topology that lies in the folders of some servers, or for all of them, and the
+        folder."""
+
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """The nodes whose rows a server stores."""
+        return StoredRows(*self._book.range(node_type, server))
+
+    def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
+        """[count] int64: one of a node type's two maps."""
+        count = self._schema.node_types[node_type].count
+        file = map_file(self.path, node_type, name)
+        return open_array(file, f"{name} of {node_type}", np.int64, (count,))
+
+    def _counts(self, relation: Relation) -> tuple[int, int]:
+        """How many nodes there are of the types of a relation's sources and destinations."""
+        kinds = self._schema.node_types
+        return kinds[relation.src].count, kinds[relation.dst].count
+
+
+class Replicated(Layout):
+    """Nodes are divided; every server has all of the topology."""
+
+    name = "replicated"
+
+    def explain(self, where: str) -> str:
+        """See :class:`Layout`."""
+        method = self.description["method"]
+        return f"{where} was divided by node ({method}), not by relation (--method meta)"
+
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """See :class:`Layout`."""
+        edges = self._schema.relations[relation].count
+        return open_topology(self.path, relation, edges, *self._counts(relation))
+
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """See :class:`Layout`."""
+        for relation in self.relations:
+            yield self.topology(relation, None), relation, self.path
+
+
+class DividedTopology(Layout):
+    """Nodes are divided, and a server has the in-edges of its own nodes alone."""
+
+    name = "partitioned"
+    draws_alone = False
+
+    def explain(self, where: str) -> str:
+        """See :class:`Layout`."""
+        return (
+            f"the topology of {where} is partitioned: a server has the in-edges of its own nodes "
+            "alone"
+        )
+
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """See :class:`Layout`."""
+        if server is None:
+            return self._all_in_edges(relation)
+        own = server_folder(self.path, server)
+        return open_topology(own, relation, None, *self._counts(relation), self.path)
+
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """See :class:`Layout`."""
+        for relation in self.relations:
+            for server in servers:
+                yield self.topology(relation, server), relation, server_folder(self.path, server)
+
+    def _all_in_edges(self, relation: Relation) -> Topology:
+        """What all servers have, put together in memory."""
+        parts = [self.topology(relation, server) for server in range(self._book.servers)]
+        return Topology(
+            # A server's nodes are empty rows elsewhere, and servers' nodes follow each other.
+            indptr=np.sum([part.indptr for part in parts], axis=0),
+            indices=np.concatenate([part.indices for part in parts]),
+            edge_ids=np.concatenate([part.edge_ids for part in parts]),
+            in_degrees=parts[0].in_degrees,
+            out_degrees=parts[0].out_degrees,
+        )
+
+
+class ByRelation(Layout):
+    """Whole relations are divided (Heta, section 5), or parts of root relations."""
+
+    name = "by_relation"
+    reads_remote_rows = False
+    is_renumbered = False
+
+    def __init__(
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+    ) -> None:
+        super().__init__(path, schema, book, description)
+        self.holdings = _read_holdings(schema, description, str(path / DESCRIPTION_FILE))
+        self.relations = [
+            each
+            for each in schema.ordered_relations()
+            if any(each in held.relations for held in self.holdings)
+        ]
+        self._held_ids: dict[tuple[str, int], NDArray[np.int64]] = {}
+
+    def explain(self, where: str) -> str:
+        """See :class:`Layout`."""
+        return f"{where} is divided by relation, so no server has a whole neighbourhood"
+
+    def topology(self, relation: Relation, server: int | None) -> Topology:
+        """See :class:`Layout`."""
+        holders = self._holders(relation, server)
+        whole = [each for each in holders if self.holdings[each].part.parts == 1]
+        if server is None and not whole:
+            return self._all_parts(relation, holders)
+        edges = self._schema.relations[relation].count if whole else None
+        folder = server_folder(self.path, (whole or holders)[0])
+        return open_topology(folder, relation, edges, *self._counts(relation))
+
+    def root_topology(self, relation: Relation, server: int) -> Topology:
+        """See :meth:`hopper.partition.PartitionedGraph.root_topology`."""
+        if self.holdings[server].part.parts == 1:
+            return self.topology(relation, server)
+        folder = server_folder(self.path, server) / ROOTS_FOLDER
+        some = open_topology(folder, relation, None, *self._counts(relation))
+        file = layout.topology_file(folder, relation, "positions")
+        what = f"positions of {relation}"
+        return replace(some, positions=open_array(file, what, np.int64, some.indices.shape))
+
+    def stored_topologies(
+        self, servers: Sequence[int]
+    ) -> Iterator[tuple[Topology, Relation, Path]]:
+        """See :class:`Layout`."""
+        for server in servers:
+            holding, folder = self.holdings[server], server_folder(self.path, server)
+            for relation in holding.relations:
+                yield self.topology(relation, server), relation, folder
+            for relation in holding.roots if holding.part.parts > 1 else ():
+                yield self.root_topology(relation, server), relation, folder / ROOTS_FOLDER
+
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """See :class:`Layout`."""
+        held, total = self.holdings[server], self._book.total(node_type)
+        if node_type not in held.node_types:
+            return StoredRows(0, 0)
+        if held.part.parts == 1:
+            return StoredRows(0, total)
+        if (node_type, server) not in self._held_ids:
+            file = held_file(server_folder(self.path, server), node_type)
+            what, shape = f"held ids of {node_type}", (held.held[node_type],)
+            self._held_ids[node_type, server] = open_array(file, what, np.int64, shape)
+        return StoredRows(0, total, self._held_ids[node_type, server])
+
+    def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
+        """See :class:`Layout`."""
+        return _unchanged(self._schema.node_types[node_type].count)
+
+    def _all_parts(self, relation: Relation, holders: Sequence[int]) -> Topology:
+        """What servers have of a relation of which none has all, put together in memory: every edge
+        that hops from a split's nodes read."""
+        copies = [self.topology(relation, server) for server in holders]
+        copies += [
+            self.root_topology(relation, server)
+            for server in holders
+            if relation in self.holdings[server].roots
+        ]
+        rows, positions = [], []
+        for copy in copies:
+            counts = np.diff(copy.indptr)
+            rows.append(np.repeat(np.arange(counts.size), counts))
+            whole = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
+            positions.append(whole if copy.positions is None else copy.positions)
+        row, position = np.concatenate(rows), np.concatenate(positions)
+        order = np.lexsort((position, row))
+        row, position = row[order], position[order]
+        # An edge that several copies have counts once.
+        first = np.ones(order.size, np.bool_)
+        first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
+        edges = order[first]
+        counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
+        return Topology(
+            indptr=np.concatenate(([0], np.cumsum(counts))),
+            indices=np.concatenate([copy.indices for copy in copies])[edges],
+            edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
+            in_degrees=copies[0].in_degrees,
+            out_degrees=copies[0].out_degrees,
+        )
+
+    def _holders(self, relation: Relation, server: int | None) -> list[int]:
+        """The servers whose copies of a relation may be read."""
+        servers = range(self._book.servers) if server is None else [server]
+        found = [each for each in servers if relation in self.holdings[each].relations]
+        if not found:
+            who = "no server" if server is None else f"not server {server}, which"
+            raise GraphError(
+                f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
+                f"{self.description['meta']['layers']} hops from {self._schema.target_type()!r}"
+            )
+        return found
+
+
+LAYOUTS: Final[dict[str, type[Layout]]] = {
+    each.name: each for each in (Replicated, DividedTopology, ByRelation)
+}
+"""by their names in partition.json"""
+
+
+@cache
+def _unchanged(count: int) -> NDArray[np.int64]:
+    """[count] int64: the maps where nodes were not numbered anew."""
+    ids = np.arange(count, dtype=np.int64)
+    ids.setflags(write=False)
+    return ids
+
+
+def _read_holdings(
+    schema: GraphSchema, description: dict[str, Any], where: str
+) -> Sequence[Holding]:
+    """What every server stores, where partition.json tells of relations."""
+    if description["topology"] != "by_relation":
+        return ()
+    known = {str(relation): relation for relation in schema.relations}
+    try:
+        meta = description["meta"]
+        holdings = tuple(
+            Holding(
+                roots=tuple(sorted(known[each] for each in share["roots"])),
+                place=int(share["replica"][0]),
+                copies=int(share["replica"][1]),
+                relations=frozenset(known[each] for each in share["relations"]),
+                node_types=frozenset(share["node_types"]),
+                part=Part(*map(int, share.get("part", WHOLE))),
+                held={each: int(count) for each, count in share.get("held", {}).items()},
+            )
+            for share in meta["servers"]
+        )
+        fits = meta["target"] == schema.target and len(holdings) == description["servers"]
+        fits = fits and isinstance(meta["layers"], int)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise GraphError(f"{where}: field 'meta': cannot be read: {error!r}") from None
+    if not fits or not all(each.node_types <= set(schema.node_types) for each in holdings):
+        raise GraphError(f"{where}: field 'meta': does not fit graph.json and field 'servers'")
+    return holdings
+
+
+def server_folder(path: Path, server: int) -> Path:
+    """The folder that holds what one server alone needs."""
+    return path / f"server-{server}"
+
+
+def held_file(folder: Path, node_type: str) -> Path:
+    """The file of the ids whose rows a server stores, where these are some of a type's."""
+    return folder / "held" / f"{node_type}.npy"
+
+
+def map_file(path: Path, node_type: str, name: Literal["original_ids", "global_ids"]) -> Path:
+    """The file of one of a node type's two maps."""
+    return path / "maps" / node_type / f"{name}.npy"

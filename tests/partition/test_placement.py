@@ -1,0 +1,97 @@
+"""Which rank owns which node: everything that is told of it must be one rule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hopper.errors import GraphError
+from hopper.partition import PartitionBook
+from hopper.partition.placement import Dealing, Ids, Index, InTurn, Placement
+
+unhurried = settings(deadline=None, max_examples=60)
+
+
+class Stretches:
+    """One stretch of rows after another, as where nodes are numbered by locality."""
+
+    name = "stretches"
+
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = np.array(counts)
+
+    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+        found: Ids = rows * parts // np.maximum(1, self._counts[servers])
+        return found
+
+    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+        counts = self._counts[servers]
+        first = -(-self.part(node_type, servers, rows, parts) * counts // parts)
+        found: Ids = rows - first
+        return found
+
+    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
+        every = np.arange(count)
+        return every[every * parts // max(1, count) == part]
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> Placement:
+    counts = draw(st.lists(st.integers(0, 20), min_size=1, max_size=4))
+    dealing: Dealing = draw(st.sampled_from([InTurn(), Stretches(counts)]))
+    offsets = [0, *np.cumsum(counts).tolist()]
+    return Placement(PartitionBook(len(counts), {"a": offsets}), draw(st.integers(1, 4)), dealing)
+
+
+@unhurried
+@given(placements())
+def test_every_node_is_one_ranks_on_its_server(placement: Placement) -> None:
+    everyone = np.arange(placement.book.total("a"))
+    owners = placement.rank_of("a", everyone)
+    assert (owners // placement.ranks_per_server == placement.book.home("a", everyone)).all()
+    for rank in range(placement.world):
+        owned = placement.owned("a", rank)
+        assert owned.tolist() == np.flatnonzero(owners == rank).tolist()
+        assert placement.place_of("a", owned).tolist() == list(range(owned.size))
+
+
+@unhurried
+@given(placements())
+def test_shares_of_a_server_are_even(placement: Placement) -> None:
+    shares = [placement.owned("a", rank).size for rank in range(placement.world)]
+    for server in range(placement.book.servers):
+        first = server * placement.ranks_per_server
+        of_server = shares[first : first + placement.ranks_per_server]
+        assert max(of_server) - min(of_server) <= 1
+
+
+@unhurried
+@given(placements(), st.integers(0, 99))
+def test_the_owner_of_a_node_does_not_depend_on_the_others(placement: Placement, seed: int) -> None:
+    everyone = np.arange(placement.book.total("a"))
+    some = np.random.default_rng(seed).permutation(everyone)[: everyone.size // 2]
+    assert (placement.rank_of("a", some) == placement.rank_of("a", everyone)[some]).all()
+
+
+@unhurried
+@given(placements(), st.integers(0, 99))
+def test_nodes_are_dealt_to_their_owners_and_found_again(placement: Placement, seed: int) -> None:
+    everyone = np.arange(placement.book.total("a"))
+    some = np.sort(np.random.default_rng(seed).permutation(everyone)[: everyone.size // 2])
+    dealt = placement.deal("a", some)
+    assert sorted(dealt.nodes.tolist()) == some.tolist()
+    assert dealt.counts == [part.size for part in dealt.parts()]
+    for rank, part in enumerate(dealt.parts()):
+        assert part.tolist() == dealt.of(rank).tolist() == sorted(part.tolist())
+        assert (placement.rank_of("a", part) == rank).all()
+    assert (dealt.nodes[Index(dealt.nodes).find(some)] == some).all()
+
+
+def test_tables_may_have_other_servers() -> None:
+    placement = Placement(PartitionBook(2, {"a": [0, 4, 8]}), 2)
+    tables = placement.of_tables({"a under b": np.array([0, 0, 8])})
+    assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4
+    with pytest.raises(GraphError, match="tables of learnable rows: unknown node type 'a'"):
+        tables.rank_of("a", np.arange(2))
