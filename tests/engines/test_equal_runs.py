@@ -50,7 +50,7 @@ def test_losses_do_not_depend_on_the_number_of_ranks(
     results: dict[tuple[int, str, str], dict[str, Any]] = {}
     for world in WORLDS:
         partitioned = tmp_path / f"parts-{world}"
-        partition_graph(community_graph, partitioned, world, "metis")
+        partition_graph(community_graph, partitioned, world, "metis", backend="pymetis")
         addresses = serve_partitions(partitioned, world) if world > 1 else []
         kinds = KINDS if world == 4 else KINDS[:2]
         cases = list(itertools.product(ENGINES, kinds))

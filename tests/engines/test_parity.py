@@ -130,7 +130,7 @@ def partitions(
     made = {}
     for servers, method in itertools.product((1, 2, 3, 4), ("metis", "random")):
         path = folder / f"{method}-{servers}"
-        partition_graph(community_graph, path, servers, method)
+        partition_graph(community_graph, path, servers, method, backend="pymetis")
         made[servers, method] = path
     return made
 

@@ -122,7 +122,7 @@ def final_parameters(run_dir: Path, prefix: str) -> dict[str, Any]:
 def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("parts")
     for servers in (1, 2, 4):
-        partition_graph(community_graph, folder / str(servers), servers, "metis")
+        partition_graph(community_graph, folder / str(servers), servers, "metis", backend="pymetis")
     return folder
 
 
