@@ -232,10 +232,11 @@ class Bench:
         trial.last_line = lines[-1][-300:] if lines else ""
         if "Traceback" in text:
             faults.append(f"a traceback: {text[-600:]}")
-        if ended_well:
+        told_to_end = trial.exit_code == -signal.SIGTERM and named == "signal"
+        if ended_well or (told_to_end and (run.run_dir / "summary.json").exists()):
             if _losses(run.run_dir) != self.losses:
                 faults.append("ended well with other losses")
-        elif trial.exit_code == -signal.SIGTERM and named == "signal":
+        elif told_to_end:
             # Before it has anything to end in order it just ends.
             if lines:
                 faults.append(f"ended by SIGTERM, and said {trial.last_line}")

@@ -147,8 +147,9 @@ def _page(result: dict[str, Any]) -> Iterator[str]:
     yield (
         f"{requests['requests_per_second']:,.0f} a second, beside {requests['connections']:,} "
         f"connections that speak another protocol; the slowest answer took "
-        f"{requests['slowest_seconds']:.2f} s. Memory grew by {requests['growth_mib']} MiB over "
-        f"the last four fifths; open files {before['files']} before and {after['files']} after, "
+        f"{requests['slowest_seconds']:.2f} s. Memory, at its lowest, grew by "
+        f"{requests['growth_mib']} MiB from the fourth fifth of them to the last; open files "
+        f"{before['files']} before and {after['files']} after, "
         f"threads {before['threads']} and {after['threads']}. Told to end, the server ended with "
         f"{requests['end']['exit_code']} after {requests['end']['seconds']:.1f} s."
     )

@@ -21,6 +21,7 @@ from hopper.errors import DeadlineExceeded, ServerLost
 from hopper.signal_handlers import TO_END, deferred
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
+from hopper.train.watching import watching
 
 _DRAIN_SECONDS: Final = 10.0
 _LOST_SECONDS: Final = 1.0
@@ -71,22 +72,16 @@ class FeatureServers:
     def watched(self) -> Iterator[None]:
         """End the ranks as soon as a server ends: a signal to this process makes torchrun's agent
         take them down."""
-        done = threading.Event()
 
-        def watch() -> None:
+        def watch(done: threading.Event) -> None:
             while not done.wait(POLL_SECONDS):
                 self.lost = self.find_lost()
                 if self.lost is not None:
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
 
-        thread = threading.Thread(target=watch, name="server-watch", daemon=True)
-        thread.start()
-        try:
+        with watching("server-watch", watch):
             yield
-        finally:
-            done.set()
-            thread.join()
 
 
 @contextmanager

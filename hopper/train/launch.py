@@ -215,7 +215,14 @@ def _run_ranks(
     """
     try:
         with signals_as_exceptions(), servers.watched():
-            run_ranks(config_file, ranks, Machine(), module, threads=config.train.threads)
+            run_ranks(
+                config_file,
+                ranks,
+                Machine(),
+                module,
+                end_limit=config.cluster.timeout_seconds,
+                threads=config.train.threads,
+            )
     except (RanksFailed, SignalException) as error:
         lost = servers.lost or servers.find_lost()
         if lost is not None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,16 +23,19 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hopper import rendezvous
+from hopper.errors import DeadlineExceeded
 from hopper.scratch import scratch_folder
 from hopper.signal_handlers import TO_END, handled
 from hopper.torchrun import loopback_rendezvous
 from hopper.train.parent import DIE_WITH_PARENT
 from hopper.train.rank_failures import RECORD_FILE, Failure, read_failure
+from hopper.train.watching import watching
 
 POLL_SECONDS: Final = 0.1
 _SHUTDOWN_SECONDS: Final = 1
 """how long a rank that is told to end may take, before it is killed: one that is stopped does not
 react"""
+_LOOK_SECONDS: Final = 1.0
 _LOOPBACK: Final = "lo"
 # Otherwise the agent would hand Ctrl-C on to the ranks, and each would print where it was. Older
 # versions of torch cannot be told.
@@ -82,6 +86,7 @@ def run_ranks(
     machine: Machine,
     module: str = "hopper.train",
     *,
+    end_limit: float,
     threads: int = 0,
 ) -> None:
     """Run this machine's ranks to their end; needs :func:`signals_as_exceptions` around it.
@@ -89,11 +94,13 @@ def run_ranks(
     Parameters
     ----------
     module: what a rank runs.
+    end_limit: seconds within which ranks end after one has.
     threads: as of :func:`threads_of_a_rank`.
 
     Raises
     ------
     RanksFailed: some did not end well; all others of this machine have been ended.
+    DeadlineExceeded: a rank did not end after the others; it was killed.
     SignalException: this process was told to end; its ranks have ended.
     """
     alone = machine.count == 1
@@ -111,13 +118,16 @@ def run_ranks(
             _environment(settings),
             _quiet_agent(),
             scratch_folder("hopper-rank-records-") as folder,
-            _killing_stopped_ranks(folder),
+            watching("rank-watch", (stragglers := _Stragglers(ranks, folder, end_limit)).watch),
         ):
             # -P: nothing is imported from the folder that this process happens to be in.
             elastic_launch(_launch_config(ranks, machine, folder), sys.executable)(
                 *("-P", "-m", module, str(config_file))
             )
     except ChildFailedError as error:
+        if stragglers.late:
+            who = ", ".join(stragglers.late)
+            raise DeadlineExceeded(who, "ending after the other ranks", end_limit) from error
         failures: dict[int, ProcessFailure] = error.failures
         raise RanksFailed([read_failure(rank, each) for rank, each in failures.items()]) from error
 
@@ -182,33 +192,62 @@ def signals_as_exceptions() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _killing_stopped_ranks(folder: Path) -> Iterator[None]:
-    """Kill the ranks that still live a moment after one has failed.
+class _Stragglers:
+    """Ranks that do not end: killed a moment after one has failed, since the agent, which tells
+    them to end, gives them half a minute, and one that is stopped would use it up; and long after
+    one has ended well, since the agent would wait for ever.
 
-    The agent tells them to end and gives them half a minute, which a rank that is stopped would
-    use up.
+    Parameters
+    ----------
+    ranks: how many there are on this machine.
+    folder: of the records of ranks that fail.
+    limit: seconds that a rank may live after another has ended.
+
+    Attributes
+    ----------
+    late: "rank R (pid P)" of those that were killed after the limit.
     """
-    done = threading.Event()
 
-    def watch() -> None:
+    def __init__(self, ranks: int, folder: Path, limit: float) -> None:
+        self._ranks = ranks
+        self._folder = folder
+        self._limit = limit
+        self.late: list[str] = []
+
+    def watch(self, done: threading.Event) -> None:
+        """See :func:`watching`."""
+        looked_at = whole_at = time.monotonic()
         while not done.wait(POLL_SECONDS):
-            if any(folder.rglob(RECORD_FILE)):
-                break
-        if done.wait(_SHUTDOWN_SECONDS):
-            return
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):
-                if "RANK" in child.environ():
-                    child.kill()
+            if any(self._folder.rglob(RECORD_FILE)):
+                if not done.wait(_SHUTDOWN_SECONDS):
+                    _kill(_living_ranks())
+                return
+            now = time.monotonic()
+            if now - looked_at < _LOOK_SECONDS:
+                continue
+            looked_at, living = now, _living_ranks()
+            if len(living) in (0, self._ranks):
+                whole_at = now
+            elif now - whole_at > self._limit:
+                self.late = [f"rank {rank} (pid {each.pid})" for rank, each in living.items()]
+                _kill(living)
+                return
 
-    thread = threading.Thread(target=watch, name="rank-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+
+def _living_ranks() -> dict[int, psutil.Process]:
+    found = {}
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            environment = child.environ()
+            if child.status() != psutil.STATUS_ZOMBIE and "RANK" in environment:
+                found[int(environment["RANK"])] = child
+    return dict(sorted(found.items()))
+
+
+def _kill(ranks: Mapping[int, psutil.Process]) -> None:
+    for process in ranks.values():
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 @contextmanager

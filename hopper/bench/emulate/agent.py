@@ -16,6 +16,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from hopper.config import load_config
+from hopper.errors import DeadlineExceeded
 from hopper.train.rank_failures import Failure
 from hopper.train.rank_processes import (
     Machine,
@@ -40,9 +42,13 @@ def main(arguments: Sequence[str]) -> int:
     machine = Machine(options.host, options.hosts, options.endpoint)
     try:
         with signals_as_exceptions():
-            run_ranks(options.config, options.ranks, machine)
+            limit = load_config(options.config).cluster.timeout_seconds
+            run_ranks(options.config, options.ranks, machine, end_limit=limit)
     except RanksFailed as error:
         write_text(options.failures, json.dumps([asdict(each) for each in error.failures]))
+        return 1
+    except DeadlineExceeded as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     except SignalException as error:
         print(f"ended by {told_signal(error).name}", file=sys.stderr)
