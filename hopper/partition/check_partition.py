@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from hopper.errors import GraphError
 from hopper.graph.check_topology import check_bounds
 from hopper.graph.check_values import check_split, find_outside, target_count
 from hopper.graph.layout import split_file
-from hopper.partition.layouts import map_file
+from hopper.partition.layouts import MapName, map_file
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 
@@ -39,7 +38,7 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:
     """Check that the two maps of a node type undo each other."""
     originals, globals_ = graph.original_ids(node_type), graph.global_ids(node_type)
-    names: tuple[Literal["original_ids", "global_ids"], ...] = ("original_ids", "global_ids")
+    names: tuple[MapName, ...] = ("original_ids", "global_ids")
     for name, ids in zip(names, (originals, globals_), strict=True):
         place = find_outside(ids, 0, ids.size)
         if place >= 0:

@@ -353,9 +353,7 @@ def _unchanged(count: int) -> NDArray[np.int64]:
 def _read_holdings(
     schema: GraphSchema, description: dict[str, Any], where: str
 ) -> Sequence[Holding]:
-    """What every server stores, where partition.json tells of relations."""
-    if description["topology"] != "by_relation":
-        return ()
+    """What every server stores, as partition.json tells."""
     known = {str(relation): relation for relation in schema.relations}
     try:
         meta = description["meta"]
@@ -390,6 +388,6 @@ def held_file(folder: Path, node_type: str) -> Path:
     return folder / "held" / f"{node_type}.npy"
 
 
-def map_file(path: Path, node_type: str, name: Literal["original_ids", "global_ids"]) -> Path:
+def map_file(path: Path, node_type: str, name: MapName) -> Path:
     """The file of one of a node type's two maps."""
     return path / "maps" / node_type / f"{name}.npy"
