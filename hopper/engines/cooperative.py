@@ -1,5 +1,5 @@
 """Cooperative training: the global batch is one computation, and every node's layer is computed
-once, by its owner (design.md, "cooperative").
+once, by its owner (docs/data-flow.md).
 
 What crosses a link is rows of hidden width or their partial sums, and the gradients of these on the
 way back. Input features never travel where they are wider.
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Final
 
 import numba
+import torch
+from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.cooperative_passes import HomogeneousPass, Pass, TypedPass, wire_dtype
 from hopper.engines.engine import Engine, StepReport, TrainState
-from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
+from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
 from hopper.partition.layouts import DividedTopology, Replicated
 
-_Planned = tuple[Any, dict[str, float]]
+_Planned = tuple[IterationPlan, dict[str, float]]
 """a plan, on the device that computes, and the seconds and processor seconds that making it took"""
+_ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Cooperative(Engine):
@@ -37,14 +39,16 @@ class Cooperative(Engine):
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
+        trainer, graph = state.trainer, state.rows.graph
+        in_dim = graph.schema.node_types[trainer.node_type].feature_dim or 0
+        self._stack = make_stack(state.packed.module, trainer.sampler, in_dim)
+        travels_as = wire_dtype(state.config) or trainer.dtype
+        self._wires = choose_wires(self._stack, travels_as, learned=trainer.tables)
+        self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
-        kind = TypedPass if state.trainer.typed else HomogeneousPass
-        try:
-            self._pass: Pass = kind(state, self._channel)
-        except RequestError:
-            self._channel.close()
-            raise
+        placement = graph.placement(state.cluster.ranks_per_server)
+        self._planner = Planner(trainer.sampler, placement, self._channel, self._stack, self._wires)
         self._planning = ThreadPoolExecutor(
             1,
             thread_name_prefix="planning",
@@ -66,31 +70,39 @@ class Cooperative(Engine):
         with state.log.stage("sample") as fields:
             plan, fields["planning"] = self._take_plan(batch)
             fields["roots"] = plan.roots
-            fields["layers"] = self._pass.describe(plan)
+            fields["layers"] = [
+                layer.describe(wires) for layer, wires in zip(plan.layers, self._wires, strict=True)
+            ]
         if self.upcoming is not None:
             self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
-        self._fetch_learnable(plan, batch)
-        with state.log.stage("gather", rows=self._pass.rows(plan), operation="own rows"):
-            inputs, labels = self._pass.read(plan)
+        if state.learnable is not None:
+            self.fetch_learnable_rows({name: [ids] for name, ids in plan.nodes.items()}, batch)
+        with state.log.stage("gather", rows=plan.num_nodes, operation="own rows"):
+            inputs, labels = self._read(plan)
         with state.log.stage("compute", roots=plan.roots):
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
             with state.trainer.products():
-                logits = self._pass.logits(plan, inputs, where)
+                logits = self._forward.logits(plan, inputs, where)
                 loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
         return self.synchronise_and_update(batch)
 
-    def _fetch_learnable(self, plan: Any, batch: GlobalBatch) -> None:
-        """Make this rank's learnable rows ready, if there are any."""
-        if self.state.learnable is not None:
-            wanted = {name: [ids] for name, ids in plan.nodes.items()}
-            self.fetch_learnable_rows(wanted, batch)
-
     def close(self) -> None:
         """See :class:`Engine`; every rank has to call it."""
         self._planning.shutdown()
         self._channel.close()
+
+    def _read(self, plan: IterationPlan) -> tuple[dict[str, Tensor], Tensor]:
+        """By type, [n, dim] this rank's input rows; and its roots' labels."""
+        rows, trainer = self.state.rows, self.state.trainer
+        inputs = {
+            name: trainer.input_rows_of(rows, name, ids)
+            for name, ids in plan.nodes.items()
+            if ids.size
+        }
+        roots = plan.nodes[trainer.node_type][: plan.roots]
+        return inputs, trainer.objective.shaped(trainer.read_rows(rows, "labels", roots))
 
     def _take_plan(self, batch: GlobalBatch) -> _Planned:
         """The plan of a batch: made ahead, or now; and what making it took."""
@@ -104,7 +116,13 @@ class Cooperative(Engine):
     def _plan(self, batch: GlobalBatch) -> _Planned:
         start, cpu = time.perf_counter(), time.thread_time()
         roots = batch.homed_at(self.state.cluster.rank)
-        plan = self._pass.planner.plan(roots, batch.epoch, batch.iteration)
+        plan = self._planner.plan(roots, batch.epoch, batch.iteration)
         plan = plan.to(self.state.cluster.device)
         took = {"seconds": time.perf_counter() - start, "cpu": time.thread_time() - cpu}
         return plan, took
+
+
+def wire_dtype(config: Config) -> torch.dtype | None:
+    """What rows are rounded to on their way; None where they are not."""
+    name = config.cooperative.wire
+    return None if name == "exact" else _ROUNDED[name]
