@@ -103,7 +103,10 @@ class KindsExchange(Generic[Kind]):
         widths = [shape.numel() for shape in self._shapes.values()]
         # Of every rank, the numbers of each kind side by side.
         going, self._coming = (
-            [[n * width for n, width in zip(side, widths, strict=True)] for side in zip(*sides, strict=True)]
+            [
+                [n * width for n, width in zip(side, widths, strict=True)]
+                for side in zip(*sides, strict=True)
+            ]
             for sides in (lengths, counts)
         )
         self._dtype = next(iter(sent.values())).dtype

@@ -3,18 +3,11 @@ destination become a single edge from a row that arrives added up."""
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
-
-KEPT: Final = 0
-"""a rank whose edges stay among those of the relation"""
-FOLDED: Final = 1
-"""a rank that adds its edges up"""
-APART: Final = 2
-"""a rank whose edges are looked after elsewhere"""
 
 
 class Folded(NamedTuple):
@@ -105,91 +98,68 @@ def mark_readers(places: NDArray[np.int64], reader: int, readers: NDArray[np.int
 
 
 @numba.njit(cache=True, nogil=True)
-def _fold(
-    indptr: NDArray[np.int64],
-    columns: NDArray[np.int64],
-    sources: NDArray[np.int64],
-    owners: NDArray[np.int16],
-    weights: NDArray[Any],
-    fates: NDArray[np.int8],
-    numbers: NDArray[np.int32],
-    edges: NDArray[np.int64],
-    sums: int,
-    first_sum: int,
-) -> tuple[Any, ...]:
-    ranks = fates.size
-    edge_place = np.zeros(ranks, np.int64)
-    kept = folded = 0
-    for rank in range(ranks):
-        edge_place[rank] = folded
-        folded += edges[rank] if fates[rank] == FOLDED else 0
-        kept += edges[rank] if fates[rank] == KEPT else 0
-    if first_sum >= 0:
-        kept += sums
-    new_indptr = np.zeros(indptr.size, np.int64)
-    new_columns = np.empty(kept, np.int64)
-    new_weights = np.empty(kept, weights.dtype)
-    sizes = np.zeros(sums, np.int32)
-    sum_numbers = np.empty(folded, np.int32)
-    sum_sources = np.empty(folded, np.int32)
-    sum_weights = np.empty(folded, weights.dtype)
-    place = 0
-    for row in range(indptr.size - 1):
-        for edge in range(indptr[row], indptr[row + 1]):
-            owner = owners[edge]
-            if fates[owner] == FOLDED:
-                number = numbers[row, owner]
-                sizes[number] += 1
-                at = edge_place[owner]
-                sum_numbers[at] = number
-                sum_sources[at] = sources[edge]
-                sum_weights[at] = weights[edge]
-                edge_place[owner] = at + 1
-            elif fates[owner] == KEPT:
-                new_columns[place] = columns[edge]
-                new_weights[place] = weights[edge]
-                place += 1
-        if first_sum >= 0:
-            for rank in range(ranks):
-                if numbers[row, rank] >= 0:
-                    new_columns[place] = first_sum + numbers[row, rank]
-                    new_weights[place] = 1
-                    place += 1
-        new_indptr[row + 1] = place
-    return new_indptr, new_columns, new_weights, sizes, sum_numbers, sum_sources, sum_weights
-
-
 def fold_edges(
     indptr: NDArray[np.int64],
     columns: NDArray[np.int64],
     sources: NDArray[np.int64],
     owners: NDArray[np.int16],
     weights: NDArray[Any],
-    fates: NDArray[np.int8],
+    folded: NDArray[np.bool_],
     numbers: NDArray[np.int32],
     edges: NDArray[np.int64],
-    sums: int,
     first_sum: int,
-) -> Folded:
+    sums: int,
+) -> tuple[Any, ...]:
     """Take the edges from some ranks out, and put one edge for each of their partial sums in.
 
     Parameters
     ----------
     columns, sources, owners, weights: [edges], where each edge's source will be, its global id, its
         owner and its weight.
-    fates: [ranks], what becomes of the edges from each.
+    folded: [ranks], whose edges to take out. edges: [ranks], how many these are.
     numbers: from :func:`number_sums`, over all relations that end in the same destinations.
-    edges: from :func:`count_pairs`.
-    sums: how many there are.
-    first_sum: the column of the first sum; -1 = sums get no edges here.
+    first_sum: the column of the first sum; -1 = sums get no edges here. sums: how many there are.
 
     Returns
     -------
-    indptr, columns and weights of the edges that are left: of a destination first those that were
-    kept, in their order, then its partial sums in order of rank, with weight 1. The sizes of all
-    sums, as far as these edges go. Of the edges that others add up, rank after rank and then by
-    destination: the numbers of their sums, their sources and weights.
+    What :class:`Folded` holds: indptr, columns and weights of the edges that are left, of a
+    destination first those that were kept, in their order, then its partial sums in order of rank,
+    with weight 1; the sizes of all sums, as far as these edges go; and of the edges that others add
+    up, rank after rank and then by destination, the numbers of their sums, sources and weights.
     """
-    return Folded(
-        *_fold(indptr, columns, sources, owners, weights, fates, numbers, edges, sums, first_sum)
-    )
+    edge_place = np.zeros(folded.size, np.int64)
+    count = 0
+    for rank in range(folded.size):
+        edge_place[rank] = count
+        count += edges[rank]
+    left = columns.size - count + (sums if first_sum >= 0 else 0)
+    new_indptr = np.zeros(indptr.size, np.int64)
+    new_columns = np.empty(left, np.int64)
+    new_weights = np.empty(left, weights.dtype)
+    sizes = np.zeros(sums, np.int32)
+    sum_numbers = np.empty(count, np.int32)
+    sum_sources = np.empty(count, np.int32)
+    sum_weights = np.empty(count, weights.dtype)
+    place = 0
+    for row in range(indptr.size - 1):
+        for edge in range(indptr[row], indptr[row + 1]):
+            owner = owners[edge]
+            if folded[owner]:
+                at = edge_place[owner]
+                edge_place[owner] = at + 1
+                sizes[numbers[row, owner]] += 1
+                sum_numbers[at] = numbers[row, owner]
+                sum_sources[at] = sources[edge]
+                sum_weights[at] = weights[edge]
+            else:
+                new_columns[place] = columns[edge]
+                new_weights[place] = weights[edge]
+                place += 1
+        if first_sum >= 0:
+            for rank in range(folded.size):
+                if numbers[row, rank] >= 0:
+                    new_columns[place] = first_sum + numbers[row, rank]
+                    new_weights[place] = 1
+                    place += 1
+        new_indptr[row + 1] = place
+    return new_indptr, new_columns, new_weights, sizes, sum_numbers, sum_sources, sum_weights

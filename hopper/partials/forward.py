@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import LayerInputs, Stack
-from hopper.partials.wire import Kind, Sums, Wires, source_type
+from hopper.partials.wire import Kind, Sums, Wires
 from hopper.run_log import RunLog
 
 Rows = Mapping[str, Tensor]
@@ -58,8 +59,8 @@ class Forward:
         """
         some = next(self._stack.model.parameters())
         whole = {
-            name: inputs[name] if name in inputs else some.new_empty(0, self._stack.width(name))
-            for name in self._stack.types
+            name: inputs[name] if name in inputs else some.new_empty(0, width)
+            for name, width in self._stack.widths.items()
         }
         rows = {name: self._stack.enter(name, x) for name, x in whole.items()}
         for index, layer in enumerate(plan.layers):
@@ -82,9 +83,9 @@ class Forward:
                 name: stack.prepare(index, plan.own[name], rows) for name, rows in before.items()
             }
             made: dict[Kind, Tensor] = {
-                each: in_full(stack.aggregation(index, each).project(ready[each.src]))
-                for each in ([] if wires.merged else stack.relations[index])
-                if each in wires.forms
+                each: in_full(own.project(ready[each.src]))
+                for each, own in stack.layers[index].aggregations.items()
+                if each in wires.forms and not wires.merged
             }
             going = self._select(index, plan, ready, made, raw)
         came = self._exchange(plan, wires, going, ready, f"exchanging rows, {where}")
@@ -100,14 +101,8 @@ class Forward:
         for kind, out in plan.outgoing.items():
             if isinstance(kind, Sums):
                 continue
-            if kind in made:
-                going[kind] = made[kind].index_select(0, out.rows)
-                continue
-            rows = raw if kind in wires.raw else ready
-            chosen = rows[source_type(kind)].index_select(0, out.rows)
-            if isinstance(kind, Relation):
-                chosen = in_full(self._stack.aggregation(index, kind).project(chosen))
-            going[kind] = chosen
+            rows: Mapping[Any, Tensor] = raw if kind in wires.raw else {**ready, **made}
+            going[kind] = rows[kind].index_select(0, out.rows)
         return going | self._add_up(index, plan, ready, made)
 
     def _add_up(
@@ -115,6 +110,7 @@ class Forward:
     ) -> dict[Kind, Tensor]:
         """By kind, [n, ...]: the partial sums that go out."""
         wires, some = self._wires[index], next(iter(ready.values()))
+        aggregations = self._stack.layers[index].aggregations
         wanted = {kind: out for kind, out in plan.outgoing.items() if isinstance(kind, Sums)}
         found: dict[Kind, Tensor] = {
             kind: some.new_zeros(sum(out.lengths), *wires.forms[kind].shape)
@@ -126,7 +122,7 @@ class Forward:
             for place, (relation, (block, weights)) in enumerate(out.sums.items()):
                 rows = made[relation] if relation in made else ready[relation.src]
                 if relation not in made and kind.node_type not in wires.added_as_read:
-                    rows = in_full(self._stack.aggregation(index, relation).project(rows))
+                    rows = in_full(aggregations[relation].project(rows))
                 added = weighted_sum(block, rows, weights)
                 found[kind] = added if place == 0 else found[kind] + added
         return found
@@ -200,17 +196,17 @@ class Forward:
         if wires.merged:
             return self._merged_inputs(index, plan, before, ready, others, came)
         projected: dict[Relation, Tensor] = {}
-        for each in stack.relations[index]:
-            project, rows = stack.aggregation(index, each).project, others[each.src]
+        for each, own in stack.layers[index].aggregations.items():
+            rows = others[each.src]
             # Sums over all relations into a type are among the sources of the first of them.
             is_first = each.dst not in {known.dst for known in projected}
             sums = came.get(Sums(each.dst), []) if is_first else []
             if each.dst in wires.added_as_read:
                 rows, sums = [*rows, *sums], []
             if each not in made:
-                parts = [in_full(project(_cat([ready[each.src], *rows])))]
+                parts = [in_full(own.project(_cat([ready[each.src], *rows])))]
             else:
-                parts = [made[each], *([in_full(project(_cat(rows)))] if rows else [])]
+                parts = [made[each], *([in_full(own.project(_cat(rows)))] if rows else [])]
             projected[each] = _cat([*parts, *came.get(each, []), *sums])
         return LayerInputs(plan.blocks, before, ready, projected, plan.weights, None)
 
@@ -226,10 +222,10 @@ class Forward:
         """Those of a layer that takes all of its relations at once."""
         sources = {name: _cat([rows, *others[name]]) for name, rows in ready.items()}
         more = {}
-        for name, (block, weights) in plan.more.items():
-            into: list[Kind] = [each for each in self._stack.relations[index] if each.dst == name]
-            apart = [part for kind in (*into, Sums(name)) for part in came.get(kind, [])]
-            more[name] = weighted_sum(block, torch.cat(apart), weights)
+        for name, ends in plan.more.items():
+            sums = torch.cat(came[Sums(name)])
+            nothing = sums.new_zeros(plan.blocks.destinations[name], *sums.shape[1:])
+            more[name] = nothing.index_add(0, ends, sums)
         if not more:
             # Their gradients go back all the same.
             name, rows = next(iter(sources.items()))

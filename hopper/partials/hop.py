@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hopper.graph.schema import Relation
 from hopper.partials.fold import count_pairs, mark_readers, mark_sources, number_sums
 from hopper.partials.frontiers import Ids, Sources, Wanted
-from hopper.partials.wire import Kind, Sums, Wires
+from hopper.partials.wire import RowKind, Sums, Wires
 
 ID_BYTES: Final = 4
 """of a node id, or of the number or size of a sum, on the wire"""
@@ -50,7 +50,7 @@ class Hop:
     ) -> None:
         self.relations, self.destinations = relations, destinations
         self.drawn, self.found, self.wires = drawn, found, wires
-        self.world, self._others = world, np.arange(world) != rank
+        self.rank, self._others = rank, np.arange(world) != rank
         self._parts: dict[Relation, slice] = {}
         at = dict.fromkeys(found, 0)
         for each in relations:
@@ -71,6 +71,14 @@ class Hop:
         """The relations that end in a type."""
         return [each for each in self.relations if each.dst == node_type]
 
+    def readers(self, node_type: str) -> list[Relation]:
+        """The relations from a type."""
+        return [each for each in self.relations if each.src == node_type]
+
+    def reads_once(self, node_type: str) -> bool:
+        """Whether there is one relation from a type."""
+        return len(self.readers(node_type)) == 1
+
     def places(self, relation: Relation) -> Ids:
         """[edges]: each edge's place among the sources of its type."""
         return self.found[relation.src].places[self._parts[relation]]
@@ -81,20 +89,20 @@ class Hop:
 
     @cached_property
     def numbers(self) -> dict[str, NDArray[np.int32]]:
-        """By type of which sums come, their numbers: see :func:`number_sums`."""
-        return {
-            name: number_sums(self.reached[name], folded)
-            for name, folded in self.folded.items()
-            if folded.any()
-        }
+        """By type of destinations, [destinations, ranks]: see :func:`number_sums`."""
+        return {name: number_sums(self.reached[name], own) for name, own in self.folded.items()}
 
-    def wanted(self, kind: Kind) -> Wanted:
-        """The rows of a kind, other than sums, that this rank asks others for."""
+    def ends_of_sums(self, node_type: str) -> Ids:
+        """[sums], in the order in which they come: the destination of each."""
+        _ranks, ends = np.nonzero(self.numbers[node_type].T >= 0)
+        return ends
+
+    def wanted(self, kind: RowKind) -> Wanted:
+        """The rows of a kind that this rank asks others for."""
         if isinstance(kind, Relation):
             read_by, ranks = [kind], self.projected[kind.src]
         else:
-            assert isinstance(kind, str)
-            read_by = [each for each in self.relations if each.src == kind]
+            read_by = self.readers(kind)
             ranks = self._others & ~self.projected[kind]
         found = self.found[read_by[0].src]
         apart = [ranks & ~self.folded.get(each.dst, np.False_) for each in read_by]
@@ -109,12 +117,12 @@ class Hop:
     def _choose_rows(self, name: str) -> Ids:
         """[ranks]: the bytes of a type's rows from each, in the form that takes fewer."""
         forms = self.wires.forms
-        read_by = [each for each in self.relations if each.src == name]
+        read_by = self.readers(name)
         as_projected = np.zeros(self._others.size, np.int64)
         for each in read_by:
             if each in forms:
                 size = ID_BYTES + forms[each].row_bytes
-                as_projected += self._count_sources(each, read_by) * size
+                as_projected += self._count_sources(each) * size
         if name not in forms:
             self.projected[name] = self._others
             return as_projected
@@ -125,10 +133,10 @@ class Hop:
         self.projected[name] = (as_projected < as_rows) & self._others
         return np.minimum(as_projected, as_rows)
 
-    def _count_sources(self, relation: Relation, read_by: Sequence[Relation]) -> Ids:
+    def _count_sources(self, relation: Relation) -> Ids:
         """[ranks]: the distinct sources of one of the relations from a type."""
         found = self.found[relation.src]
-        if len(read_by) == 1:
+        if self.reads_once(relation.src):
             return found.counts()
         marked = np.zeros(found.nodes.size, np.bool_)
         everyone = np.ones_like(self._others)
@@ -138,11 +146,8 @@ class Hop:
     def _choose_sums(self, as_rows: Mapping[str, Ids]) -> dict[str, Ranks]:
         """By type of destinations, from whom partial sums take fewer bytes than rows, asking for
         them included: for some types, or for all."""
-        costs = {
-            kind.node_type: self._count_sums(kind)
-            for kind in self.wires.forms
-            if isinstance(kind, Sums) and self._others.any()
-        }
+        kinds = [kind for kind in self.wires.forms if isinstance(kind, Sums)]
+        costs = {kind.node_type: self._count_sums(kind) for kind in kinds}
         if not costs:
             return {}
         rows = np.sum(list(as_rows.values()), 0)
@@ -175,9 +180,9 @@ class Hop:
         forms = self.wires.forms
         saved = {each: np.zeros(self._others.size, np.int64) for each in types}
         for name, found in self.found.items():
-            read_by = [each for each in self.relations if each.src == name]
+            read_by = self.readers(name)
             for each in read_by if self.projected[name].any() else []:
-                rows = self._count_sources(each, read_by) * self.projected[name]
+                rows = self._count_sources(each) * self.projected[name]
                 saved[each.dst] += rows * (ID_BYTES + forms[each].row_bytes)
             if name not in forms:
                 continue

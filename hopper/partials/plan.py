@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.partials.wire import Kind, Sums, Wires
 
+_Key = TypeVar("_Key", str, Relation)
 Weighted = tuple[Block, Tensor]
 """a pattern of sums, and [edges] weights"""
 
@@ -37,7 +38,8 @@ class Outgoing:
 
     def to(self, device: torch.device) -> Outgoing:
         """The same on another device."""
-        return Outgoing(self.lengths, to_device(self.rows, device), _to(self.sums, device))
+        sums = {e: (block.to(device), to_device(w, device)) for e, (block, w) in self.sums.items()}
+        return Outgoing(self.lengths, to_device(self.rows, device), sums)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,9 @@ class LayerPlan:
         that come as the layer reads them, from rank 0, from rank 1, ... Of a relation of a layer
         that does not take all at once there follow what it receives projected, then sums.
     raw: by type whose input rows come, their nodes.
-    weights: by relation, [edges], where partial sums are among the sources, or edges are in no
-        block; None = the layer's own.
-    more: by type of destinations, then: what else there is to add up, of the projected rows and the
-        sums that come (of each kind those from rank 0 first).
+    weights: by relation, [edges], where partial sums come; None = the layer's own.
+    more: by type, then, of a layer that takes all relations at once: [sums] int64, the destination
+        of each sum that comes.
     outgoing: by kind, what goes out. counts: by kind, rows from every rank.
     """
 
@@ -62,15 +63,14 @@ class LayerPlan:
     blocks: TypedBlocks
     raw: Mapping[str, Block]
     weights: Mapping[Relation, Tensor] | None
-    more: Mapping[str, Weighted]
+    more: Mapping[str, Tensor]
     outgoing: Mapping[Kind, Outgoing]
     counts: Mapping[Kind, list[int]]
 
     @property
     def num_edges(self) -> int:
         """What this rank aggregates over."""
-        inner = [*self.blocks.blocks.values(), *(block for block, _ in self.more.values())]
-        return sum(block.num_edges for block in inner)
+        return sum(block.num_edges for block in self.blocks.blocks.values())
 
     def describe(self, wires: Wires) -> dict[str, Any]:
         """For the run's log: this rank's work, and the rows that travel.
@@ -93,9 +93,7 @@ class LayerPlan:
     def to(self, device: torch.device) -> LayerPlan:
         """The same plan on another device."""
         inner = {each: block.to(device) for each, block in self.blocks.blocks.items()}
-        weights = self.weights
-        if weights is not None:
-            weights = {each: to_device(own, device) for each, own in weights.items()}
+        weights = None if self.weights is None else _to(self.weights, device)
         return LayerPlan(
             {each: block.to(device) for each, block in self.own.items()},
             replace(self.blocks, blocks=inner, prepared={}),
@@ -135,5 +133,5 @@ class IterationPlan:
         return replace(self, layers=[layer.to(device) for layer in self.layers])
 
 
-def _to(sums: Mapping[Any, Weighted], device: torch.device) -> dict[Any, Weighted]:
-    return {each: (block.to(device), to_device(w, device)) for each, (block, w) in sums.items()}
+def _to(tensors: Mapping[_Key, Tensor], device: torch.device) -> dict[_Key, Tensor]:
+    return {each: to_device(tensor, device) for each, tensor in tensors.items()}

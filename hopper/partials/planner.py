@@ -17,13 +17,14 @@ from hopper.graph.schema import Relation
 from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.layer import SumLayer
-from hopper.partials.frontiers import Ids, OwnFrontier, Sources, sort_sources
+from hopper.partials.ask import Words, ask_owners
+from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
 from hopper.partials.hop import Hop
-from hopper.partials.hop_blocks import Folding, HopBlocks
+from hopper.partials.hop_blocks import HopBlocks
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
-from hopper.partials.requests import Language, Request, SumEdges, ask_owners
 from hopper.partials.stack import Stack
-from hopper.partials.wire import Kind, Sums, Wires, source_type
+from hopper.partials.sums import AskedSums, Folding, fold_relation
+from hopper.partials.wire import Kind, RowKind, Sums, Wires, source_type
 from hopper.partition.placement import Placement
 
 
@@ -50,11 +51,7 @@ class Planner:
         self._stack = stack
         self._wires = wires
         self._dtype = next(stack.model.parameters()).dtype
-        number = np.dtype(str(self._dtype).removeprefix("torch."))
-        self._languages = [
-            Language(list(each.forms), relations, number)
-            for each, relations in zip(wires, stack.relations, strict=True)
-        ]
+        self._number = np.dtype(str(self._dtype).removeprefix("torch."))
         counts = {each: ids.size for each, ids in sorted(sampler.original_ids.items())}
         self._own_rows, self._hop_rows = (
             {each: np.full(count, UNSEEN, np.int32) for each, count in counts.items()}
@@ -76,7 +73,7 @@ class Planner:
         try:
             own[self._sampler.target].enter(np.ascontiguousarray(roots, np.int64))
             layers: list[LayerPlan] = []
-            for hop in range(self._stack.depth):
+            for hop in range(len(self._wires)):
                 layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
             nodes = {each: frontier.nodes for each, frontier in own.items()}
             return IterationPlan(nodes, int(roots.size), layers)
@@ -87,8 +84,8 @@ class Planner:
     def _plan_hop(
         self, number: int, own: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
-        index = self._stack.depth - 1 - number
-        relations, wires = self._stack.relations[index], self._wires[index]
+        index = len(self._wires) - 1 - number
+        relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
         destinations = {each: frontier.nodes for each, frontier in own.items()}
         drawn = {
             each: self._sampler.draw(number, each, destinations[each.dst], moment)
@@ -99,21 +96,28 @@ class Planner:
             own[each].enter(sources.nodes[sources.part(self._cluster.rank)])
         cluster, sizes = self._cluster, {each: ids.size for each, ids in destinations.items()}
         hop = Hop(relations, sizes, drawn, found, wires, cluster.rank, cluster.world)
-        blocks = HopBlocks(hop, self._sampler, number, moment, cluster.rank)
+        kinds = [each for each in wires.forms if not isinstance(each, Sums)]
+        wanted = {kind: hop.wanted(kind) for kind in kinds}
+        blocks = HopBlocks(hop, wanted, self._sampler, number, moment)
         folding = self._fold(index, hop, blocks, destinations)
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
-        wanted = self._requests(hop, blocks, folding)
-        asked = ask_owners(cluster, self._languages[index], wanted, where)
-        outgoing = self._answer(relations, wires, asked, own)
+        asked = ask_owners(cluster, self._requests(wires, hop, wanted, folding), where)
+        outgoing = self._answer(wires, relations, asked, own)
         typed = blocks.make(own, folding)
+        counts: dict[Kind, list[int]] = {kind: each.counts for kind, each in wanted.items()}
+        ends = {}
+        for name, own_folded in hop.folded.items():
+            counts[Sums(name)] = (hop.sums[name] * own_folded).tolist()
+            if wires.merged and folding:
+                ends[name] = torch.from_numpy(hop.ends_of_sums(name))
         return LayerPlan(
             {each: self._stack.nodes(typed, each, own[each].size) for each in own},
             typed,
-            {each: blocks.raw_nodes(each) for each in sorted(wires.raw)},
+            {each: blocks.nodes_of(each) for each in sorted(wires.raw)},
             {each: torch.from_numpy(part.left.weights) for each, part in folding.items()} or None,
-            blocks.more(folding) if wires.merged else {},
+            ends,
             outgoing,
-            {kind: blocks.counts(kind) for kind in wires.forms},
+            counts,
         )
 
     def _sort_sources(self, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]) -> dict[str, Sources]:
@@ -133,62 +137,71 @@ class Planner:
     ) -> dict[Relation, Folding]:
         """By relation, what is left of its edges and what others add up; empty where nobody adds
         anything up, and all edges can be the layer's own."""
-        fates = {each: blocks.fates(each) for each in hop.relations}
-        if not any(own.any() for own in fates.values()):
+        if not any(own.any() for own in hop.folded.values()):
             return {}
         drawn, folding = blocks.as_drawn(destinations), {}
-        for each, own in fates.items():
-            aggregation = self._stack.aggregation(index, each)
+        for each, aggregation in self._stack.layers[index].aggregations.items():
             assert isinstance(aggregation, SumLayer)
             # Weights are those of all edges, wherever these are added up.
             weights = aggregation.edge_weights(drawn[each], self._dtype).numpy()
-            folding[each] = blocks.fold(each, own, weights)
+            folding[each] = fold_relation(hop, each, weights)
         return folding
 
     def _requests(
-        self, hop: Hop, blocks: HopBlocks, folding: Mapping[Relation, Folding]
-    ) -> list[Request]:
-        """By rank, what is wanted of it."""
-        found = [Request() for _ in range(self._cluster.world)]
-        for kind, wanted in blocks.wanted.items():
-            for request, ids in zip(found, wanted.ids, strict=True):
-                request.rows[kind] = ids.astype(np.int32)
-        for name, folded in hop.folded.items():
-            for rank in np.flatnonzero(folded).tolist():
-                found[rank].sums[name] = int(hop.sums[name][rank])
-                for each in hop.into(name):
-                    found[rank].edges[each] = folding[each].asked_of(rank)
+        self,
+        wires: Wires,
+        hop: Hop,
+        wanted: Mapping[RowKind, Wanted],
+        folding: Mapping[Relation, Folding],
+    ) -> list[list[Words]]:
+        """By rank, what it is told: the ids of every kind of rows, then of every relation that may
+        be added up :meth:`Folding.told`."""
+        none = np.empty(0, np.int32)
+        found = []
+        for rank in range(self._cluster.world):
+            told = [own.ids[rank].astype(np.int32) for own in wanted.values()]
+            for each in _added_up(wires, hop.relations):
+                told += folding[each].told(rank) if folding else (none, none)
+            found.append(told)
         return found
 
     def _answer(
         self,
-        relations: Sequence[Relation],
         wires: Wires,
-        asked: Sequence[Request],
+        relations: Sequence[Relation],
+        asked: Sequence[Sequence[Words]],
         own: Mapping[str, OwnFrontier],
     ) -> dict[Kind, Outgoing]:
         """What goes out; sources that others found enter the own frontier."""
-        rows, edges, added = {}, {}, {}
-        for kind in wires.forms:
-            if not isinstance(kind, Sums):
-                ids = np.concatenate([request.rows[kind] for request in asked])
-                rows[kind] = own[source_type(kind)].enter(ids.astype(np.int64))
-        for each in relations:
-            parts = [request.edges[each] for request in asked if each in request.edges]
-            if sum(part.ids.size for part in parts):
-                edges[each] = SumEdges.join(parts)
-                added[each] = own[each.src].enter(edges[each].ids.astype(np.int64))
+        by_place = iter(zip(*asked, strict=True))
         outgoing: dict[Kind, Outgoing] = {}
         for kind in wires.forms:
-            if isinstance(kind, Sums):
-                sums = {
-                    each: edges[each].block(each, added[each], own[each.src].size)
-                    for each in edges
-                    if each.dst == kind.node_type
-                }
-                lengths = [request.sums[kind.node_type] for request in asked]
-                outgoing[kind] = Outgoing(lengths, torch.empty(0, dtype=torch.int64), sums)
-            else:
-                lengths = [request.rows[kind].size for request in asked]
-                outgoing[kind] = Outgoing(lengths, torch.from_numpy(rows[kind]), {})
+            if not isinstance(kind, Sums):
+                parts = next(by_place)
+                ids = np.concatenate(parts).astype(np.int64)
+                rows = torch.from_numpy(own[source_type(kind)].enter(ids))
+                outgoing[kind] = Outgoing([part.size for part in parts], rows, {})
+        told = {
+            each: list(zip(next(by_place), next(by_place), strict=True))
+            for each in _added_up(wires, relations)
+        }
+        sums, added = {}, {}
+        for kind in wires.forms.keys() - outgoing.keys():
+            assert isinstance(kind, Sums)
+            into = {each: parts for each, parts in told.items() if each.dst == kind.node_type}
+            sums[kind] = AskedSums.read(into, self._number)
+            for each, words in sums[kind].ids.items():
+                added[each] = own[each.src].enter(words.astype(np.int64))
+        for kind, asked_sums in sums.items():
+            # Patterns are over all own rows, and only now are all of them known.
+            made = {
+                each: asked_sums.block(each, added[each], own[each.src].size)
+                for each in asked_sums.ids
+            }
+            outgoing[kind] = Outgoing(asked_sums.lengths, torch.empty(0), made)
         return outgoing
+
+
+def _added_up(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:
+    """The relations that others may be asked to add up."""
+    return [each for each in relations if Sums(each.dst) in wires.forms]

@@ -25,6 +25,22 @@ from hopper.models.relational import HGNN
 
 
 @dataclass(frozen=True)
+class StackLayer:
+    """What is known of a layer before it computes.
+
+    Attributes
+    ----------
+    aggregations: by relation that it reads, in canonical order, what aggregates it.
+    adds_up: whether all that a destination reads may be added up where it lives.
+    merges: whether it takes all of its relations at once.
+    """
+
+    aggregations: Mapping[Relation, Layer]
+    adds_up: bool
+    merges: bool
+
+
+@dataclass(frozen=True)
 class LayerInputs:
     """What one layer makes the new rows of a rank's destinations from.
 
@@ -43,42 +59,24 @@ class LayerInputs:
     before: Mapping[str, Tensor]
     ready: Mapping[str, Tensor]
     projected: Mapping[Relation, Tensor] | None
-    weights: Mapping[Relation, Tensor] | None
-    more: Mapping[str, Tensor] | None
+    weights: Mapping[Relation, Tensor] | None = None
+    more: Mapping[str, Tensor] | None = None
 
 
 class Stack(ABC):
-    """A model in parts that read one row at a time, and those that read edges.
+    """A model in parts: some read one row at a time, others read edges.
 
     Attributes
     ----------
     model: what it is of.
-    depth: number of layers. types: the node types whose rows enter the first one.
-    relations: by layer, in canonical order, those that it reads.
+    layers: in order of computation. widths: by node type, the width of its input rows.
     reads_features: whether the first layer reads input rows as they are, but for dropout.
     """
 
     reads_features: ClassVar[bool]
     model: torch.nn.Module
-    depth: int
-    types: tuple[str, ...]
-    relations: list[tuple[Relation, ...]]
-
-    @abstractmethod
-    def aggregation(self, index: int, relation: Relation) -> Layer:
-        """What aggregates one relation in layer ``index``."""
-
-    @abstractmethod
-    def adds_up(self, index: int) -> bool:
-        """Whether all that a destination reads may be added up where it lives."""
-
-    @abstractmethod
-    def merges(self, index: int) -> bool:
-        """Whether a layer takes all of its relations at once."""
-
-    @abstractmethod
-    def width(self, node_type: str) -> int:
-        """The width of a type's input rows."""
+    layers: list[StackLayer]
+    widths: Mapping[str, int]
 
     @abstractmethod
     def lone_rows(self) -> list[dict[str, Tensor]]:
@@ -86,7 +84,7 @@ class Stack(ABC):
 
     @abstractmethod
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """[n, ...]: the rows that enter the first layer's :meth:`prepare`, from input rows."""
+        """[n, ...]: what the first layer's :meth:`prepare` takes, from input rows [n, width]."""
 
     @abstractmethod
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Block:
@@ -108,7 +106,7 @@ class Stack(ABC):
         ready: Mapping[str, Tensor],
         weights: Mapping[Relation, Tensor],
     ) -> Tensor:
-        """[sums of all types, ...], of a layer that :meth:`merges` and :meth:`adds_up`.
+        """[sums of all types, ...], of a layer that takes all relations at once and adds them up.
 
         Parameters
         ----------
@@ -126,47 +124,31 @@ class OneTypeStack(Stack):
 
     Parameters
     ----------
-    relation: the one that it reads.
-    in_dim: width of the features.
+    relation: the one that it reads. in_dim: width of the features.
     """
 
     reads_features: ClassVar[bool] = True
 
     def __init__(self, model: GNN, relation: Relation, in_dim: int) -> None:
         self.model: GNN = model
-        self.depth = len(model.layers)
-        self.relations = [(relation,)] * self.depth
-        self._type, self._in_dim = relation.src, in_dim
-        self.types = (relation.src,)
-
-    def aggregation(self, index: int, relation: Relation) -> Layer:
-        """See :class:`Stack`."""
-        return self.model.layer(index)
-
-    def adds_up(self, index: int) -> bool:
-        """See :class:`Stack`."""
-        return isinstance(self.model.layer(index), SumLayer)
-
-    def merges(self, index: int) -> bool:
-        """See :class:`Stack`."""
-        return False
-
-    def width(self, node_type: str) -> int:
-        """See :class:`Stack`."""
-        return self._in_dim
+        found = [model.layer(index) for index in range(len(model.layers))]
+        self.layers = [
+            StackLayer({relation: each}, isinstance(each, SumLayer), False) for each in found
+        ]
+        self._type, self.widths = relation.src, {relation.src: in_dim}
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """See :class:`Stack`."""
         parameter = next(self.model.parameters())
         block = _lone_node(parameter.device)
-        rows, found = parameter.new_zeros(1, self._in_dim), []
-        for index in range(self.depth):
+        rows, found = parameter.new_zeros(1, self.widths[self._type]), []
+        for index in range(len(self.layers)):
             found.append({self._type: self.model.prepare(index, block, rows)})
             rows = self.model.step(index, block, rows)
         return found
 
     def enter(self, node_type: str, x: Tensor) -> Tensor:
-        """See :class:`Stack`."""
+        """See :class:`Stack`: the rows themselves."""
         return x
 
     def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Block:
@@ -205,32 +187,18 @@ class TypedStack(Stack):
 
     def __init__(self, model: HGNN) -> None:
         self.model: HGNN = model
-        self.depth, self.types = len(model.layers), model.types
-        self.relations = [model.relation_layer(index).relations for index in range(self.depth)]
-
-    def aggregation(self, index: int, relation: Relation) -> Layer:
-        """See :class:`Stack`."""
-        return self.model.relation_layer(index).aggregation(relation)
-
-    def adds_up(self, index: int) -> bool:
-        """See :class:`Stack`."""
-        layer = self.model.relation_layer(index)
-        return layer.combination.algebra == "sum" and all(
-            isinstance(layer.aggregation(each), SumLayer) for each in layer.relations
-        )
-
-    def merges(self, index: int) -> bool:
-        """See :class:`Stack`."""
-        return self.model.relation_layer(index).merges()
-
-    def width(self, node_type: str) -> int:
-        """See :class:`Stack`."""
-        return self.model.widths[node_type]
+        self.widths = {each: model.widths[each] for each in model.types}
+        self.layers = []
+        for layer in map(model.relation_layer, range(len(model.layers))):
+            found = {each: layer.aggregation(each) for each in layer.relations}
+            are_sums = all(isinstance(each, SumLayer) for each in found.values())
+            adds_up = layer.combination.algebra == "sum" and are_sums
+            self.layers.append(StackLayer(found, adds_up, layer.merges()))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """See :class:`Stack`."""
         row = next(self.model.parameters()).new_zeros(1, self.model.hidden)
-        return [{each.src: row for each in read} for read in self.relations]
+        return [{each.src: row for each in layer.aggregations} for layer in self.layers]
 
     def enter(self, node_type: str, x: Tensor) -> Tensor:
         """See :class:`Stack`: the input projection."""
@@ -247,8 +215,7 @@ class TypedStack(Stack):
     def new_rows(self, index: int, given: LayerInputs) -> dict[str, Tensor]:
         """See :class:`Stack`."""
         found: dict[str, Tensor] = self.model.relation_layer(index)(
-            given.blocks,
-            given.ready,
+            *(given.blocks, given.ready),
             weights=given.weights,
             more=given.more,
             projected=given.projected,

@@ -19,11 +19,13 @@ class Sums(NamedTuple):
     node_type: str
 
 
-Kind = str | Relation | Sums
-"""what rows are: a type's as layers read them, a relation's projected ones, or partial sums"""
+RowKind = str | Relation
+"""a node type, whose rows are as layers read them, or a relation, whose rows are projected"""
+Kind = RowKind | Sums
+"""what travels"""
 
 
-def source_type(kind: str | Relation) -> str:
+def source_type(kind: RowKind) -> str:
     """The type of nodes whose rows are of a kind."""
     return kind.src if isinstance(kind, Relation) else kind
 
@@ -61,8 +63,8 @@ class Wires:
     raw: types whose input rows travel; the rank that reads them enters them into the first layer.
     added_as_read: by type of destination, the one relation into it, of which sums are made of rows
         before their projection.
-    merged: whether the layer takes all of its relations at once: then projected rows and sums that
-        come are added up apart.
+    merged: whether the layer takes all of its relations at once, which it does if none of its rows
+        come projected; sums that come are then added behind it.
     item_bytes: of the weight of an edge.
     """
 
@@ -130,16 +132,17 @@ def _choose(
     item_bytes: int,
 ) -> Wires:
     """Those of one layer, which reads rows like these, [1, ...]."""
-    relations, merges = stack.relations[index], stack.merges(index)
+    layer = stack.layers[index]
+    relations, merges = list(layer.aggregations), layer.merges
     has_gradient = index > 0 or not stack.reads_features
     ready = {each: count.form(row, has_gradient) for each, row in rows.items()}
     as_rows = dict(ready)
     if index == 0 and not stack.reads_features:
         for each in set(rows) - set(learned):
-            features = count.form(rows[each].new_empty(1, stack.width(each)), False)
+            features = count.form(rows[each].new_empty(1, stack.widths[each]), False)
             if features.row_bytes < ready[each].row_bytes:
                 as_rows[each] = features
-    made = {each: stack.aggregation(index, each).project(rows[each.src]) for each in relations}
+    made = {each: own.project(rows[each.src]) for each, own in layer.aggregations.items()}
     projected = {each: count.form(row, True) for each, row in made.items()}
     changed = {each for each, row in made.items() if row is not rows[each.src]}
     forms: dict[Kind, Form] = {}
@@ -152,13 +155,13 @@ def _choose(
             forms |= {each: projected[each] for each in read_by}
         if len(narrow) < len(read_by) or len(read_by) > 1:
             forms[name] = as_rows[name]
-    merged = merges and (stack.adds_up(index) or all(isinstance(each, str) for each in forms))
+    merged = merges and all(isinstance(each, str) for each in forms)
     added_as_read = {}
-    for name in sorted({each.dst for each in relations}) if stack.adds_up(index) else []:
+    for name in sorted({each.dst for each in relations}) if layer.adds_up else []:
         first, *others = (each for each in relations if each.dst == name)
         before, after = ready[first.src], projected[first]
         is_smaller = first not in changed or before.row_bytes < after.row_bytes
-        if is_smaller and not others and not merges:
+        if is_smaller and not others and not merged:
             added_as_read[name] = first
         forms[Sums(name)] = before if name in added_as_read else after
     raw = frozenset(each for each, form in as_rows.items() if form is not ready[each])

@@ -184,8 +184,7 @@ class LayerWiseEvaluator(Evaluator):
         projected = self._relation in wires.forms
         width = wires.forms[self._relation if projected else self._target].width
         ready = [
-            layer.project(rows) if projected else rows
-            for rows in self._prepared(model, index, own)
+            layer.project(rows) if projected else rows for rows in self._prepared(model, index, own)
         ]
         sources = self._with_remote(own.ids, torch.cat(ready), mine)
         outputs = []

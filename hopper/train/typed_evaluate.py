@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.relational import HGNN
 from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack

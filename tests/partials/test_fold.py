@@ -8,60 +8,73 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopper.partials.fold import count_pairs, fold_edges
+from hopper.partials.fold import Folded, count_pairs, fold_edges, number_sums
 
 RANKS = 3
+Edges = tuple[np.ndarray, np.ndarray]
 
 
 @st.composite
-def hops(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """indptr, source ids and owners of up to eight destinations' edges, and whom to fold."""
-    sizes = draw(st.lists(st.integers(0, 6), max_size=8))
-    indptr = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+def relation(draw: st.DrawFn, destinations: int) -> Edges:
+    """indptr and source ids of the destinations' edges."""
+    sizes = [draw(st.integers(0, 6)) for _ in range(destinations)]
     ids = draw(st.lists(st.integers(0, 11), min_size=sum(sizes), max_size=sum(sizes)))
-    sources = np.array(ids, np.int64)
-    folded = np.array(draw(st.lists(st.booleans(), min_size=RANKS, max_size=RANKS)))
-    return indptr, sources, (sources % RANKS).astype(np.int16), folded
+    return np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))), np.array(ids, np.int64)
+
+
+@st.composite
+def hops(draw: st.DrawFn) -> tuple[list[Edges], np.ndarray]:
+    """One or two relations into up to eight destinations, and whose edges to fold."""
+    count = draw(st.integers(0, 8))
+    relations = draw(st.lists(relation(count), min_size=1, max_size=2))
+    folded = draw(st.lists(st.booleans(), min_size=RANKS, max_size=RANKS))
+    return relations, np.array(folded)
 
 
 @settings(deadline=None, max_examples=100)
 @given(hops())
-def test_every_destination_keeps_its_sum(hop: tuple[np.ndarray, ...]) -> None:
-    indptr, sources, owners, folded = hop
-    edges, sums = count_pairs(indptr, owners, RANKS)
-    assert edges.tolist() == np.bincount(owners, minlength=RANKS).tolist()
-    weights = 1.0 + np.arange(sources.size)
-    rows = np.random.default_rng(0).normal(size=12)
-    new_indptr, columns, new_weights, sizes, sum_sources, sum_weights = fold_edges(
-        indptr, sources, sources, owners, weights, folded, edges, sums
-    )
-    assert sizes.size == sums[folded].sum()
-    assert sum_sources.size == sizes.sum() == edges[folded].sum()
-    # What the owners would add up, rank after rank.
-    bounds = np.concatenate(([0], np.cumsum(sizes)))
-    partial = [float(sum_weights[a:b] @ rows[sum_sources[a:b]]) for a, b in pairwise(bounds)]
-    partial_rank = np.repeat(np.flatnonzero(folded), sums[folded])
-    for a, b in pairwise(bounds):
-        assert len(set(owners_of(sum_sources[a:b]))) == 1
-    used = []
-    for row in range(indptr.size - 1):
-        expected = (
-            weights[indptr[row] : indptr[row + 1]] @ rows[sources[indptr[row] : indptr[row + 1]]]
+def test_every_destination_keeps_its_sum(hop: tuple[list[Edges], np.ndarray]) -> None:
+    relations, folded = hop
+    destinations = relations[0][0].size - 1
+    rows = np.random.default_rng(0).normal(size=(len(relations), 12))
+    reached, sums = np.zeros((destinations, RANKS), np.bool_), np.zeros(RANKS, np.int64)
+    edges = [count_pairs(indptr, owners_of(ids), reached, sums) for indptr, ids in relations]
+    assert sums.tolist() == reached.sum(0).tolist()
+    numbers, total = number_sums(reached, folded), int(sums[folded].sum())
+    assert sorted(numbers[numbers >= 0]) == list(range(total))
+    expected, found = np.zeros(destinations), np.zeros(destinations)
+    partial, columns_of_sums = np.zeros(total), []
+    for place, (indptr, ids) in enumerate(relations):
+        assert edges[place].tolist() == np.bincount(owners_of(ids), minlength=RANKS).tolist()
+        weights = 1.0 + np.arange(ids.size)
+        np.add.at(expected, np.repeat(np.arange(destinations), np.diff(indptr)),
+                  weights * rows[place][ids])  # fmt: skip
+        first = 12 if place == 0 else -1
+        own_edges = np.where(folded, edges[place], 0)
+        left = Folded(
+            *fold_edges(
+                *(indptr, ids, ids, owners_of(ids), weights, folded, numbers, own_edges),
+                *(first, total),
+            )
         )
-        found, ranks = 0.0, []
-        for edge in range(new_indptr[row], new_indptr[row + 1]):
-            column = columns[edge]
-            if column < 0:
-                assert new_weights[edge] == 1
-                used.append(-1 - column)
-                ranks.append(partial_rank[-1 - column])
-            else:
-                assert not folded[owners_of(column)]
-            found += new_weights[edge] * (partial[-1 - column] if column < 0 else rows[column])
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-        assert ranks == sorted(set(ranks))
-    assert sorted(used) == list(range(sizes.size))
+        # What the owners add up, rank after rank.
+        assert left.sizes.tolist() == np.bincount(left.numbers, minlength=total).tolist()
+        by_rank = np.split(left.numbers, np.cumsum(own_edges)[:-1])
+        assert all((np.diff(each) >= 0).all() for each in by_rank)
+        np.add.at(partial, left.numbers, left.sum_weights * rows[place][left.sources])
+        for row, (start, stop) in enumerate(pairwise(left.indptr)):
+            kept = left.columns[start:stop] < 12
+            assert (np.diff(kept.astype(int)) <= 0).all()
+            assert not folded[owners_of(left.columns[start:stop][kept])].any()
+            columns_of_sums += [(row, column - 12) for column in left.columns[start:stop][~kept]]
+            own = left.weights[start:stop][kept] @ rows[place][left.columns[start:stop][kept]]
+            found[row] += own
+            assert (left.weights[start:stop][~kept] == 1).all()
+    assert sorted(number for _, number in columns_of_sums) == list(range(total))
+    for row, number in columns_of_sums:
+        found[row] += partial[number]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
 def owners_of(sources: np.ndarray) -> np.ndarray:
-    return sources % RANKS
+    return (sources % RANKS).astype(np.int16)

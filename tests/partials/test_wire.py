@@ -1,55 +1,121 @@
-"""The form of the rows that travel is the cheapest, there and back."""
+"""The forms in which rows can travel are the cheapest ones, there and back."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
 from hopper.errors import RequestError
-from hopper.models import build_model
-from hopper.partials import Wire, choose_wires
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph.sample import NeighborSampler
+from hopper.models import build_model, build_typed_model
+from hopper.partials import Form, Sums, Wires, choose_wires, make_stack
+
+EDGE = Relation("node", "edge", "node")
 
 
-def wires(name: str, in_dim: int, hidden: int, **more: int) -> list[Wire]:
+def one_type(model: torch.nn.Module, in_dim: int, *args: Any) -> list[Wires]:
+    topology = Topology(np.zeros(1, np.int64), np.empty(0, np.int64), *[np.empty(0, np.int64)] * 3)
+    sampler = NeighborSampler({EDGE: topology}, {"node": np.empty(0, np.int64)}, "node", [1], 0)
+    return choose_wires(make_stack(model, sampler, in_dim), *args)
+
+
+def wires(name: str, in_dim: int, hidden: int, **more: int) -> list[Wires]:
     model = build_model(name, in_dim=in_dim, out_dim=40, layers=2, hidden=hidden, **more)
-    return choose_wires(model, in_dim)
+    return one_type(model, in_dim)
 
 
 def test_wide_features_travel_projected_and_their_gradients_come_back() -> None:
     first, second = wires("sage", 600, 16)
-    assert first == Wire(projected=True, width=16, row_bytes=128, item_bytes=4, folds=True)
+    form = Form(shape=(16,), row_bytes=128, has_gradient=True)
+    assert first.forms == {EDGE: form, Sums("node"): form}
     # 40 classes are wider than 16 hidden values, which are projected behind the sum.
-    assert second == Wire(projected=False, width=16, row_bytes=128, item_bytes=4, folds=True)
+    assert second.forms == {"node": form, Sums("node"): form}
+    assert (first.added_as_read, second.added_as_read) == ({}, {"node": EDGE})
 
 
 @pytest.mark.parametrize("hidden", [64, 128])
 def test_features_as_they_are_cross_one_way_only(hidden: int) -> None:
     first, second = wires("gcn", 100, hidden)
-    assert first == Wire(projected=False, width=100, row_bytes=400, item_bytes=4, folds=True)
-    assert second == Wire(projected=True, width=40, row_bytes=320, item_bytes=4, folds=True)
+    features = Form(shape=(100,), row_bytes=400, has_gradient=False)
+    assert first.forms == {"node": features, Sums("node"): features}
+    projected = Form(shape=(40,), row_bytes=320, has_gradient=True)
+    assert second.forms == {EDGE: projected, Sums("node"): projected}
 
 
 def test_attention_and_modulation_need_every_row() -> None:
     first, second = wires("gat", 600, 8, heads=2)
-    assert first == Wire(projected=True, width=16, row_bytes=128, item_bytes=4, folds=False)
+    assert first.forms == {EDGE: Form((2, 8), 128, True)}
     # Two heads of 40 classes each are wider than what they are made of.
-    assert second == Wire(projected=False, width=16, row_bytes=128, item_bytes=4, folds=False)
-    assert [wire.folds for wire in wires("film", 600, 8)] == [False, False]
+    assert second.forms == {"node": Form((16,), 128, True)}
+    assert not any(isinstance(kind, Sums) for each in wires("film", 600, 8) for kind in each.forms)
 
 
 def test_a_narrower_dtype_on_the_wire_takes_fewer_bytes() -> None:
     model = build_model("sage", in_dim=600, out_dim=40, layers=2, hidden=16)
-    first, _ = choose_wires(model, 600, torch.bfloat16)
-    assert first == Wire(projected=True, width=16, row_bytes=64, item_bytes=4, folds=True)
+    first, _ = one_type(model, 600, torch.bfloat16)
+    assert first.forms[EDGE] == Form((16,), 64, True)
+    assert first.item_bytes == 4
+
+
+CITES, WRITES = Relation("paper", "cites", "paper"), Relation("author", "writes", "paper")
+WRITTEN, LIKED = Relation("paper", "by", "author"), Relation("author", "likes", "paper")
+
+
+def typed(name: str, hidden: int, learned: tuple[str, ...] = (), **more: Any) -> list[Wires]:
+    """Of two layers, papers of 20 numbers and authors of 200, three classes."""
+    into_paper = (LIKED, WRITES, CITES)
+    reads = [((*into_paper, WRITTEN), ("author", "paper")), (into_paper, ("paper",))]
+    inputs = {"author": 200, "paper": 20}
+    model = build_typed_model(
+        name, target="paper", inputs=inputs, reads=reads, out_dim=3, hidden=hidden, **more
+    )
+    sampler = NeighborSampler({}, {}, "paper", [1], 0)
+    return choose_wires(make_stack(model, sampler, 0), learned=learned)
+
+
+def test_narrow_input_rows_cross_one_way_and_are_projected_by_who_reads_them() -> None:
+    first, _ = typed("hgt", 16, heads=2)
+    assert first.forms == {"author": Form((16,), 128, True), "paper": Form((20,), 80, False)}
+    assert first.raw == {"paper"}
+    # Rows that are learned have gradients.
+    first, _ = typed("hgt", 16, ("paper",), heads=2)
+    assert first.forms["paper"] == Form((16,), 128, True)
+    assert not first.raw
+
+
+def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
+    _, last = typed("rgat", 16, heads=1, merge=True)
+    narrow = Form((1, 3), 24, True)
+    # Authors are read by two relations: one row of 16 numbers may be fewer bytes than two of 3.
+    assert last.forms == {
+        "author": Form((16,), 128, True), LIKED: narrow, WRITES: narrow, CITES: narrow,
+    }  # fmt: skip
+    # All relations at once read rows as they are.
+    assert not last.merged
+    first, last = typed("rgat", 16, heads=1, merge=True, head=True)
+    assert (first.merged, last.merged) == (True, True)
+
+
+def test_relations_that_are_added_up_have_sums() -> None:
+    first, last = typed("rgcn", 16, merge=True)
+    assert first.merged
+    assert first.forms[Sums("author")] == first.forms[Sums("paper")] == Form((16,), 128, True)
+    assert last.forms[Sums("paper")] == Form((3,), 24, True)
+    assert Sums("author") not in last.forms
 
 
 def test_a_model_without_parts_is_refused() -> None:
     with pytest.raises(RequestError, match=r"train\.engine: cooperative .* given Linear"):
-        choose_wires(torch.nn.Linear(2, 2), 2)
+        one_type(torch.nn.Linear(2, 2), 2)
 
 
 def test_choosing_leaves_the_model_as_it_was() -> None:
     model = build_model("sage", in_dim=4, out_dim=2, layers=2, hidden=3, dropout=0.5)
-    choose_wires(model, 4)
+    one_type(model, 4)
     assert model.training
     assert all(parameter.grad is None for parameter in model.parameters())
