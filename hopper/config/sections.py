@@ -324,8 +324,11 @@ class Raf(_Section):
 
 
 class Learnable(_Section):
-    """``[learnable]``: rows of node types without features, learned with the model."""
+    """``[learnable]``: input rows that are learned with the model."""
 
+    types: list[str] = Field(default=[])
+    """node types that have learnable rows beside their features; those without features always
+    have"""
     dim: NonNegative = 0
     """width of a row; 0 = model.hidden"""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"

@@ -34,12 +34,14 @@ class Cooperative(Engine):
 
     name = "cooperative"
     layouts = (Replicated, DividedTopology)
+    reads_remote_rows = False
+    plans_on_host = True
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
-        kind = TypedPass if state.trainer.typed else HomogeneousPass
+        kind = TypedPass if state.config.model.typed else HomogeneousPass
         try:
             self._pass: Pass = kind(state, self._channel)
         except RequestError:

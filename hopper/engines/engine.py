@@ -15,9 +15,10 @@ from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
+from hopper.engines.request import Request
 from hopper.features import FeatureSource, PartitionedRows
 from hopper.hetero.learnable import LearnableRows
-from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
@@ -28,7 +29,7 @@ from hopper.run_log import RunLog
 class TrainState:
     """What one rank trains, and with what."""
 
-    config: Config
+    request: Request
     cluster: Cluster
     log: RunLog
     rows: PartitionedRows
@@ -36,6 +37,11 @@ class TrainState:
     optimizer: Optimizer
     trainer: GroupTrainer
     learnable: LearnableRows | None = None
+
+    @property
+    def config(self) -> Config:
+        """The run's."""
+        return self.request.config
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,12 @@ class Engine(ABC):
     exact: ClassVar[bool] = True
     layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated,)
     """of the graphs that it can train"""
+    reads_remote_rows: ClassVar[bool] = True
+    """whether ranks read input rows of other servers, which a cache may keep"""
+    plans_on_host: ClassVar[bool] = False
+    """whether it draws in host memory alone"""
+    schedule: ClassVar[type[RootSchedule]] = RootSchedule
+    """what deals roots to global batches"""
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
@@ -70,6 +82,15 @@ class Engine(ABC):
         """whether the gradient of the iteration under way will be recorded"""
         self.upcoming: GlobalBatch | None = None
         """the batch after the one that is trained, if the epoch has one; may be prepared"""
+
+    @classmethod  # noqa: B027  # most engines train anything
+    def check(cls, request: Request) -> None:
+        """Refuse what this engine cannot train.
+
+        Raises
+        ------
+        RequestError: names the key, what was expected and what was given.
+        """
 
     @classmethod
     def is_exact(cls, config: Config) -> bool:
@@ -117,8 +138,8 @@ class Engine(ABC):
     def fetch_learnable(self, subgraphs: Sequence[Subgraph], batch: GlobalBatch) -> None:
         """Read the learnable rows of an iteration's groups, if there are any; collective."""
         if self.state.learnable is not None:
-            types = self.state.trainer.tables
-            wanted = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in types}
+            names = self.state.trainer.reads.tables
+            wanted = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in names}
             self.fetch_learnable_rows(wanted, batch)
 
     def fetch_learnable_rows(

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.engines.request import Request
+from hopper.errors import RequestError
 from hopper.features import FeatureSource
 from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
@@ -28,6 +30,16 @@ class Hop(Engine):
     """
 
     name = "hop"
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`Engine`: there must be a time step left."""
+        merge, ranks = request.config.hop.merge, request.ranks
+        if isinstance(merge, int) and merge >= ranks:
+            raise RequestError(
+                f"hop.merge: expected at most {ranks - 1}, one less than the {ranks} ranks (an "
+                f"iteration has that many time steps), given {merge}"
+            )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)

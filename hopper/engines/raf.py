@@ -10,17 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.config.sections import TYPED_MODELS
 from hopper.engines.engine import Engine, StepReport, TrainState
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
-from hopper.engines.typed_reads import unrolling_of
-from hopper.hetero.relation_first import (
-    RelationFirst,
-    draw_first,
-    nodes_below,
-    nodes_read,
-    renamed,
-)
+from hopper.engines.request import Request
+from hopper.errors import RequestError
+from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.hetero.rooted import nodes_below, nodes_read
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
@@ -33,12 +30,22 @@ class RelationAggregationFirst(Engine):
 
     name = "raf"
     layouts = (ByRelation,)
+    reads_remote_rows = False
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`Engine`: it splits models by relation."""
+        if not request.config.model.typed:
+            raise RequestError(
+                f"train.engine: raf aggregates by relation, as typed models do; expected one of "
+                f"{', '.join(TYPED_MODELS)}, given model {request.config.model.name!r}"
+            )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
-        holdings = renamed(graph.holdings, unrolling_of(state.config, graph.schema))
+        holdings = state.request.reads.holdings
         servers = servers_of_parameters(model, holdings)
         self._homes = ParameterHomes(state.packed, state.cluster, servers)
         shares = RootShares(
@@ -49,11 +56,6 @@ class RelationAggregationFirst(Engine):
         self.forward = RelationFirst(state.cluster, state.log, model, shares)
         self._target = graph.schema.target_type()
         self._originals = graph.original_ids(self._target)
-        sampler = state.trainer.sampler
-        if state.learnable is None:
-            # Roots whose rows a layer does not need are not drawn for. (Learnable rows that such
-            # draws find are read, and so updated, under every engine.)
-            draw_first(sampler, self.forward.root_layers)
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """See :class:`Engine`."""

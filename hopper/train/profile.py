@@ -14,11 +14,10 @@ from hopper.train.warm_cache import CacheMaker
 
 def profile_rank(config: Config) -> None:
     """Keep this rank's profile beside the partitions; see :func:`hopper.train.rank.run_rank`."""
-    with joined(config) as (graph, cluster, rows):
+    with joined(config) as (request, cluster, rows):
         say = RunConsole(cluster.rank == 0, "").say
-        is_on_disk = bool(cached_tables(config, graph.schema))
-        learnable = make_learnable(config, graph, cluster) if is_on_disk else None
-        CacheMaker(config, graph, cluster, rows, learnable, say).profile()
+        learnable = make_learnable(request, cluster) if cached_tables(request) else None
+        CacheMaker(request, cluster, rows, learnable, say).profile()
         cluster.leave()
 
 

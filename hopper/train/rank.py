@@ -15,26 +15,23 @@ from cache_server.allocation import keep_freed_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
-from hopper.engines import ENGINE_CLASSES, Engine, TrainState, engines_for
+from hopper.engines import AUTO, ENGINE_CLASSES, Engine, Request, TrainState
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import (
     DTYPES,
-    check_division,
-    check_ranks,
-    check_request,
     make_full_sampler,
     make_group_trainer,
     make_model,
     make_schedule,
 )
+from hopper.engines.checks import check_request
+from hopper.engines.learnable_tables import make_tables
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trial, TrialsState
-from hopper.engines.typed_reads import make_tables, unrolling_of
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows
-from hopper.hetero.relation_first import renamed
 from hopper.hetero.root_shares import RootShares
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.migrate.packed_model import PackedModel
@@ -72,13 +69,13 @@ def run_rank(config: Config) -> None:
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
-    with ExitStack() as held, joined(config) as (graph, cluster, rows):
+    with ExitStack() as held, joined(config) as (request, cluster, rows):
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        check = start_row_check(config, graph, cluster)
+        check = start_row_check(config, request.graph, cluster)
         if check is not None:
             held.callback(check.stop)
-        trainer = make_trainer(config, graph, cluster, rows)
+        trainer = make_trainer(request, cluster, rows)
         trainer.on_trained = partial(await_row_checks, check, cluster)
         try:
             trainer.run()
@@ -88,8 +85,8 @@ def run_rank(config: Config) -> None:
 
 
 @contextmanager
-def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, PartitionedRows]]:
-    """The graph, the cluster that this rank has joined, and the rows that it can read.
+def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
+    """What is trained, the cluster that this rank has joined, and the rows that it can read.
 
     Raises
     ------
@@ -101,8 +98,8 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     if not config.train.run_dir:
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
     graph = PartitionedGraph.open(config.data.partitioned)
-    check_request(config, graph.schema)
-    check_division(config, graph)
+    request = Request(config, graph)
+    check_request(request)
     verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, share_gpus=shares)
@@ -124,7 +121,6 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     )
     remote = None
     try:
-        check_ranks(config, cluster.world)
         if cluster.servers != graph.book.servers:
             raise RequestError(
                 f"{config.data.partitioned} has {graph.book.servers} partitions; with "
@@ -135,105 +131,94 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
-        yield graph, cluster, PartitionedRows(graph, cluster.server, remote)
+        yield request, cluster, PartitionedRows(graph, cluster.server, remote)
     finally:
         if remote is not None:
             remote.close()
 
 
 def make_trainer(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
+    request: Request, cluster: Cluster, rows: PartitionedRows
 ) -> Trainer | TrialsTrainer:
     """Assemble everything that one rank needs."""
-    config = settle_resume(config, cluster)
-    run_dir = Path(config.train.run_dir)
+    request, graph = request.under(settle_resume(request.config, cluster)), request.graph
+    run_dir = Path(request.config.train.run_dir)
     spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
     _check_labels(graph, rows)
-    if config.train.engine == "auto":
-        config = _settled(config, graph, cluster, rows)
-    learnable = make_learnable(config, graph, cluster)
+    if request.config.train.engine == AUTO:
+        request = _settle(request, cluster, rows)
+    config = request.config
+    learnable = make_learnable(request, cluster)
     say = RunConsole(cluster.rank == 0, "").say
-    CacheMaker(config, graph, cluster, rows, learnable, say).warm()
+    CacheMaker(request, cluster, rows, learnable, say).warm()
     identity = run_identity(config, graph, cluster)
-    objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
+    objective = Objective(graph.schema.labels[request.reads.target].kind)
     dtype = DTYPES[config.train.dtype]
-    evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
+    scene = Scene(request, cluster, rows, objective, dtype)
     log = RunLog(spans, append=bool(config.train.resume))
     if is_trials(config):
-        state = _trials_state(config, graph, cluster, rows, log)
+        state = _trials_state(request, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
+        evaluator = _make_evaluator(scene, state.trials[0].packed.module)
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
-    engine = _make_engine(config, graph, cluster, rows, log, learnable)
+    engine = _make_engine(request, cluster, rows, log, learnable)
+    evaluator = _make_evaluator(scene, engine.state.packed.module)
     evaluator.learnable = learnable
-    schedule = make_schedule(config, graph, cluster.world)
-    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+    return Trainer(engine.state, engine, make_schedule(request), evaluator, run_dir, identity)
 
 
-def _make_evaluator(config: Config, scene: Scene) -> Evaluator:
-    graph, cluster = scene.graph, scene.cluster
-    if not config.model.typed:
-        return LayerWiseEvaluator(scene, config.model.layers)
-    sampler = make_full_sampler(config, graph, cluster.server)
-    if not graph.holdings:
+def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
+    request, cluster = scene.request, scene.cluster
+    if not request.config.model.typed:
+        return LayerWiseEvaluator(scene, request.config.model.layers)
+    sampler = make_full_sampler(request, cluster.server, model)
+    holdings = request.reads.holdings
+    if not holdings:
         return TypedEvaluator(scene, sampler)
-    holdings = renamed(graph.holdings, unrolling_of(config, graph.schema))
     return RelationEvaluator(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 
-def _settled(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
-) -> Config:
-    """The configuration with an engine instead of "auto"."""
-    schedule = make_schedule(config, graph, cluster.world)
+def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
+    """The request with an engine instead of "auto"."""
+    schedule = make_schedule(request)
     settled = settle_engine(
-        config,
+        request,
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
-        lambda own: _make_engine(
-            own, graph, cluster, rows, RunLog(None), make_learnable(own, graph, cluster)
-        ),
+        lambda own: _make_engine(own, cluster, rows, RunLog(None), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
-        _only_engine(graph),
     )
     rows.take_rows()
-    check_division(settled, graph)
+    check_request(settled)
     return settled
 
 
-def _only_engine(graph: PartitionedGraph) -> tuple[str, str] | None:
-    """The one engine that fits how a graph was divided, and why; None where several do."""
-    fitting = engines_for(graph.layout)
-    return (fitting[0], graph.layout.explain("the graph")) if len(fitting) == 1 else None
-
-
 def _make_engine(
-    config: Config,
-    graph: PartitionedGraph,
+    request: Request,
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
     learnable: LearnableRows | None,
 ) -> Engine:
-    packed, optimizer = _model(config, graph, cluster)
-    return ENGINE_CLASSES[config.train.engine](
+    packed, optimizer = _model(request, cluster)
+    return ENGINE_CLASSES[request.config.train.engine](
         TrainState(
-            config=config,
+            request=request,
             cluster=cluster,
             log=log,
             rows=rows,
             packed=packed,
             optimizer=optimizer,
-            trainer=_group_trainer(config, graph, cluster, log, rows),
+            trainer=_group_trainer(request, cluster, log, rows, packed.module),
             learnable=learnable,
         )
     )
 
 
-def make_learnable(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
-) -> LearnableRows | None:
+def make_learnable(request: Request, cluster: Cluster) -> LearnableRows | None:
     """This rank's share of the learnable rows, if the model reads any."""
-    tables = make_tables(config, graph)
+    config, graph = request.config, request.graph
+    tables = make_tables(request)
     if not tables:
         return None
     own = config.learnable
@@ -260,43 +245,55 @@ def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
 
 
 def _trials_state(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
+    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog
 ) -> TrialsState:
-    configs = [each.config for each in trial_configs(config, cluster.world)]
-    models = [_model(each, graph, cluster) for each in configs]
+    config = request.config
+    requests = [request.under(each.config) for each in trial_configs(config, cluster.world)]
+    models = [_model(each, cluster) for each in requests]
     if config.hop.share_sampling:
-        trainers = [_group_trainer(config, graph, cluster, log, rows)] * len(configs)
-        schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
+        trainer = _group_trainer(request, cluster, log, rows, models[0][0].module)
+        trainers = [trainer] * len(requests)
+        schedules = [make_schedule(request)] * len(requests)
     else:
-        trainers = [_group_trainer(each, graph, cluster, log, rows) for each in configs]
-        schedules = [make_schedule(each, graph, cluster.world) for each in configs]
+        trainers = [
+            _group_trainer(each, cluster, log, rows, packed.module)
+            for each, (packed, _) in zip(requests, models, strict=True)
+        ]
+        schedules = [make_schedule(each) for each in requests]
     return TrialsState(
         config=config,
         cluster=cluster,
         log=log,
         rows=rows,
         trials=[
-            Trial(index, index % cluster.world, each, *models[index])
-            for index, each in enumerate(configs)
+            Trial(index, index % cluster.world, each.config, *models[index])
+            for index, each in enumerate(requests)
         ],
         trainers=trainers,
         schedules=schedules,
     )
 
 
-def _model(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
-) -> tuple[PackedModel, Optimizer]:
-    packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
-    return packed, make_optimizer(config, packed)
+def _model(request: Request, cluster: Cluster) -> tuple[PackedModel, Optimizer]:
+    packed = PackedModel(make_model(request).to(cluster.device))
+    return packed, make_optimizer(request.config, packed)
 
 
 def _group_trainer(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog, rows: PartitionedRows
+    request: Request,
+    cluster: Cluster,
+    log: RunLog,
+    rows: PartitionedRows,
+    model: torch.nn.Module,
 ) -> GroupTrainer:
-    passes = config.train.roots_a_pass
     return make_group_trainer(
-        config, graph, log, passes, cluster.device, cluster.server, rows.on_device
+        request,
+        log,
+        request.config.train.roots_a_pass,
+        cluster.device,
+        server=cluster.server,
+        model=model,
+        on_device=rows.on_device,
     )
 
 
