@@ -157,7 +157,11 @@ class GroupTrainer:
             return PregatheredRows(rows, wanted)
 
     def accumulate(
-        self, packed: PackedModel, subgraphs: list[Subgraph], rows: FeatureSource, batch_size: int
+        self,
+        packed: PackedModel,
+        subgraphs: Sequence[Subgraph],
+        rows: FeatureSource,
+        batch_size: int,
     ) -> None:
         """Add a group's gradient and loss, divided by ``batch_size``, to the packed model."""
         for subgraph in subgraphs:

@@ -46,6 +46,11 @@ def _check_graph(request: Request) -> None:
 
 def _check_model(request: Request) -> None:
     config, schema = request.config, request.schema
+    if request.graph.holdings and not config.model.typed:
+        raise RequestError(
+            f"model.name: {request.where} is divided by relation, for typed models; expected one "
+            f"of {', '.join(TYPED_MODELS)}, given {config.model.name!r}"
+        )
     if not config.model.typed and len(schema.relations) != 1:
         raise RequestError(
             f"{request.where}: the graph has {len(schema.relations)} relations; model "
@@ -111,11 +116,6 @@ def _check_layout(request: Request) -> None:
         )
     if not request.graph.holdings:
         return
-    if not config.model.typed:
-        raise RequestError(
-            f"model.name: {where} is divided by relation, for typed models; expected one of "
-            f"{', '.join(TYPED_MODELS)}, given {config.model.name!r}"
-        )
     check_followed(request)
     if any(held.part.parts > 1 for held in request.graph.holdings):
         model = make_model(request)
