@@ -19,6 +19,8 @@ from hopper.config.bounds import COUNTS, SEEDS, is_fanout
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
+TRIALS_ENGINE: Final = "hop"
+"""the engine whose models may be several that differ"""
 
 SAMPLERS = ("node", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
@@ -423,9 +425,10 @@ class Config(_Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
-        if self.hop.replicas == "independent" and self.train.engine != "hop":
+        if self.hop.replicas == "independent" and self.train.engine != TRIALS_ENGINE:
             raise ValueError(
-                f'hop.replicas: "independent" needs train.engine = "hop", got {self.train.engine!r}'
+                f'hop.replicas: "independent" needs train.engine = "{TRIALS_ENGINE}", got '
+                f"{self.train.engine!r}"
             )
         if self.cooperative.wire != "exact" and self.train.engine == "auto":
             raise ValueError(

@@ -90,10 +90,10 @@ class GroupTrainer:
     reads: what the model reads; :attr:`learned` has the learnable rows of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     products_in: what matrix products are computed in, if not in ``dtype``.
-    on_device: features that are held on the device.
 
     Attributes
     ----------
+    on_device: features that are held on the device, where they are looked for first.
     scale: times the gradient that backward passes make; see :meth:`unscale`.
     """
 
@@ -108,7 +108,6 @@ class GroupTrainer:
         device: torch.device,
         *,
         products_in: torch.dtype | None = None,
-        on_device: DeviceRows | None = None,
     ) -> None:
         self.reads = reads
         self.learned: FetchedRows | None = None
@@ -120,7 +119,7 @@ class GroupTrainer:
         self._device = device
         self._products_in = products_in
         self.scale = _HALF_SCALE if products_in == torch.float16 else 1.0
-        self._on_device = on_device
+        self.on_device: DeviceRows | None = None
 
     def products(self) -> AbstractContextManager[None]:
         """Within it a forward pass computes matrix products as the configuration says."""
@@ -142,7 +141,7 @@ class GroupTrainer:
         Where rows that are held on the device make room for others, what will be missing is not
         known yet: each is fetched when it is.
         """
-        held = self._on_device
+        held = self.on_device
         if held is not None and held.evicts:
             return rows
         with self._log.stage("gather", operation="pregather"):
@@ -225,8 +224,8 @@ class GroupTrainer:
         self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
-        if kind == "features" and self._on_device is not None:
-            return self._on_device.read(rows, node_type, ids)
+        if kind == "features" and self.on_device is not None:
+            return self.on_device.read(rows, node_type, ids)
         return to_device(rows.gather(kind, node_type, ids), self._device)
 
     def input_rows_of(self, rows: FeatureSource, name: str, ids: NDArray[np.int64]) -> torch.Tensor:

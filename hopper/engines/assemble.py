@@ -13,7 +13,6 @@ from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.registry import engines_of
 from hopper.engines.request import Request
 from hopper.errors import RequestError
-from hopper.features import DeviceRows
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.labor_sampler import LaborSampler
@@ -113,7 +112,6 @@ def make_group_trainer(
     *,
     server: int | None = None,
     model: torch.nn.Module | None = None,
-    on_device: DeviceRows | None = None,
 ) -> GroupTrainer:
     """What samples, gathers and trains the groups of a request.
 
@@ -121,7 +119,6 @@ def make_group_trainer(
     ----------
     micro_batch: roots of one forward pass at most.
     server, model: as of :func:`make_sampler`.
-    on_device: features that are held on the device.
     """
     config, schema = request.config, request.schema
     return GroupTrainer(
@@ -133,7 +130,6 @@ def make_group_trainer(
         DTYPES[config.train.dtype],
         device,
         products_in=AUTOCAST[config.train.autocast],
-        on_device=on_device,
     )
 
 

@@ -109,11 +109,6 @@ def _check_layout(request: Request) -> None:
             f"train.engine: {layout.explain(where)}; expected {', '.join(fitting)} (or auto), "
             f"given {config.train.engine}"
         )
-    if not layout.draws_alone and config.cache.policy not in ("none", "lru"):
-        raise RequestError(
-            f"cache.policy: {config.cache.policy} counts visits by sampling, which wants whole "
-            f"neighbourhoods, and the topology of {where} is partitioned; expected none or lru"
-        )
     if not request.graph.holdings:
         return
     check_followed(request)

@@ -87,6 +87,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether ranks read input rows of other servers, which a cache may keep"""
     plans_on_host: ClassVar[bool] = False
     """whether it draws in host memory alone"""
+    is_baseline: ClassVar[bool] = False
+    """whether others' speed is told against it"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule
     """what deals roots to global batches"""
 

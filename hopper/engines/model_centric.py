@@ -16,6 +16,7 @@ class ModelCentric(OneGroup):
     """
 
     name = "model_centric"
+    is_baseline = True
 
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """See :class:`OneGroup`."""

@@ -27,7 +27,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 def cached_features(request: Request) -> list[str]:
     """The node types whose features may be held, in order of name: where the rank trains, of any
     that the model reads; otherwise, of those that it reads of other servers."""
-    if is_fetching(request) or _is_on_device(request):
+    if is_fetching(request) or request.config.cache.memory == "device":
         return request.reads.featured
     return []
 
@@ -35,13 +35,6 @@ def cached_features(request: Request) -> list[str]:
 def is_fetching(request: Request) -> bool:
     """Whether the engine reads rows of other servers."""
     return any(each.reads_remote_rows for each in engines_of(request))
-
-
-def _is_on_device(request: Request) -> bool:
-    own = request.config.cache
-    # Of other ranks' roots nothing is known before training.
-    is_known = own.policy == "lru" or not any(each.plans_on_host for each in engines_of(request))
-    return own.memory == "device" and is_known
 
 
 def cached_tables(request: Request) -> list[str]:

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from hopper.config import Config
-from hopper.train.cache_sources import cached_tables
+from hopper.run_log import RunLog
 from hopper.train.console import RunConsole
 from hopper.train.parent import follow_parent
-from hopper.train.rank import joined, make_learnable
+from hopper.train.rank import joined, make_engine, make_learnable
 from hopper.train.rank_main import run
 from hopper.train.warm_cache import CacheMaker
 
@@ -15,9 +15,10 @@ from hopper.train.warm_cache import CacheMaker
 def profile_rank(config: Config) -> None:
     """Keep this rank's profile beside the partitions; see :func:`hopper.train.rank.run_rank`."""
     with joined(config) as (request, cluster, rows):
-        say = RunConsole(cluster.rank == 0, "").say
-        learnable = make_learnable(request, cluster) if cached_tables(request) else None
-        CacheMaker(request, cluster, rows, learnable, say).profile()
+        learnable = make_learnable(request, cluster)
+        engine = make_engine(request, cluster, rows, RunLog(), learnable)
+        CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).profile()
+        engine.close()
         cluster.leave()
 
 

@@ -150,18 +150,20 @@ def make_trainer(
     config = request.config
     learnable = make_learnable(request, cluster)
     say = RunConsole(cluster.rank == 0, "").say
-    CacheMaker(request, cluster, rows, learnable, say).warm()
     identity = run_identity(config, graph, cluster)
     objective = Objective(graph.schema.labels[request.reads.target].kind)
     dtype = DTYPES[config.train.dtype]
     scene = Scene(request, cluster, rows, objective, dtype)
-    log = RunLog(spans, append=bool(config.train.resume))
+    log = RunLog()
     if is_trials(config):
         state = _trials_state(request, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
         evaluator = _make_evaluator(scene, state.trials[0].packed.module)
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
-    engine = _make_engine(request, cluster, rows, log, learnable)
+    engine = make_engine(request, cluster, rows, log, learnable)
+    CacheMaker(engine, say).warm()
+    # What was sampled to make a cache is not training's.
+    log.open(spans, append=bool(config.train.resume))
     evaluator = _make_evaluator(scene, engine.state.packed.module)
     evaluator.learnable = learnable
     return Trainer(engine.state, engine, make_schedule(request), evaluator, run_dir, identity)
@@ -185,7 +187,7 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
         request,
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
-        lambda own: _make_engine(own, cluster, rows, RunLog(None), make_learnable(own, cluster)),
+        lambda own: make_engine(own, cluster, rows, RunLog(None), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
     )
     rows.take_rows()
@@ -193,13 +195,14 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
     return settled
 
 
-def _make_engine(
+def make_engine(
     request: Request,
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
     learnable: LearnableRows | None,
 ) -> Engine:
+    """The engine of a request, with a model, an optimiser and what it samples and reads with."""
     packed, optimizer = _model(request, cluster)
     return ENGINE_CLASSES[request.config.train.engine](
         TrainState(
@@ -293,7 +296,6 @@ def _group_trainer(
         cluster.device,
         server=cluster.server,
         model=model,
-        on_device=rows.on_device,
     )
 
 

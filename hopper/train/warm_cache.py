@@ -17,22 +17,15 @@ from rich.progress import track
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines import AUTO, Request, engines_for, engines_of
-from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
+from hopper.engines.assemble import make_schedule
+from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
 from hopper.features import PartitionedRows
 from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
-from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
-from hopper.hetero.relation_first import reads_roots
-from hopper.hetero.root_shares import RootShares
-from hopper.hetero.rooted import nodes_read
-from hopper.micrograph.route import GlobalBatch
-from hopper.models.relational import HGNN
 from hopper.partition.memory import format_bytes
 from hopper.partition.placement import InTurn
-from hopper.run_log import RunLog
 from hopper.train.cache_sources import (
     CacheSource,
     DeviceFeatures,
@@ -44,7 +37,6 @@ from hopper.train.cache_sources import (
     is_fetching,
 )
 
-_HOMED: Final = ("hop", "zero_hop")
 _TOGETHER: Final = 16
 """iterations between two moments at which presampling ranks wait for each other"""
 
@@ -62,14 +54,7 @@ def check_profile(request: Request) -> None:
             "train.engine: visits are those of one engine; expected the one that is to train, "
             f"given {AUTO}"
         )
-    if not graph.layout.draws_alone:
-        raise RequestError(
-            f"data.partitioned: visits are counted by sampling whole neighbourhoods, and the "
-            f"topology of {graph.path} is partitioned"
-        )
-    (engine,) = engines_of(request)
-    is_counted = not engine.plans_on_host and bool(cached_features(request))
-    if cached_tables(request) or (config.cache.memory == "device" and is_counted):
+    if cached_tables(request) or (config.cache.memory == "device" and cached_features(request)):
         return
     if not is_fetching(request):
         fetching = [each.name for each in engines_for(None) if each.reads_remote_rows]
@@ -86,18 +71,15 @@ def made_for(request: Request) -> dict[str, Any]:
     """All that visits depend on besides the partition."""
     config = request.config
     train, model = config.train, config.model
-    of_raf = ("name", "root_weight", "aggregate", "combine", "input_weights")
+    (engine,) = engines_of(request)
     return {
-        "raf": [config.raf.reduce, *(getattr(model, each) for each in of_raf)]
-        if request.graph.holdings
-        else None,
+        "plan": engine.plan_key(config),
         "types": cached_features(request),
         "memory": config.cache.memory,
         "tables": [InTurn.name, *cached_tables(request)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),
-        "roots": "homed" if train.engine in _HOMED else train.engine,
         "batch_size": train.batch_size,
         "last_batch": train.last_batch,
         "iterations_per_epoch": train.iterations_per_epoch,
@@ -109,16 +91,18 @@ def made_for(request: Request) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CacheMaker:
-    """Makes a rank's cache.
+    """Makes the cache of a rank, of what its engine's plans say that it reads.
 
     say: prints a line, on rank 0.
     """
 
-    request: Request
-    cluster: Cluster
-    rows: PartitionedRows
-    learnable: LearnableRows | None
+    engine: Engine
     say: Callable[[str], None]
+
+    @property
+    def request(self) -> Request:
+        """What is trained."""
+        return self.engine.state.request
 
     @property
     def config(self) -> Config:
@@ -126,29 +110,19 @@ class CacheMaker:
         return self.request.config
 
     @property
+    def cluster(self) -> Cluster:
+        """The ranks."""
+        return self.engine.state.cluster
+
+    @property
+    def rows(self) -> PartitionedRows:
+        """What the rank reads from."""
+        return self.engine.state.rows
+
+    @property
     def _file(self) -> Path:
         path = self.request.graph.path
         return profile_file(path, made_for(self.request), self.cluster.rank)
-
-    @cached_property
-    def _trainer(self) -> GroupTrainer:
-        # Of the model where that decides what is drawn, as it does for the engine.
-        model = self._model if self.request.graph.holdings else None
-        return make_group_trainer(
-            self.request,
-            RunLog(None),
-            self.config.train.roots_a_pass,
-            self.cluster.device,
-            server=self.cluster.server,
-            model=model,
-        )
-
-    @cached_property
-    def _model(self) -> HGNN:
-        """What tells which rows of roots are read, where relations are divided."""
-        model = make_model(self.request)
-        assert isinstance(model, HGNN)
-        return model
 
     @cached_property
     def _sources(self) -> dict[str, CacheSource]:
@@ -156,7 +130,7 @@ class CacheMaker:
         config = self.config
         found: dict[str, CacheSource] = {}
         features = cached_features(self.request)
-        stored_as = self._trainer.sampler.stored_as
+        stored_as = self.request.reads.types
         if features and config.cache.memory == "device":
             device, fetching = self.cluster.device, is_fetching(self.request)
             own: Features = DeviceFeatures(
@@ -167,8 +141,9 @@ class CacheMaker:
             found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
         tables = cached_tables(self.request)
         if tables:
-            assert self.learnable is not None
-            found |= dict.fromkeys(tables, RecordsOnDisk(tables, self.learnable))
+            learnable = self.engine.state.learnable
+            assert learnable is not None
+            found |= dict.fromkeys(tables, RecordsOnDisk(tables, learnable))
         return found
 
     def _each_source(self) -> list[CacheSource]:
@@ -189,6 +164,7 @@ class CacheMaker:
         plan = plan_cache(profile, own.policy, cache_bytes(own.size, profile))
         for source in self._each_source():
             source.fill(plan)
+        self.engine.state.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
         self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
 
@@ -241,7 +217,7 @@ class CacheMaker:
             if turn % _TOGETHER == 0:
                 cluster.arrive(where)
             epoch, iteration = divmod(turn, schedule.iterations)
-            nodes = self._nodes(schedule.batch(FIRST_EPOCH + epoch, iteration))
+            nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
             read: dict[str, NDArray[np.int64]] = {}
             for source in self._each_source():
                 read |= source.read(nodes, where)
@@ -259,31 +235,6 @@ class CacheMaker:
     def _shown(self, turns: range) -> Iterable[int]:
         is_seen = self.cluster.rank == 0 and sys.stdout.isatty()
         return track(turns, "counting visits", transient=True) if is_seen else turns
-
-    def _nodes(self, batch: GlobalBatch) -> Mapping[str, list[NDArray[np.int64]]]:
-        """By name of a type in subgraphs, the nodes that this rank reads in an iteration."""
-        rank, graph = self.cluster.rank, self.request.graph
-        if graph.holdings:
-            device = self.cluster.device
-            plan = self._shares.plan(
-                rank, batch.size, reads=reads_roots(self._model), device=device
-            )
-            roots = batch.roots[plan.mine]
-            subgraph = self._trainer.sampler.sample(roots, batch.epoch, batch.iteration)
-            return nodes_read(subgraph, graph.schema.target_type(), batch.roots[plan.rows])
-        is_homed = self.config.train.engine in _HOMED
-        roots = batch.homed_at(rank) if is_homed else batch.of_model(rank)
-        found: dict[str, list[NDArray[np.int64]]] = {}
-        for part in self._trainer.sample(roots, batch.epoch, batch.iteration):
-            for name, ids in part.nodes.items():
-                found.setdefault(name, []).append(ids)
-        return found
-
-    @cached_property
-    def _shares(self) -> RootShares:
-        holdings = self.request.reads.holdings
-        designated = self.config.raf.reduce == "designated"
-        return RootShares(holdings, self.cluster.ranks_per_server, designated=designated)
 
     def _known(self) -> dict[str, TypeProfile]:
         """What is known without sampling."""
