@@ -29,7 +29,7 @@ from hopper.engines.assemble import (
 )
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.engines.trial_configs import is_trials, trial_configs
-from hopper.engines.trials import Trial, TrialsState
+from hopper.engines.trials import Trials
 from hopper.engines.typed_reads import make_tables, unrolling_of
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
@@ -50,7 +50,6 @@ from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
     agree_on_division,
@@ -83,7 +82,7 @@ def run_rank(config: Config) -> None:
         try:
             trainer.run()
         finally:
-            trainer.state.log.close()
+            trainer.engine.state.log.close()
         cluster.leave()
 
 
@@ -143,7 +142,7 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
 
 def make_trainer(
     config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
-) -> Trainer | TrialsTrainer:
+) -> Trainer:
     """Assemble everything that one rank needs."""
     config = settle_resume(config, cluster)
     run_dir = Path(config.train.run_dir)
@@ -159,14 +158,10 @@ def make_trainer(
     dtype = DTYPES[config.train.dtype]
     evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
     log = RunLog(spans, append=bool(config.train.resume))
-    if is_trials(config):
-        state = _trials_state(config, graph, cluster, rows, log)
-        overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
-        return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
     engine = _make_engine(config, graph, cluster, rows, log, learnable)
     evaluator.learnable = learnable
     schedule = make_schedule(config, graph, cluster.world)
-    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+    return Trainer(engine, schedule, evaluator, run_dir, identity)
 
 
 def _make_evaluator(config: Config, scene: Scene) -> Evaluator:
@@ -214,18 +209,44 @@ def _make_engine(
     log: RunLog,
     learnable: LearnableRows | None,
 ) -> Engine:
-    packed, optimizer = _model(config, graph, cluster)
-    return ENGINE_CLASSES[config.train.engine](
-        TrainState(
-            config=config,
-            cluster=cluster,
-            log=log,
-            rows=rows,
-            packed=packed,
-            optimizer=optimizer,
-            trainer=_group_trainer(config, graph, cluster, log, rows),
-            learnable=learnable,
-        )
+    if is_trials(config):
+        return _make_trials(config, graph, cluster, rows, log)
+    state = _make_state(config, graph, cluster, rows, log)
+    state.learnable = learnable
+    return ENGINE_CLASSES[config.train.engine](state)
+
+
+def _make_trials(
+    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
+) -> Engine:
+    trials = trial_configs(config, cluster.world)
+    trainer = None
+    if config.hop.share_sampling:
+        trainer = _group_trainer(config, graph, cluster, log, rows)
+    states = [_make_state(trial.config, graph, cluster, rows, log, trainer) for trial in trials]
+    for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
+        state.name, state.overrides = f"trial-{number}", trial.overrides
+    schedules = [make_schedule(trial.config, graph, cluster.world) for trial in trials]
+    return Trials(config, states, schedules)
+
+
+def _make_state(
+    config: Config,
+    graph: PartitionedGraph,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    trainer: GroupTrainer | None = None,
+) -> TrainState:
+    packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
+    return TrainState(
+        config=config,
+        cluster=cluster,
+        log=log,
+        rows=rows,
+        packed=packed,
+        optimizer=make_optimizer(config, packed),
+        trainer=trainer or _group_trainer(config, graph, cluster, log, rows),
     )
 
 
@@ -257,38 +278,6 @@ def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
     if config.learnable.storage == "mmap":
         return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
     return MemoryStorage(cluster.device)
-
-
-def _trials_state(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
-) -> TrialsState:
-    configs = [each.config for each in trial_configs(config, cluster.world)]
-    models = [_model(each, graph, cluster) for each in configs]
-    if config.hop.share_sampling:
-        trainers = [_group_trainer(config, graph, cluster, log, rows)] * len(configs)
-        schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
-    else:
-        trainers = [_group_trainer(each, graph, cluster, log, rows) for each in configs]
-        schedules = [make_schedule(each, graph, cluster.world) for each in configs]
-    return TrialsState(
-        config=config,
-        cluster=cluster,
-        log=log,
-        rows=rows,
-        trials=[
-            Trial(index, index % cluster.world, each, *models[index])
-            for index, each in enumerate(configs)
-        ],
-        trainers=trainers,
-        schedules=schedules,
-    )
-
-
-def _model(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
-) -> tuple[PackedModel, Optimizer]:
-    packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
-    return packed, make_optimizer(config, packed)
 
 
 def _group_trainer(
