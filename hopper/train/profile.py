@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from hopper.config import Config
+from hopper.engines.build import make_engine, make_learnable
 from hopper.run_log import RunLog
 from hopper.train.console import RunConsole
 from hopper.train.parent import follow_parent
-from hopper.train.rank import joined, make_engine, make_learnable
+from hopper.train.rank import joined
 from hopper.train.rank_main import run
 from hopper.train.warm_cache import CacheMaker
 

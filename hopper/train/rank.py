@@ -15,26 +15,17 @@ from cache_server.allocation import keep_freed_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
-from hopper.engines import AUTO, ENGINE_CLASSES, Engine, Request, TrainState
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines import AUTO, Request
 from hopper.engines.assemble import (
     DTYPES,
     make_full_sampler,
-    make_group_trainer,
-    make_model,
     make_schedule,
 )
+from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.engines.learnable_tables import make_tables
-from hopper.engines.optimizer import Adam, Optimizer, Sgd
-from hopper.engines.trial_configs import is_trials, trial_configs
-from hopper.engines.trials import Trial, TrialsState
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
-from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.root_shares import RootShares
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
-from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
@@ -47,7 +38,6 @@ from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
     agree_on_division,
@@ -80,7 +70,7 @@ def run_rank(config: Config) -> None:
         try:
             trainer.run()
         finally:
-            trainer.state.log.close()
+            trainer.engine.state.log.close()
         cluster.leave()
 
 
@@ -137,9 +127,7 @@ def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]
             remote.close()
 
 
-def make_trainer(
-    request: Request, cluster: Cluster, rows: PartitionedRows
-) -> Trainer | TrialsTrainer:
+def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:
     """Assemble everything that one rank needs."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
@@ -147,26 +135,18 @@ def make_trainer(
     _check_labels(graph, rows)
     if request.config.train.engine == AUTO:
         request = _settle(request, cluster, rows)
-    config = request.config
+    config, log = request.config, RunLog()
     learnable = make_learnable(request, cluster)
-    say = RunConsole(cluster.rank == 0, "").say
-    identity = run_identity(config, graph, cluster)
-    objective = Objective(graph.schema.labels[request.reads.target].kind)
-    dtype = DTYPES[config.train.dtype]
-    scene = Scene(request, cluster, rows, objective, dtype)
-    log = RunLog()
-    if is_trials(config):
-        state = _trials_state(request, cluster, rows, log)
-        overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
-        evaluator = _make_evaluator(scene, state.trials[0].packed.module)
-        return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
     engine = make_engine(request, cluster, rows, log, learnable)
-    CacheMaker(engine, say).warm()
+    CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
+    identity = run_identity(config, graph, cluster)
     # What was sampled to make a cache is not training's.
     log.open(spans, append=bool(config.train.resume))
+    objective = Objective(graph.schema.labels[request.reads.target].kind)
+    scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype])
     evaluator = _make_evaluator(scene, engine.state.packed.module)
     evaluator.learnable = learnable
-    return Trainer(engine.state, engine, make_schedule(request), evaluator, run_dir, identity)
+    return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 
 def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
@@ -193,120 +173,6 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
     rows.take_rows()
     check_request(settled)
     return settled
-
-
-def make_engine(
-    request: Request,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    learnable: LearnableRows | None,
-) -> Engine:
-    """The engine of a request, with a model, an optimiser and what it samples and reads with."""
-    packed, optimizer = _model(request, cluster)
-    return ENGINE_CLASSES[request.config.train.engine](
-        TrainState(
-            request=request,
-            cluster=cluster,
-            log=log,
-            rows=rows,
-            packed=packed,
-            optimizer=optimizer,
-            trainer=_group_trainer(request, cluster, log, rows, packed.module),
-            learnable=learnable,
-        )
-    )
-
-
-def make_learnable(request: Request, cluster: Cluster) -> LearnableRows | None:
-    """This rank's share of the learnable rows, if the model reads any."""
-    config, graph = request.config, request.graph
-    tables = make_tables(request)
-    if not tables:
-        return None
-    own = config.learnable
-    return LearnableRows(
-        graph,
-        graph.placement(cluster.ranks_per_server),
-        cluster,
-        tables,
-        own.dim or config.model.hidden,
-        DTYPES[config.train.dtype],
-        config.train.own_seed,
-        own.optimizer,
-        own.learning_rate,
-        _row_storage(config, cluster),
-        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
-        l2=own.l2,
-    )
-
-
-def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
-    if config.learnable.storage == "mmap":
-        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
-    return MemoryStorage(cluster.device)
-
-
-def _trials_state(
-    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog
-) -> TrialsState:
-    config = request.config
-    requests = [request.under(each.config) for each in trial_configs(config, cluster.world)]
-    models = [_model(each, cluster) for each in requests]
-    if config.hop.share_sampling:
-        trainer = _group_trainer(request, cluster, log, rows, models[0][0].module)
-        trainers = [trainer] * len(requests)
-        schedules = [make_schedule(request)] * len(requests)
-    else:
-        trainers = [
-            _group_trainer(each, cluster, log, rows, packed.module)
-            for each, (packed, _) in zip(requests, models, strict=True)
-        ]
-        schedules = [make_schedule(each) for each in requests]
-    return TrialsState(
-        config=config,
-        cluster=cluster,
-        log=log,
-        rows=rows,
-        trials=[
-            Trial(index, index % cluster.world, each.config, *models[index])
-            for index, each in enumerate(requests)
-        ],
-        trainers=trainers,
-        schedules=schedules,
-    )
-
-
-def _model(request: Request, cluster: Cluster) -> tuple[PackedModel, Optimizer]:
-    packed = PackedModel(make_model(request).to(cluster.device))
-    return packed, make_optimizer(request.config, packed)
-
-
-def _group_trainer(
-    request: Request,
-    cluster: Cluster,
-    log: RunLog,
-    rows: PartitionedRows,
-    model: torch.nn.Module,
-) -> GroupTrainer:
-    return make_group_trainer(
-        request,
-        log,
-        request.config.train.roots_a_pass,
-        cluster.device,
-        server=cluster.server,
-        model=model,
-    )
-
-
-def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
-    """The optimiser of a configuration; ``weight_decay`` adds to the gradient."""
-    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": Sgd}
-    return kinds[config.train.optimizer](
-        packed,
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
-    )
 
 
 def use_threads(threads: int) -> None:

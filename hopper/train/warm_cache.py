@@ -164,7 +164,8 @@ class CacheMaker:
         plan = plan_cache(profile, own.policy, cache_bytes(own.size, profile))
         for source in self._each_source():
             source.fill(plan)
-        self.engine.state.trainer.on_device = self.rows.on_device
+        for model in self.engine.models:
+            model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
         self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
 
