@@ -13,6 +13,7 @@ from hopper.config import Config
 from hopper.config.sections import TYPED_MODELS
 from hopper.engines import ENGINE_CLASSES, engines_for
 from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.training_parts import make_objective
 from hopper.engines.typed_reads import (
     check_learnable,
     learnable_tables,
@@ -30,7 +31,7 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import LocalRootSchedule, RootSchedule
 from hopper.micrograph.sample import NeighborSampler
-from hopper.models import Objective, build_model, build_typed_model, check_exactness
+from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
@@ -337,7 +338,7 @@ def make_group_trainer(
     return GroupTrainer(
         make_sampler(config, graph, server),
         log,
-        Objective(schema.labels[schema.target_type()].kind),
+        make_objective(config, schema),
         micro_batch,
         DTYPES[config.train.dtype],
         device,

@@ -116,7 +116,10 @@ class Trials:
                 with state.log.noting(step=visit.step, model=model):
                     self._train(model, batches[model], groups)
         self._move(epoch, iteration, timeline[-1], homecoming, homeward=True)
-        return {model: self._update(state.trials[model]) for model in homecoming.models}
+        return {
+            model: self._update(state.trials[model], epoch, iteration)
+            for model in homecoming.models
+        }
 
     def _batches(
         self, epoch: int, iteration: int, active: Sequence[int]
@@ -151,10 +154,11 @@ class Trials:
         with self.state.log.noting(step=now.step):
             move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
 
-    def _update(self, trial: Trial) -> float:
+    def _update(self, trial: Trial, epoch: int, iteration: int) -> float:
         with self.state.log.stage("compute", operation="update", model=trial.index):
             trial.dock.unload()
             if not self.state.trainers[trial.index].unscale(trial.packed):
                 raise overflowed(f"trial {trial.index}")
-            trial.optimizer.step(trial.config.train.clip_norm)
+            factor = trial.optimizer.pace.factor_at(epoch, iteration)
+            trial.optimizer.step(trial.config.train.clip_norm, factor=factor)
         return float(trial.packed.loss)

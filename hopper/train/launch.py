@@ -7,7 +7,6 @@ else is taken down, and nothing is left behind.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,7 @@ from hopper.engines.assemble import (
     make_model,
     make_schedule,
 )
+from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
@@ -33,6 +33,7 @@ from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
+from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
@@ -43,7 +44,7 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
-from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
+from hopper.train.results import read_summary, refuse_finished, write_text
 from hopper.train.resume import will_resume
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
@@ -134,6 +135,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     graph = PartitionedGraph.open(config.data.partitioned)
     ranks = graph.book.servers * config.cluster.ranks_per_server
     check_request(config, graph.schema)
+    check_loggers(config)
     check_division(config, graph)
     verify_data(config, graph, range(graph.book.servers))
     if config.train.engine == "auto" and config.train.replay:
@@ -142,7 +144,8 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):
         make_model(each, graph.schema)
-        make_schedule(each, graph, ranks)
+        iterations = make_schedule(each, graph, ranks).iterations
+        check_training_parts(each, graph.schema, iterations)
     return graph, ranks, _make_run_dir(config)
 
 
@@ -151,12 +154,6 @@ def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
     path = run_dir / "config.json"
     write_text(path, _resolved(config, run_dir, addresses).model_dump_json(indent=1))
     return path
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What a finished run wrote of itself."""
-    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
-    return summary
 
 
 def _make_run_dir(config: Config) -> Path:

@@ -66,6 +66,8 @@ class Trainer:
         self._identity = identity
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
         """called after training, before the summary is written; every rank calls it"""
+        self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
+        """called with every finished epoch's record"""
         self._is_first = state.cluster.rank == 0
         self._selection = ModelSelection(
             evaluator, state.cluster, state.packed, state.config.train, run_dir, engine.complete
@@ -143,6 +145,7 @@ class Trainer:
         self._epochs.append(asdict(record))
         if self._is_first:
             append_epoch(self._run_dir, record)
+        self.on_epoch(record)
         self._progress.epoch += 1
         self._progress.iteration = 0
         self._progress.losses = []

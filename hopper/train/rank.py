@@ -27,7 +27,12 @@ from hopper.engines.assemble import (
     make_model,
     make_schedule,
 )
-from hopper.engines.optimizer import Adam, Optimizer, Sgd
+from hopper.engines.optimizer import Optimizer
+from hopper.engines.training_parts import (
+    check_training_parts,
+    make_objective,
+    make_optimizer,
+)
 from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trial, TrialsState
 from hopper.engines.typed_reads import make_tables, unrolling_of
@@ -45,9 +50,11 @@ from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
+from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
+from hopper.train.results import read_summary, refuse_finished
 from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.trials import TrialsTrainer
@@ -78,12 +85,22 @@ def run_rank(config: Config) -> None:
         check = start_row_check(config, graph, cluster)
         if check is not None:
             held.callback(check.stop)
+        say = RunConsole(cluster.rank == 0, "").say
+        loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
+        held.enter_context(closing(loggers))
         trainer = make_trainer(config, graph, cluster, rows)
         trainer.on_trained = partial(await_row_checks, check, cluster)
+        trainer.on_epoch = loggers.epoch
+        run_dir = Path(config.train.run_dir)
+        if loggers and not trainer.state.config.train.resume:
+            # Before they write into the folder.
+            refuse_finished(run_dir)
+        loggers.start(trainer.state.config)
         try:
             trainer.run()
         finally:
             trainer.state.log.close()
+        loggers.finish(partial(read_summary, run_dir))
         cluster.leave()
 
 
@@ -102,6 +119,8 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
     graph = PartitionedGraph.open(config.data.partitioned)
     check_request(config, graph.schema)
+    check_training_parts(config, graph.schema)
+    check_loggers(config)
     check_division(config, graph)
     verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
@@ -155,7 +174,7 @@ def make_trainer(
     say = RunConsole(cluster.rank == 0, "").say
     CacheMaker(config, graph, cluster, rows, learnable, say).warm()
     identity = run_identity(config, graph, cluster)
-    objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
+    objective = make_objective(config, graph.schema)
     dtype = DTYPES[config.train.dtype]
     evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
     log = RunLog(spans, append=bool(config.train.resume))
@@ -163,9 +182,9 @@ def make_trainer(
         state = _trials_state(config, graph, cluster, rows, log)
         overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
         return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
-    engine = _make_engine(config, graph, cluster, rows, log, learnable)
-    evaluator.learnable = learnable
     schedule = make_schedule(config, graph, cluster.world)
+    engine = _make_engine(config, graph, cluster, rows, log, learnable, schedule.iterations)
+    evaluator.learnable = learnable
     return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
 
 
@@ -190,7 +209,13 @@ def _settled(
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
         lambda own: _make_engine(
-            own, graph, cluster, rows, RunLog(None), make_learnable(own, graph, cluster)
+            own,
+            graph,
+            cluster,
+            rows,
+            RunLog(None),
+            make_learnable(own, graph, cluster),
+            schedule.iterations,
         ),
         RunConsole(cluster.rank == 0, "").say,
         _only_engine(graph),
@@ -213,8 +238,9 @@ def _make_engine(
     rows: PartitionedRows,
     log: RunLog,
     learnable: LearnableRows | None,
+    iterations: int,
 ) -> Engine:
-    packed, optimizer = _model(config, graph, cluster)
+    packed, optimizer = _model(config, graph, cluster, iterations)
     return ENGINE_CLASSES[config.train.engine](
         TrainState(
             config=config,
@@ -263,13 +289,16 @@ def _trials_state(
     config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
 ) -> TrialsState:
     configs = [each.config for each in trial_configs(config, cluster.world)]
-    models = [_model(each, graph, cluster) for each in configs]
     if config.hop.share_sampling:
         trainers = [_group_trainer(config, graph, cluster, log, rows)] * len(configs)
         schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
     else:
         trainers = [_group_trainer(each, graph, cluster, log, rows) for each in configs]
         schedules = [make_schedule(each, graph, cluster.world) for each in configs]
+    models = [
+        _model(each, graph, cluster, own.iterations)
+        for each, own in zip(configs, schedules, strict=True)
+    ]
     return TrialsState(
         config=config,
         cluster=cluster,
@@ -285,10 +314,10 @@ def _trials_state(
 
 
 def _model(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
+    config: Config, graph: PartitionedGraph, cluster: Cluster, iterations: int
 ) -> tuple[PackedModel, Optimizer]:
     packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
-    return packed, make_optimizer(config, packed)
+    return packed, make_optimizer(config, packed, iterations)
 
 
 def _group_trainer(
@@ -297,16 +326,6 @@ def _group_trainer(
     passes = config.train.roots_a_pass
     return make_group_trainer(
         config, graph, log, passes, cluster.device, cluster.server, rows.on_device
-    )
-
-
-def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
-    """The optimiser of a configuration; ``weight_decay`` adds to the gradient."""
-    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": Sgd}
-    return kinds[config.train.optimizer](
-        packed,
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
     )
 
 

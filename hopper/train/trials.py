@@ -62,6 +62,8 @@ class TrialsTrainer:
         self._identity = identity
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
         """called after training, before the summary is written; every rank calls it"""
+        self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
+        """called with every finished epoch's record"""
         self._is_first = state.cluster.rank == 0
         self._selections = [
             ModelSelection(
@@ -170,6 +172,7 @@ class TrialsTrainer:
         self._epochs.append(asdict(record))
         if self._is_first:
             append_epoch(self._run_dir, record)
+        self.on_epoch(record)
         for index in active:
             self._trial_epochs[index].append(asdict(records[index]))
             if self._is_first:
