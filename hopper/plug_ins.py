@@ -154,7 +154,8 @@ def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
     """The public members of a protocol that a class lacks, methods as they have to be called.
 
     A class need not inherit from the protocol. A method that takes other arguments is lacking, and
-    so is one that a protocol merely declares, or that is abstract.
+    so is one that a protocol merely declares, or that is abstract. Properties are what an instance
+    has, and are left to whoever makes one.
     """
     lacks = []
     for name, declared in _members(protocol).items():
@@ -171,14 +172,18 @@ def lacking(kind: type[Any], protocol: type[Any]) -> list[str]:
 
 
 def _members(protocol: type[Any]) -> dict[str, Any]:
-    """The public members that a protocol declares, by name; what is merely annotated is None."""
+    """The public members of a protocol's classes, by name; what is merely annotated is None."""
     members: dict[str, Any] = {}
     for each in reversed(protocol.__mro__):
         if each.__module__ in ("builtins", "typing", "abc"):
             continue
         members |= dict.fromkeys(inspect.get_annotations(each))
         members |= each.__dict__
-    return {name: found for name, found in members.items() if not name.startswith("_")}
+    return {
+        name: found
+        for name, found in members.items()
+        if not name.startswith("_") and not isinstance(found, property)
+    }
 
 
 def _arguments(method: Any) -> list[str]:

@@ -60,6 +60,20 @@ class Data(_Section):
     verify: Literal["quick", "full", "off"] = "quick"
     """what is compared with its checksum: quick = before the run all but features, and features
     while it trains; full = everything before the run; off = nothing (docs/partitions.md)"""
+    features: dict[str, str] = Field(default={})
+    """by node type, "package.module:Class": where its features come from instead of the partitions'
+    files, in ranks and feature servers (docs/plug-ins.md)"""
+    features_options: dict[str, Options] = Field(default={})
+    """by node type, keywords of that class's constructor"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        for node_type, name in self.features.items():
+            check_form(f"features.{node_type}", name, ())
+        for node_type in self.features_options:
+            if node_type not in self.features:
+                raise ValueError(f"features_options.{node_type}: features does not name the type")
+        return self
 
 
 class Model(_Section):

@@ -151,6 +151,8 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         if (section, key) not in free
     }
     return identity | {
+        "data.features": values["data"]["features"],
+        "data.features_options": values["data"]["features_options"],
         "the division of the graph": read_division(graph.path),
         "the number of ranks": cluster.world,
         "ranks a server": cluster.ranks_per_server,

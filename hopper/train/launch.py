@@ -28,6 +28,7 @@ from hopper.engines.assemble import (
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
+from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
@@ -103,7 +104,7 @@ def profile(config: Config) -> list[CacheProfile]:
     As :func:`train`; RequestError also where neither rows of other servers nor records on disk are
     read.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     check_profile(config, graph)
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
@@ -132,7 +133,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     ------
     ConfigError, RequestError, GraphError: names what is wrong.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
     check_request(config, graph.schema)
     check_loggers(config)

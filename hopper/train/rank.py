@@ -37,7 +37,7 @@ from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trial, TrialsState
 from hopper.engines.typed_reads import make_tables, unrolling_of
 from hopper.errors import ConfigError, RequestError
-from hopper.features import PartitionedRows, RemoteRows
+from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.relation_first import renamed
 from hopper.hetero.root_shares import RootShares
@@ -117,7 +117,7 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     keep_freed_memory()
     if not config.train.run_dir:
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config, own_server(config))
     check_request(config, graph.schema)
     check_training_parts(config, graph.schema)
     check_loggers(config)
