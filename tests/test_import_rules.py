@@ -25,6 +25,7 @@ LINES = (
     (
         "config",
         "errors",
+        "plug_ins",
         "cluster",
         "traffic",
         "run_log",

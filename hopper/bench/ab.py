@@ -34,6 +34,7 @@ from hopper.engines.assemble import make_schedule
 from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
+from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import write_text
@@ -129,7 +130,7 @@ def make_plan(
     configs = [contender.configure(config) for contender in contenders]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     for contender, each in zip(contenders, configs, strict=True):
         own = contender.graph(config)
         _check_same_graph(contender, graph, own)
@@ -209,7 +210,7 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
 def _reference(plan: Plan, config: Config) -> Reference:
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks=plan.world, share_gpus=shares)
-    return Reference(config, PartitionedGraph.open(config.data.partitioned), plan.world, device)
+    return Reference(config, open_graph(config), plan.world, device)
 
 
 def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:

@@ -17,6 +17,7 @@ from hopper.config import Config, make_config
 from hopper.engines import ENGINE_CLASSES
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import RequestError
+from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
 
 
@@ -95,7 +96,7 @@ class Contender:
         ------
         GraphError: it cannot be opened.
         """
-        return PartitionedGraph.open(self.configure(config).data.partitioned)
+        return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
         """The options that its engine alone reads: the section of its name, if it has one."""

@@ -36,9 +36,9 @@ def _run(options: argparse.Namespace) -> int:
     from hopper.engines import Request
     from hopper.engines.assemble import make_schedule
     from hopper.engines.trial_configs import is_trials
+    from hopper.features import open_graph
     from hopper.micrograph.merge import make_time_steps
     from hopper.migrate.picture import draw_schedule, tell_schedule
-    from hopper.partition import PartitionedGraph
 
     config = load_config(options.config, options.overrides)
     if is_trials(config):
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
             'hop.replicas: the steps shown are those of "synchronous"; with "independent" every '
             "model trains all roots on all ranks in turn"
         )
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
     batches = make_schedule(Request(config, graph))
     if not 0 <= options.iteration < batches.iterations:

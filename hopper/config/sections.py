@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from hopper.config.bounds import COUNTS, SEEDS, is_fanout
+from hopper.plug_ins import check_form
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
@@ -32,6 +33,13 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
+BUILT_INS: Final = {
+    "loss": ("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
+    "metric": ("auto", "accuracy", "micro_f1", "rmse"),
+    "optimizer": ("adam", "sgd"),
+    "schedule": ("constant", "cosine", "step", "warmup"),
+}
+"""by key of ``[train]``, what it names besides classes of one's own"""
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
@@ -39,6 +47,7 @@ DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
 NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+Options = dict[str, Any]
 
 
 class _Section(BaseModel):
@@ -53,6 +62,20 @@ class Data(_Section):
     verify: Literal["quick", "full", "off"] = "quick"
     """what is compared with its checksum: quick = before the run all but features, and features
     while it trains; full = everything before the run; off = nothing (docs/partitions.md)"""
+    features: dict[str, str] = Field(default={})
+    """by node type, "package.module:Class": where its features come from instead of the partitions'
+    files, in ranks and feature servers (docs/plug-ins.md)"""
+    features_options: dict[str, Options] = Field(default={})
+    """by node type, keywords of that class's constructor"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        for node_type, name in self.features.items():
+            check_form(f"features.{node_type}", name, ())
+        for node_type in self.features_options:
+            if node_type not in self.features:
+                raise ValueError(f"features_options.{node_type}: features does not name the type")
+        return self
 
 
 class Model(_Section):
@@ -204,8 +227,26 @@ class Train(_Section):
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
+    loss: str = "auto"
+    """cross_entropy | binary_cross_entropy | squared_error, or "package.module:Class"; "auto" = the
+    one of these for the graph's kind of labels (docs/plug-ins.md)"""
+    loss_options: Options = Field(default={})
+    """keywords of its class's constructor; so with all ``_options``"""
+    metric: str = "auto"
+    """accuracy | micro_f1 | rmse, or "package.module:Class"; "auto" = the one of these for the
+    graph's kind of labels"""
+    metric_options: Options = Field(default={})
+    optimizer: str = "adam"
+    """adam | sgd, or "package.module:Class"; of all parameters but learnable rows"""
+    optimizer_options: Options = Field(default={})
+    """adam: betas, epsilon"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
-    optimizer: Literal["adam", "sgd"] = "adam"
+    schedule: str = "constant"
+    """what multiplies this learning rate and that of learnable rows at every update: constant |
+    cosine | step | warmup, or "package.module:Class" """
+    schedule_options: Options = Field(default={})
+    """cosine: minimum; step: step_size (updates), gamma, minimum; these and warmup: warmup_steps
+    (updates) or warmup_fraction (of the run)"""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
     """bound of the global gradient norm; 0 = off"""
@@ -242,9 +283,22 @@ class Train(_Section):
     """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
     micro_batch: NonNegative = 0
     """roots a forward pass at most; 0 = four times batch_size"""
+    loggers: list[str] = Field(default=[])
+    """each "package.module:Class": told of every epoch on rank 0, besides what a run writes"""
+    loggers_options: list[Options] = Field(default=[])
+    """one table for each of ``loggers``, in their order; empty = none has options"""
 
     @model_validator(mode="after")
     def _check(self) -> Train:
+        for key, names in BUILT_INS.items():
+            check_form(key, getattr(self, key), names)
+        for name in self.loggers:
+            check_form("loggers", name, ())
+        if self.loggers_options and len(self.loggers_options) != len(self.loggers):
+            raise ValueError(
+                f"loggers_options: expected one table for each of the {len(self.loggers)} loggers, "
+                f"or none; got {len(self.loggers_options)}"
+            )
         if self.autocast != "off" and self.dtype != "float32":
             raise ValueError(
                 f"autocast: {self.autocast!r} takes the place of float32, not of {self.dtype}"

@@ -12,6 +12,7 @@ from hopper.array_module import array_module
 from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.registry import engines_of
 from hopper.engines.request import Request
+from hopper.engines.training_parts import make_objective
 from hopper.errors import RequestError
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
@@ -19,7 +20,7 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.sample import NeighborSampler, StoredNames
-from hopper.models import Objective, build_model, build_typed_model, check_exactness
+from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
@@ -125,7 +126,7 @@ def make_group_trainer(
         make_sampler(request, server, model),
         request.reads,
         log,
-        Objective(schema.labels[request.reads.target].kind),
+        make_objective(config, schema),
         micro_batch,
         DTYPES[config.train.dtype],
         device,

@@ -10,9 +10,9 @@ from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import DTYPES, make_group_trainer, make_model, make_schedule
 from hopper.engines.engine import Engine, TrainState
 from hopper.engines.learnable_tables import make_tables
-from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.engines.registry import ENGINE_CLASSES
 from hopper.engines.request import Request
+from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs
 from hopper.engines.trials import Trials
 from hopper.features import PartitionedRows
@@ -68,7 +68,7 @@ def _make_state(
         log=log,
         rows=rows,
         packed=packed,
-        optimizer=make_optimizer(request.config, packed),
+        optimizer=make_optimizer(request.config, packed, make_schedule(request).iterations),
         trainer=trainer or _make_group_trainer(request, cluster, log, packed),
     )
 
@@ -113,13 +113,3 @@ def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
     if config.learnable.storage == "mmap":
         return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
     return MemoryStorage(cluster.device)
-
-
-def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
-    """The optimiser of a configuration; ``weight_decay`` adds to the gradient."""
-    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": Sgd}
-    return kinds[config.train.optimizer](
-        packed,
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
-    )

@@ -267,9 +267,10 @@ class Engine(ABC, Generic[PlanT, InputsT]):
                 squares = self.parameter_squares(f"the norm of gradients, {where}")
                 if state.learnable is not None:
                     squares += state.learnable.squares(f"the norm of learnable rows, {where}")
-        with state.log.stage("compute", operation="update"):
-            scale = state.optimizer.step(clip, squares)
+        factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
+        with state.log.stage("compute", operation="update", rate_factor=factor):
+            scale = state.optimizer.step(clip, squares, factor)
             if state.learnable is not None:
                 with state.log.stage("compute", operation="learnable rows"):
-                    state.learnable.step(scale)
+                    state.learnable.step(scale, factor)
         return StepReport({0: loss})

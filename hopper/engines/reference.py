@@ -37,8 +37,8 @@ class EveryServersRows:
         """See :class:`hopper.features.FeatureSource`."""
         stored = [self._graph.stored(node_type, each) for each in range(len(self._servers))]
         most = max(range(len(stored)), key=lambda server: stored[server].count)
-        table = self._servers[most].table(kind, node_type)
-        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        dim, dtype = self._servers[most].row_format(kind, node_type)
+        out = np.empty((ids.size, dim), dtype)
         # Where relations are divided, several servers may store a row.
         left = np.arange(ids.size)
         for server, rows in zip(self._servers, stored, strict=True):

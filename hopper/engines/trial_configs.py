@@ -24,6 +24,7 @@ TRIAL_KEYS: Final = (
     "train.learning_rate",
     "train.weight_decay",
     "train.optimizer",
+    "train.schedule",
     "train.clip_norm",
     "train.model_seed",
     "train.seed",

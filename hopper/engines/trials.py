@@ -127,7 +127,7 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
 
     def update(self, batch: GlobalBatch) -> StepReport:
         """Update the trials that live with this rank, whose losses it reports."""
-        return StepReport({trial: self._update(trial) for trial in self._at_home})
+        return StepReport({trial: self._update(trial, batch) for trial in self._at_home})
 
     def hand_out(self, model: int) -> None:
         """A trial's parameters go from its home to all ranks."""
@@ -177,11 +177,12 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
         with self.state.log.noting(step=now.step):
             move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
 
-    def _update(self, trial: int) -> float:
+    def _update(self, trial: int, batch: GlobalBatch) -> float:
         state = self.models[trial]
         with state.log.stage("compute", operation="update", model=trial):
             self._docks[trial].unload()
             if not state.trainer.unscale(state.packed):
                 raise overflowed(f"trial {trial}")
-            state.optimizer.step(state.config.train.clip_norm)
+            factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
+            state.optimizer.step(state.config.train.clip_norm, factor=factor)
         return float(state.packed.loss)

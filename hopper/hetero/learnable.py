@@ -304,19 +304,20 @@ class LearnableRows:
         self._cluster.all_reduce(total, "control", operation)
         return float(total)
 
-    def step(self, scale: float = 1.0) -> None:
+    def step(self, scale: float = 1.0, factor: float = 1.0) -> None:
         """Update every row that any rank has read.
 
         Parameters
         ----------
         scale: what gradients are multiplied by, as those of all parameters are.
+        factor: what the learning rate is multiplied by, as that of all parameters is.
         """
         for name, gradient in self._sums.items():
             scaled = gradient if scale == 1.0 else gradient * scale
             records = self._found[name]
             if self._l2:
                 scaled = scaled + self._l2 * records[:, 0]
-            self._optimizers[name].step(records, scaled)
+            self._optimizers[name].step(records, scaled, factor)
             self.records[name].write(self._read[name], records)
             places = self._read[name].cpu()
             self._changed[name][places] = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
 from hopper.ops.counter_mask import drop_threshold
+from hopper.plug_ins import import_class
 
 MODELS: Final[dict[str, type[nn.Module]]] = {
     "gcn": GCN,
@@ -133,9 +133,9 @@ def build_typed_model(
     _check_sizes(sizes | widths)
     drop_threshold(dropout)
     if "aggregate" in more:
-        more["aggregate"] = import_module_class("model.aggregate", more["aggregate"])
+        more["aggregate"] = _import_module("model.aggregate", more["aggregate"])
         if more["combine"] not in COMBINATIONS:
-            more["combine"] = import_module_class("model.combine", more["combine"])
+            more["combine"] = _import_module("model.combine", more["combine"])
     with _initialisation(seed):
         model = TYPED_MODELS[name](
             target=target,
@@ -177,33 +177,8 @@ def _find(name: str) -> type[nn.Module]:
     known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
         raise ConfigError(f"model.name: expected {known}; given {name!r}")
-    return import_module_class("model.name", name)
+    return _import_module("model.name", name)
 
 
-def import_module_class(key: str, name: str) -> type[nn.Module]:
-    """The class that "package.module:Class" names.
-
-    Parameters
-    ----------
-    key: of the configuration, for errors.
-
-    Raises
-    ------
-    ConfigError: it cannot be imported, or is no subclass of ``nn.Module``.
-    """
-    module_name, _, class_name = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    # Whatever the user's module raises while it is imported, the key to look at is this one.
-    except Exception as error:
-        raise ConfigError(
-            f"{key}: {name}: module {module_name!r} cannot be imported "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    for part in class_name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"{key}: {name}: expected a subclass of torch.nn.Module; given {found!r}")
-    return found
+def _import_module(key: str, name: str) -> type[nn.Module]:
+    return import_class(key, name, nn.Module, "subclass of torch.nn.Module")

@@ -118,8 +118,11 @@ def read_progress(path: Path, identity: dict[str, Any]) -> Any:
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
     """What must be equal for a run to continue another: all that decides its bits."""
-    of_run = ("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay")
-    # What a machine makes of the last two is compared instead.
+    of_run = (
+        *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
+        *("loggers", "loggers_options"),
+    )
+    # What a machine makes of device and threads is compared instead.
     free = {("train", key) for key in (*of_run, "device", "threads")}
     free |= {("learnable", "folder"), ("learnable", "storage"), ("sampler", "device")}
     values = config.model_dump()
@@ -131,6 +134,8 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         if (section, key) not in free
     }
     return identity | {
+        "data.features": values["data"]["features"],
+        "data.features_options": values["data"]["features_options"],
         "the division of the graph": read_division(graph.path),
         "the number of ranks": cluster.world,
         "ranks a server": cluster.ranks_per_server,

@@ -145,6 +145,7 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
                 *("--server", str(index), "--listen", f"{place.address}:0"),
                 *("--port-file", str(folder / f"{index}.json")),
                 *("--die-with-parent", str(os.getpid())),
+                *_sources(config),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -152,6 +153,15 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
             # Ctrl-C reaches the launching process alone, which then ends the run in order.
             start_new_session=True,
         )
+
+
+def _sources(config: Config) -> Iterator[str]:
+    """What tells a server where features come from instead of its files."""
+    for node_type, name in config.data.features.items():
+        yield f"--features={node_type}={name}"
+        options = config.data.features_options.get(node_type)
+        if options:
+            yield f"--features-options={node_type}={json.dumps(options)}"
 
 
 def _await_address(

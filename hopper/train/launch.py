@@ -7,7 +7,6 @@ else is taken down, and nothing is left behind.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,13 +21,16 @@ from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.checks import check_request
+from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
+from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
+from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
@@ -39,7 +41,7 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
-from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
+from hopper.train.results import read_summary, refuse_finished, write_text
 from hopper.train.resume import will_resume
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
@@ -98,7 +100,7 @@ def profile(config: Config) -> list[CacheProfile]:
     As :func:`train`; RequestError also where neither rows of other servers nor records on disk are
     read.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     check_profile(Request(config, graph))
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
@@ -127,10 +129,11 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     ------
     ConfigError, RequestError, GraphError: names what is wrong.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
     request = Request(config, graph)
     check_request(request)
+    check_loggers(config)
     verify_data(config, graph, range(graph.book.servers))
     if config.train.engine == "auto" and config.train.replay:
         check_request(request.under(with_engine(config, replayed_engine(config))))
@@ -138,7 +141,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     for each in all_configs(config, ranks):
         own = request.under(each)
         make_model(own)
-        make_schedule(own)
+        check_training_parts(each, graph.schema, make_schedule(own).iterations)
     return graph, ranks, _make_run_dir(config)
 
 
@@ -147,12 +150,6 @@ def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
     path = run_dir / "config.json"
     write_text(path, _resolved(config, run_dir, addresses).model_dump_json(indent=1))
     return path
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What a finished run wrote of itself."""
-    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
-    return summary
 
 
 def _make_run_dir(config: Config) -> Path:

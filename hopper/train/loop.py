@@ -58,6 +58,8 @@ class Trainer:
         ]
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
         """called after training, before the summary is written; every rank calls it"""
+        self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
+        """called with every finished epoch's record"""
         self._run_dir = run_dir
         self._objective = evaluator.objective
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
@@ -156,6 +158,7 @@ class Trainer:
         console.end_epoch(record)
         records = {number: each.end_epoch(scores.get(number)) for number, each in training.items()}
         self._files.add_epoch(record, records)
+        self.on_epoch(record)
         self._tell_stopped(training, console)
         if self._config.checkpoint_every:
             self._checkpoints.save()

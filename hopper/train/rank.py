@@ -23,8 +23,9 @@ from hopper.engines.assemble import (
 )
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
+from hopper.engines.training_parts import check_training_parts, make_objective
 from hopper.errors import ConfigError, RequestError
-from hopper.features import PartitionedRows, RemoteRows
+from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.hetero.root_shares import RootShares
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
@@ -33,9 +34,11 @@ from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
+from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
+from hopper.train.results import read_summary, refuse_finished
 from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.typed_evaluate import TypedEvaluator
@@ -65,12 +68,22 @@ def run_rank(config: Config) -> None:
         check = start_row_check(config, request.graph, cluster)
         if check is not None:
             held.callback(check.stop)
+        say = RunConsole(cluster.rank == 0, "").say
+        loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
+        held.enter_context(closing(loggers))
         trainer = make_trainer(request, cluster, rows)
         trainer.on_trained = partial(await_row_checks, check, cluster)
+        trainer.on_epoch = loggers.epoch
+        run_dir = Path(config.train.run_dir)
+        if loggers and not trainer.engine.state.config.train.resume:
+            # Before they write into the folder.
+            refuse_finished(run_dir)
+        loggers.start(trainer.engine.state.config)
         try:
             trainer.run()
         finally:
             trainer.engine.state.log.close()
+        loggers.finish(partial(read_summary, run_dir))
         cluster.leave()
 
 
@@ -87,9 +100,11 @@ def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]
     keep_freed_memory()
     if not config.train.run_dir:
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config, own_server(config))
     request = Request(config, graph)
     check_request(request)
+    check_training_parts(config, graph.schema)
+    check_loggers(config)
     verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, share_gpus=shares)
@@ -142,7 +157,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     identity = run_identity(config, graph, cluster)
     # What was sampled to make a cache is not training's.
     log.open(spans, append=bool(config.train.resume))
-    objective = Objective(graph.schema.labels[request.reads.target].kind)
+    objective = make_objective(config, graph.schema)
     scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype])
     evaluator = _make_evaluator(scene, engine.state.packed.module)
     evaluator.learnable = learnable

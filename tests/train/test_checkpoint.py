@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
-from hopper.engines.optimizer import Adam
+from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.migrate.packed_model import PackedModel
@@ -45,11 +45,11 @@ def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str,
     return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
 
 
-def trained() -> tuple[PackedModel, Adam]:
+def trained() -> tuple[PackedModel, Optimizer]:
     torch.manual_seed(0)
     packed = PackedModel(torch.nn.Linear(3, 2))
     packed.gradients.normal_()
-    optimizer = Adam(packed, learning_rate=0.1)
+    optimizer = Optimizer(packed, Adam(packed.parameters), learning_rate=0.1)
     optimizer.step()
     return packed, optimizer
 
@@ -62,7 +62,7 @@ def test_what_was_saved_is_restored(
     progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
     save_training(file, mine, training_state(packed.module, optimizer), asdict(progress))
     other = PackedModel(torch.nn.Linear(3, 2))
-    other_optimizer = Adam(other, learning_rate=0.1)
+    other_optimizer = Optimizer(other, Adam(other.parameters), learning_rate=0.1)
     found = load_training(file, mine, training_state(other.module, other_optimizer))
     assert Progress(**found) == progress
     for one in (packed, other):
