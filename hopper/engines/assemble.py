@@ -9,11 +9,14 @@ from typing import Any
 import torch
 
 from hopper.array_module import array_module
+from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.model_reads import ModelReads, find_reads
 from hopper.engines.registry import engines_of
 from hopper.engines.request import Request
 from hopper.engines.training_parts import make_objective
 from hopper.errors import RequestError
+from hopper.graph.schema import GraphSchema
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.labor_sampler import LaborSampler
@@ -141,10 +144,24 @@ def make_model(request: Request) -> torch.nn.Module:
     ------
     ConfigError, ExactnessError: it cannot be built, or would break "one gradient".
     """
-    config, reads = request.config, request.reads
+    return _make_model(request.config, request.schema, request.reads)
+
+
+def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module:
+    """:func:`make_model` where nothing of a graph is at hand but its schema.
+
+    Raises
+    ------
+    RequestError: the schema lacks what the model reads.
+    ConfigError, ExactnessError: as of :func:`make_model`.
+    """
+    return _make_model(config, schema, find_reads(config, schema, schema.ordered_relations()))
+
+
+def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch.nn.Module:
     own = config.model
     shared: dict[str, Any] = {
-        "out_dim": request.schema.labels[reads.target].classes,
+        "out_dim": schema.labels[reads.target].classes,
         "hidden": own.hidden,
         "heads": own.heads,
         "dropout": own.dropout,

@@ -13,7 +13,7 @@ from hopper.engines.learnable_tables import make_tables
 from hopper.engines.registry import ENGINE_CLASSES
 from hopper.engines.request import Request
 from hopper.engines.training_parts import make_optimizer
-from hopper.engines.trial_configs import is_trials, trial_configs
+from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import Trials
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import LearnableRows
@@ -50,7 +50,7 @@ def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log:
         trainer = _make_group_trainer(request, cluster, log)
     states = [_make_state(each, cluster, rows, log, trainer) for each in requests]
     for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
-        state.name, state.overrides = f"trial-{number}", trial.overrides
+        state.name, state.overrides = trial_name(number), trial.overrides
     return Trials(request, states, [make_schedule(each) for each in requests])
 
 

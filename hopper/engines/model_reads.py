@@ -6,14 +6,13 @@ or builds the model takes it from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hopper.config import Config
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.unroll import By, Unrolling, rename_holdings, unroll
-from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import Holding
 
 if TYPE_CHECKING:
@@ -112,21 +111,31 @@ class ModelReads:
         return {name: rows.table for name, rows in self.inputs.items() if rows.learned}
 
 
-def find_reads(config: Config, graph: PartitionedGraph) -> ModelReads:
+def find_reads(
+    config: Config,
+    schema: GraphSchema,
+    relations: Sequence[Relation],
+    holdings: Sequence[Holding] = (),
+) -> ModelReads:
     """What a configuration's model reads of a graph.
+
+    Parameters
+    ----------
+    relations: those that any server stores.
+    holdings: by server, where whole relations were divided.
 
     Raises
     ------
     RequestError: a metapath does not follow the graph; ``learnable.types`` names a type that the
         model does not read.
     """
-    schema, target = graph.schema, graph.schema.target_type()
+    target = schema.target_type()
     if not config.model.typed:
-        types, relations = _same(schema.node_types), _same(schema.ordered_relations())
-        layer = tuple(relations), (target,)
+        types, all_relations = _same(schema.node_types), _same(schema.ordered_relations())
+        layer = tuple(all_relations), (target,)
         inputs = _inputs(config, schema, {target: target}, None)
         layers = (layer,) * config.model.layers
-        return ModelReads(target, types, relations, layers, inputs, _frozen(config, inputs))
+        return ModelReads(target, types, all_relations, layers, inputs, _frozen(config, inputs))
     # networkx adds a fifth of a second to the start of every rank; most models need none.
     from hopper.hetero.metagraph import make_metagraph
     from hopper.hetero.metatree import make_metatree
@@ -138,17 +147,16 @@ def find_reads(config: Config, graph: PartitionedGraph) -> ModelReads:
     is_learned = any(_learned_width(config, schema, each) for each in reached)
     by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
     hops = list(reversed(range(own.layers)))
-    holdings = tuple(graph.holdings)
     if by is None and not by_depth:
         inputs = _inputs(config, schema, _same(reached), None)
         return ModelReads(
             target=target,
             types=_same(schema.node_types),
-            relations=_same(graph.relations),
+            relations=_same(relations),
             layers=tuple(tree.read_at(hop) for hop in hops),
             inputs=inputs,
             frozen=_frozen(config, inputs),
-            holdings=holdings,
+            holdings=tuple(holdings),
             tree=tree,
         )
     unrolling = unroll(tree, by_depth=by_depth, by=by)

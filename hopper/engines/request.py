@@ -30,7 +30,8 @@ class Request:
         ------
         RequestError: as :func:`hopper.engines.model_reads.find_reads`.
         """
-        return find_reads(self.config, self.graph)
+        graph = self.graph
+        return find_reads(self.config, graph.schema, graph.relations, graph.holdings)
 
     @property
     def schema(self) -> GraphSchema:

@@ -48,6 +48,11 @@ class TrialConfig:
     config: Config
 
 
+def trial_name(number: int) -> str:
+    """What a trial is called, and its folder in that of the run."""
+    return f"trial-{number}"
+
+
 def is_trials(config: Config) -> bool:
     """Whether a configuration trains several models at once."""
     return config.hop.replicas == "independent"

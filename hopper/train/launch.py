@@ -9,15 +9,14 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from hopper.config import Config, make_config
+from hopper.config import Config, read_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.checks import check_request
@@ -41,38 +40,21 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
-from hopper.train.results import read_summary, refuse_finished, write_text
+from hopper.train.results import refuse_finished, write_text
 from hopper.train.resume import will_resume
 from hopper.train.run_lock import lock_run_folder, make_run_folder
+from hopper.train.run_result import RunResult
 from hopper.train.verify import verify_data
 from hopper.train.warm_cache import check_profile, made_for
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """Where a run's files are, and its summary (losses, bytes, scores)."""
-
-    run_dir: Path
-    summary: dict[str, Any]
-
-
-def train(config: Config | Mapping[str, Any]) -> RunResult:
-    """Train on this machine: start servers and ranks, wait, and take them down again.
-
-    Must be called from the main thread. A run's servers and ranks never outlive it.
-
-    Parameters
-    ----------
-    config: a checked configuration, or nested values as in the TOML file.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: before anything is started.
-    ServerLost, RankLost, ClusterError: a server or rank ended; names it and says how.
-    """
+def train(
+    config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunResult:
+    """The work of :func:`hopper.train`, which documents parameters, result and errors."""
     if threading.current_thread() is not threading.main_thread():
         raise RequestError("hopper.train: call it from the main thread: it handles signals")
-    checked = config if isinstance(config, Config) else make_config(config)
+    checked = read_config(config, overrides)
     if checked.cluster.interface:
         sent_bytes(checked.cluster.interface)
     graph, ranks, run_dir = prepare(checked)
@@ -84,7 +66,7 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
     ):
         config_file = write_config(checked, run_dir, servers.addresses)
         _run_ranks(config_file, ranks, servers, checked)
-    return RunResult(run_dir, read_summary(run_dir))
+    return RunResult.open(run_dir)
 
 
 def profile(config: Config) -> list[CacheProfile]:

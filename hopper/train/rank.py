@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import numba
@@ -40,6 +39,7 @@ from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.results import read_summary, refuse_finished
 from hopper.train.resume import settle_resume
+from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
@@ -72,7 +72,14 @@ def run_rank(config: Config) -> None:
         loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
         held.enter_context(closing(loggers))
         trainer = make_trainer(request, cluster, rows)
-        trainer.on_trained = partial(await_row_checks, check, cluster)
+
+        def conclude(say: Callable[[str], None]) -> None:
+            await_row_checks(check, cluster, say)
+            if cluster.rank == 0:
+                # Not before: a folder with a finished run, which is refused, keeps its own.
+                describe_run(config, request.schema)
+
+        trainer.on_trained = conclude
         trainer.on_epoch = loggers.epoch
         run_dir = Path(config.train.run_dir)
         if loggers and not trainer.engine.state.config.train.resume:

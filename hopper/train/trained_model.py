@@ -95,8 +95,16 @@ class TrainedModel:
         return score
 
     def test(self) -> float | None:
-        """Go back to the best model, and score it on the test split; None if it is not scored."""
-        if self.progress.best_epoch is not None:
+        """Go back to the best model, and score it on the test split; None if it is not scored.
+
+        Where no epoch was scored, the model is what it is now, and is written to the file.
+        """
+        if self.progress.best_epoch is None:
+            self._complete("after the last epoch")
+            if self.state.cluster.rank == 0:
+                last = self.progress.epoch - 1
+                save_model(self._file, self.state.packed.module, epoch=last, val=None)
+        else:
             # Rank 0 wrote it before the last collective; on other machines the file may not
             # be visible, so rank 0's parameters are handed to everyone.
             if self.state.cluster.rank == 0:

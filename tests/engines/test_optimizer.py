@@ -77,7 +77,7 @@ def test_a_rank_starts_without_the_compiler() -> None:
     """torch's compiler takes as long to import as torch itself, on every rank."""
     script = (
         "import sys, torch; from torch import nn\n"
-        "import hopper.train.rank as rank\n"
+        "from hopper.train import rank\n"
         "from hopper.engines.optimizer import Adam, Optimizer\n"
         "from hopper.migrate.packed_model import PackedModel\n"
         "rank.make_deterministic()\n"

@@ -133,6 +133,9 @@ def test_losses_and_scores_are_those_of_other_engines(
         for name, model in chosen:
             # With a bound that counts, and moments that every update depends on.
             more = {"epochs": 3, "clip_norm": 0.3, "weight_decay": 0.01, "checkpoint_every": 100}
+            if (name, model) == chosen[-1]:
+                # The model of a run that scores nothing is the last one.
+                more["evaluate_every"] = 0
             values = case(name, model, engine, tmp_path, 1, len(cases), **more)
             values["cluster"]["servers"] = addresses[name]
             cases.append(values)
@@ -142,7 +145,8 @@ def test_losses_and_scores_are_those_of_other_engines(
     ):
         assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert raf["val"] == other["val"]
-        assert len(raf["val"]) == 3
+        is_scored = number < len(chosen) - 1
+        assert [score is not None for score in raf["val"]] == 3 * [is_scored]
         # What stayed with one server is in the files all the same.
         runs = [tmp_path / f"run {number + own}" for own in (0, len(chosen))]
         for file in ("best.safetensors", "checkpoint.safetensors"):
