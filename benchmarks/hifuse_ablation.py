@@ -51,6 +51,7 @@ from hopper.bench.paper.tables import ratio_text
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
 from hopper.device_copies import to_device
+from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
@@ -108,11 +109,12 @@ class Workload:
         schema = self.graph.schema
         self.models: dict[bool, HGNN] = {}
         for merge, config in configs.items():
-            made = make_model(config, schema).to(device)
+            made = make_model(Request(config, self.graph)).to(device)
             assert isinstance(made, HGNN)
             self.models[merge] = made
-        self.sampler = make_sampler(configs[True], self.graph)
-        schedule = make_schedule(configs[True], self.graph, 1)
+        request = Request(configs[True], self.graph)
+        self.sampler = make_sampler(request)
+        schedule = make_schedule(request, 1)
         count = min(batches or schedule.iterations, schedule.iterations)
         self.roots = [schedule.batch(0, index).roots for index in range(count)]
         target = schema.target_type()

@@ -33,6 +33,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hopper.config import load_config
+    from hopper.engines import Request
     from hopper.engines.assemble import make_schedule
     from hopper.engines.trial_configs import is_trials
     from hopper.features import open_graph
@@ -47,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
-    batches = make_schedule(config, graph, ranks)
+    batches = make_schedule(Request(config, graph))
     if not 0 <= options.iteration < batches.iterations:
         raise RequestError(
             f"--iteration: expected 0 to {batches.iterations - 1}, given {options.iteration}"

@@ -20,6 +20,8 @@ from hopper.plug_ins import check_form
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
+TRIALS_ENGINE: Final = "hop"
+"""the engine whose models may be several that differ"""
 
 SAMPLERS = ("node", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
@@ -378,8 +380,11 @@ class Raf(_Section):
 
 
 class Learnable(_Section):
-    """``[learnable]``: rows of node types without features, learned with the model."""
+    """``[learnable]``: input rows that are learned with the model."""
 
+    types: list[str] = Field(default=[])
+    """node types that have learnable rows beside their features; those without features always
+    have"""
     dim: NonNegative = 0
     """width of a row; 0 = model.hidden"""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
@@ -474,9 +479,10 @@ class Config(_Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
-        if self.hop.replicas == "independent" and self.train.engine != "hop":
+        if self.hop.replicas == "independent" and self.train.engine != TRIALS_ENGINE:
             raise ValueError(
-                f'hop.replicas: "independent" needs train.engine = "hop", got {self.train.engine!r}'
+                f'hop.replicas: "independent" needs train.engine = "{TRIALS_ENGINE}", got '
+                f"{self.train.engine!r}"
             )
         if self.cooperative.wire != "exact" and self.train.engine == "auto":
             raise ValueError(

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numba
+from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.cooperative_passes import HomogeneousPass, Pass, TypedPass, wire_dtype
-from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition.layouts import DividedTopology, Replicated
@@ -24,7 +26,19 @@ _Planned = tuple[Any, dict[str, float]]
 """a plan, on the device that computes, and the seconds and processor seconds that making it took"""
 
 
-class Cooperative(Engine):
+@dataclass(frozen=True)
+class CooperativePlan(Plan):
+    """A rank's part of every layer.
+
+    Attributes
+    ----------
+    layers: what it computes, sends and receives.
+    """
+
+    layers: Any
+
+
+class Cooperative(Engine[CooperativePlan, tuple[Any, Tensor]]):
     """Each rank computes the nodes it owns, for all ranks.
 
     Raises
@@ -34,12 +48,14 @@ class Cooperative(Engine):
 
     name = "cooperative"
     layouts = (Replicated, DividedTopology)
+    reads_remote_rows = False
+    plans_on_host = True
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
-        kind = TypedPass if state.trainer.typed else HomogeneousPass
+        kind = TypedPass if state.config.model.typed else HomogeneousPass
         try:
             self._pass: Pass = kind(state, self._channel)
         except RequestError:
@@ -59,33 +75,33 @@ class Cooperative(Engine):
         """See :class:`Engine`."""
         return super().rounds(config) or wire_dtype(config) is not None
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """See :class:`Engine`."""
+    def plan(self, batch: GlobalBatch) -> CooperativePlan:
+        """See :class:`Engine`: made ahead, if this is the batch that was told to be upcoming."""
         state = self.state
-        state.packed.clear()
         with state.log.stage("sample") as fields:
-            plan, fields["planning"] = self._take_plan(batch)
-            fields["roots"] = plan.roots
-            fields["layers"] = self._pass.describe(plan)
+            layers, fields["planning"] = self._take_plan(batch)
+            fields["roots"] = layers.roots
+            fields["layers"] = self._pass.describe(layers)
         if self.upcoming is not None:
             self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
-        self._fetch_learnable(plan, batch)
-        with state.log.stage("gather", rows=self._pass.rows(plan), operation="own rows"):
-            inputs, labels = self._pass.read(plan)
-        with state.log.stage("compute", roots=plan.roots):
+        return CooperativePlan(batch, self._pass.nodes(layers), layers)
+
+    def read(self, plan: CooperativePlan) -> tuple[Any, Tensor]:
+        """See :class:`Engine`: own rows, and labels of own roots."""
+        rows = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
+        with self.state.log.stage("gather", rows=rows, operation="own rows"):
+            return self._pass.read(plan.layers)
+
+    def compute(self, plan: CooperativePlan, inputs: tuple[Any, Tensor]) -> None:
+        """See :class:`Engine`."""
+        state, batch, (rows, labels) = self.state, plan.batch, inputs
+        with state.log.stage("compute", roots=plan.layers.roots):
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
             with state.trainer.products():
-                logits = self._pass.logits(plan, inputs, where)
+                logits = self._pass.logits(plan.layers, rows, where)
                 loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-        return self.synchronise_and_update(batch)
-
-    def _fetch_learnable(self, plan: Any, batch: GlobalBatch) -> None:
-        """Make this rank's learnable rows ready, if there are any."""
-        if self.state.learnable is not None:
-            wanted = {name: [ids] for name, ids in plan.nodes.items()}
-            self.fetch_learnable_rows(wanted, batch)
 
     def close(self) -> None:
         """See :class:`Engine`; every rank has to call it."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster import Cluster
@@ -46,8 +48,8 @@ class Pass(Protocol):
     def describe(self, plan: Any) -> list[dict[str, Any]]:
         """The work of every layer, for the run's log."""
 
-    def rows(self, plan: Any) -> int:
-        """How many input rows this rank reads."""
+    def nodes(self, plan: Any) -> dict[str, list[NDArray[np.int64]]]:
+        """By name of a type, the nodes whose input rows this rank reads."""
 
     def read(self, plan: Any) -> tuple[Any, Tensor]:
         """This rank's input rows; and its roots' labels."""
@@ -96,9 +98,9 @@ class HomogeneousPass:
         """See :class:`Pass`."""
         return [each.describe(wire) for each, wire in zip(plan.layers, self._wires, strict=True)]
 
-    def rows(self, plan: IterationPlan) -> int:
+    def nodes(self, plan: IterationPlan) -> dict[str, list[NDArray[np.int64]]]:
         """See :class:`Pass`."""
-        return int(plan.nodes.size)
+        return {self.state.trainer.node_type: [plan.nodes]}
 
     def read(self, plan: IterationPlan) -> tuple[Tensor, Tensor]:
         """[n, dim] this rank's input rows; and its roots' labels."""
@@ -173,9 +175,9 @@ class TypedPass:
         row_bytes = 2 * self.state.config.model.hidden * self._travels_as.itemsize
         return [layer.describe(row_bytes) for layer in plan.layers]
 
-    def rows(self, plan: TypedPlan) -> int:
+    def nodes(self, plan: TypedPlan) -> dict[str, list[NDArray[np.int64]]]:
         """See :class:`Pass`."""
-        return sum(int(ids.size) for ids in plan.nodes.values())
+        return {name: [ids] for name, ids in plan.nodes.items()}
 
     def read(self, plan: TypedPlan) -> tuple[dict[str, Tensor], Tensor]:
         """By type, [n, dim] this rank's input rows; and its roots' labels."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
-from hopper.engines.typed_reads import frozen_tables
+from hopper.engines.request import Request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
@@ -71,17 +71,16 @@ class Reference:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
-        self._frozen = frozen_tables(config, graph.schema)
-        model = make_model(config, graph.schema).to(self._device)
+        # Whatever a run rounds on purpose, this does not.
+        train = config.train.model_copy(update={"autocast": "off"})
+        request = Request(config.model_copy(update={"train": train}), graph)
+        self._frozen = request.reads.frozen
+        model = make_model(request).to(self._device)
         self._packed = PackedModel(model.train())
-        self.schedule = make_schedule(config, graph, world)
+        self.schedule = make_schedule(request, world)
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
-        # Whatever a run rounds on purpose, this does not.
-        full = config.model_copy(
-            update={"train": config.train.model_copy(update={"autocast": "off"})}
-        )
-        self._trainer = make_group_trainer(full, graph, RunLog(None), one_pass, self._device)
+        self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]
@@ -112,7 +111,7 @@ class Reference:
         self._trainer.learned = learned
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for table in sorted(set(self._trainer.tables.values()) - self._frozen):
+        for table in sorted(set(self._trainer.reads.tables.values()) - self._frozen):
             gradients[f"{PREFIX}{table}"] = learned.gradient(table).cpu()
         return float(packed.loss), gradients
 
@@ -120,7 +119,7 @@ class Reference:
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
     ) -> FetchedRows:
         """The learnable rows that a run has read in an iteration, which must be those of it."""
-        found, tables = {}, self._trainer.tables
+        found, tables = {}, self._trainer.reads.tables
         read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(read, tables).items():
             key = f"{PREFIX}{table}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopper.config import Config, make_config
+from hopper.engines.zero_hop import ZeroHop
 from hopper.errors import ConfigError
 
 Value = str | int | float
@@ -29,7 +30,7 @@ TRIAL_KEYS: Final = (
     "train.seed",
 )
 """the keys that trials may differ in"""
-ALONE: Final = "zero_hop"
+ALONE: Final = ZeroHop.name
 """the engine that a trial's own configuration names; every exact engine trains the same"""
 
 
@@ -49,7 +50,7 @@ class TrialConfig:
 
 def is_trials(config: Config) -> bool:
     """Whether a configuration trains several models at once."""
-    return config.train.engine == "hop" and config.hop.replicas == "independent"
+    return config.hop.replicas == "independent"
 
 
 def all_configs(config: Config, ranks: int) -> list[Config]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from hopper.engines.accumulate import GroupTrainer, Pass
 from hopper.features import FeatureSource, PartitionedRows
-from hopper.micrograph.route import GlobalBatch
-from hopper.run_log import RunLog
+from hopper.micrograph.subgraph import Subgraph
 
 
 class VisitedGroups(Protocol):
@@ -19,15 +18,14 @@ class VisitedGroups(Protocol):
 
 
 class SharedGroup:
-    """One group for all trials: the same roots and draws, sampled and read once.
+    """One group for all trials: the same roots and draws, read once.
 
     The group's input rows are held until the last trial has come.
     """
 
     def __init__(
-        self, trainer: GroupTrainer, rows: PartitionedRows, batch: GlobalBatch, rank: int
+        self, trainer: GroupTrainer, rows: PartitionedRows, subgraphs: Sequence[Subgraph]
     ) -> None:
-        subgraphs = trainer.sample(batch.homed_at(rank), batch.epoch, batch.iteration)
         source: FeatureSource = rows
         if len(subgraphs) > 1:
             source = trainer.fetched_once(rows, subgraphs)
@@ -43,7 +41,7 @@ class OwnGroups:
 
     Parameters
     ----------
-    trainers, batches: by trial.
+    trainers, subgraphs: by trial.
     pregather: fetch the union of all trials' remote rows now; otherwise each visit fetches its own.
     """
 
@@ -51,21 +49,15 @@ class OwnGroups:
         self,
         trainers: Mapping[int, GroupTrainer],
         rows: PartitionedRows,
-        batches: Mapping[int, GlobalBatch],
-        rank: int,
-        log: RunLog,
+        subgraphs: Mapping[int, Sequence[Subgraph]],
+        *,
         pregather: bool,
     ) -> None:
         self._trainers = trainers
-        self._subgraphs = {}
-        for trial, batch in batches.items():
-            with log.noting(model=trial):
-                self._subgraphs[trial] = trainers[trial].sample(
-                    batch.homed_at(rank), batch.epoch, batch.iteration
-                )
+        self._subgraphs = dict(subgraphs)
         self._rows: FeatureSource = rows
         if pregather:
-            every = [each for subgraphs in self._subgraphs.values() for each in subgraphs]
+            every = [each for group in subgraphs.values() for each in group]
             self._rows = next(iter(trainers.values())).fetched_once(rows, every)
 
     def passes(self, trial: int) -> Iterator[Pass]:

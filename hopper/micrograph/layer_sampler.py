@@ -9,7 +9,7 @@ depends on nothing else (design.md, invariant 1); the probabilities are the same
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,13 @@ from torch import Tensor
 
 from cache_server.draw import LAYERS
 from hopper.device_copies import to_device
+from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import source_draw
 from hopper.micrograph.frontier import Drawn, threads_for
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
 class LayerSampler(NeighborSampler):
@@ -46,8 +47,9 @@ class LayerSampler(NeighborSampler):
         target: str,
         layer_sizes: Sequence[int],
         seed: int,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(topologies, original_ids, target, layer_sizes, seed)
+        super().__init__(topologies, original_ids, target, layer_sizes, seed, **options)
         weights = {
             relation: source_draw.column_weights(
                 topology.indptr, topology.indices, topology.out_degrees
@@ -56,6 +58,20 @@ class LayerSampler(NeighborSampler):
         }
         self._samples = [None if size == -1 else LayerSample(size, weights) for size in layer_sizes]
         self.inclusions = self._samples
+
+    @classmethod
+    def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
+        """See :class:`NeighborSampler`."""
+        if typed:
+            raise RequestError(
+                "sampler.kind: 'layer' draws one sample of the whole graph per relation, which "
+                "models of typed graphs do not take; expected node or labor"
+            )
+        if not draws_alone:
+            raise RequestError(
+                f"sampler.kind: 'layer' weighs nodes by all edges, and the topology of {where} is "
+                "partitioned; expected node or labor"
+            )
 
     def draw(
         self,

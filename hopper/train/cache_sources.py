@@ -12,12 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.array_module import array_module
-from hopper.config import Config
 from hopper.device_copies import finish_copies, to_device
-from hopper.engines.assemble import FETCHING_ENGINES
-from hopper.engines.typed_reads import learnable_tables, typed_inputs
+from hopper.engines import Request, engines_of
 from hopper.features import DeviceRows, PartitionedRows
-from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.row_cache import RecentRows, RowCache
@@ -27,35 +24,24 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-def cached_features(config: Config, schema: GraphSchema) -> list[str]:
+def cached_features(request: Request) -> list[str]:
     """The node types whose features may be held, in order of name: where the rank trains, of any
     that the model reads; otherwise, of those that it reads of other servers."""
-    if not is_fetching(config) and not _is_on_device(config):
-        return []
-    if not config.model.typed:
-        return [schema.target_type()]
-    return sorted(
-        each for each in typed_inputs(config, schema) if schema.node_types[each].feature_dim
-    )
+    if is_fetching(request) or request.config.cache.memory == "device":
+        return request.reads.featured
+    return []
 
 
-def is_fetching(config: Config) -> bool:
+def is_fetching(request: Request) -> bool:
     """Whether the engine reads rows of other servers."""
-    return config.train.engine in FETCHING_ENGINES
+    return any(each.reads_remote_rows for each in engines_of(request))
 
 
-def _is_on_device(config: Config) -> bool:
-    own = config.cache
-    # Of other ranks' roots nothing is known before training.
-    is_known = config.train.engine != "cooperative" or own.policy == "lru"
-    return own.memory == "device" and is_known
-
-
-def cached_tables(config: Config, schema: GraphSchema) -> list[str]:
+def cached_tables(request: Request) -> list[str]:
     """The tables of learnable rows that are on disk, in order of name."""
-    if config.learnable.storage != "mmap":
+    if request.config.learnable.storage != "mmap":
         return []
-    return sorted(set(learnable_tables(config, schema).values()))
+    return sorted(set(request.reads.tables.values()))
 
 
 class CacheSource(ABC):

@@ -8,7 +8,7 @@ row of features crosses a link unless it is narrower than a hidden one. No sampl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.cluster import Cluster
+from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
@@ -27,9 +28,8 @@ from hopper.graph.topology import Topology
 from hopper.hetero.learnable import FetchedRows, LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models import GNN, Objective
+from hopper.models import GNN, Objective, run_model
 from hopper.partials import Wire, choose_wires
-from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Index
 
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
@@ -48,7 +48,7 @@ class Scene:
     dtype: of the model's parameters.
     """
 
-    graph: PartitionedGraph
+    request: Request
     cluster: Cluster
     rows: PartitionedRows
     objective: Objective
@@ -59,16 +59,15 @@ class Evaluator(ABC):
     """Scores a model on a split, on all ranks together."""
 
     def __init__(self, scene: Scene) -> None:
-        self._graph = scene.graph
+        self._graph = scene.request.graph
+        self._reads = scene.request.reads
         self._cluster = scene.cluster
-        self._placement = scene.graph.placement(scene.cluster.ranks_per_server)
+        self._placement = self._graph.placement(scene.cluster.ranks_per_server)
         self._rows = scene.rows
         self.objective = scene.objective
         self._dtype = scene.dtype
         self.learnable: LearnableRows | None = None
-        self._stored_as: Mapping[str, str] = {}
-        """types that the model knows by another name"""
-        schema = scene.graph.schema
+        schema = self._graph.schema
         self._target = schema.target_type()
         self._classes = schema.labels[self._target].classes
 
@@ -107,12 +106,15 @@ class Evaluator(ABC):
     def _inputs(
         self, node_type: str, ids: NDArray[np.int64], learned: FetchedRows | None = None
     ) -> Tensor:
-        """[n, dim]: features of distinct nodes, or their learnable rows, if there are any."""
-        if learned is not None and node_type in learned:
-            return learned.of(node_type, ids)
-        stored = self._stored_as.get(node_type, node_type)
-        rows = torch.from_numpy(self._rows.gather("features", stored, ids))
-        return rows.to(self._cluster.device).to(self._dtype)
+        """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
+        own, parts = self._reads.inputs[node_type], []
+        if own.features:
+            rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
+            parts.append(rows.to(self._cluster.device).to(self._dtype))
+        if own.learned:
+            assert learned is not None
+            parts.append(learned.of(node_type, ids))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class LayerWiseEvaluator(Evaluator):
@@ -126,6 +128,7 @@ class LayerWiseEvaluator(Evaluator):
     def __init__(self, scene: Scene, layers: int) -> None:
         super().__init__(scene)
         self._layers = layers
+        self._learned: FetchedRows | None = None
 
     @cached_property
     def _owned(self) -> NDArray[np.int64]:
@@ -143,7 +146,7 @@ class LayerWiseEvaluator(Evaluator):
 
     @property
     def _feature_dim(self) -> int:
-        return self._graph.schema.node_types[self._target].feature_dim or 1
+        return self._reads.inputs[self._target].width
 
     @cached_property
     def _plans(self) -> dict[str, list[NDArray[np.int64]]]:
@@ -163,6 +166,7 @@ class LayerWiseEvaluator(Evaluator):
 
     def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
         first, *plan = self._plan(split)
+        self._fetch_learned(first)
         known = _Rows(first, None)
         wires = choose_wires(model, self._feature_dim, gradients=False)
         for layer, (mine, wire) in enumerate(zip(plan, wires, strict=True)):
@@ -210,7 +214,15 @@ class LayerWiseEvaluator(Evaluator):
 
     def _stored(self, own: _Rows, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: rows of this rank's nodes from the layer before; input rows at first."""
-        return self._inputs(self._target, ids) if own.values is None else own.of(ids)
+        if own.values is not None:
+            return own.of(ids)
+        return self._inputs(self._target, ids, self._learned)
+
+    def _fetch_learned(self, ids: NDArray[np.int64]) -> None:
+        """Read the learnable rows of some nodes, if there are any; collective."""
+        if self.learnable is not None:
+            wanted = {self._target: [ids]}
+            self._learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
 
     def _alone(self, ids: NDArray[np.int64]) -> Block:
         """A block of nodes and no edges: what rows are prepared with one by one."""
@@ -269,7 +281,10 @@ class LayerWiseEvaluator(Evaluator):
     ) -> tuple[NDArray[np.int64], Tensor]:
         """For a module with only a ``forward``: every node's full k-hop neighbourhood, some nodes a
         pass; fewer where these would be too many rows."""
-        mine = self._plan(split)[-1]
+        mine = read = self._plan(split)[-1]
+        for _ in range(self._layers):
+            read = np.union1d(read, self._read_by(read))
+        self._fetch_learned(read)
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
@@ -284,9 +299,8 @@ class LayerWiseEvaluator(Evaluator):
         return mine, torch.cat(outputs)
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
-        inputs = self._inputs(self._target, subgraph.nodes[self._target])
-        found: Tensor = model(subgraph.blocks(self._cluster.device), inputs)
-        return found
+        inputs = self._inputs(self._target, subgraph.nodes[self._target], self._learned)
+        return run_model(model, subgraph.typed_blocks(self._cluster.device), {self._target: inputs})
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
         """The ids whose input rows are read, and those that each layer computes, ascending: this

@@ -18,13 +18,9 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.config import Config, make_config
-from hopper.engines.assemble import (
-    check_division,
-    check_ranks,
-    check_request,
-    make_model,
-    make_schedule,
-)
+from hopper.engines import Request
+from hopper.engines.assemble import make_model, make_schedule
+from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
@@ -105,7 +101,7 @@ def profile(config: Config) -> list[CacheProfile]:
     read.
     """
     graph = open_graph(config)
-    check_profile(config, graph)
+    check_profile(Request(config, graph))
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
         values["train"] |= {"run_dir": str(folder), "resume": False}
@@ -118,7 +114,7 @@ def profile(config: Config) -> list[CacheProfile]:
         with _ended_in_order(), feature_servers(own, run_dir, places) as servers:
             config_file = write_config(own, run_dir, servers.addresses)
             _run_ranks(config_file, ranks, servers, own, "hopper.train.profile")
-    key = made_for(config, graph.schema, ranks)
+    key = made_for(Request(config, graph))
     return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
 
 
@@ -135,18 +131,17 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     """
     graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
-    check_request(config, graph.schema)
+    request = Request(config, graph)
+    check_request(request)
     check_loggers(config)
-    check_division(config, graph)
     verify_data(config, graph, range(graph.book.servers))
     if config.train.engine == "auto" and config.train.replay:
-        check_division(with_engine(config, replayed_engine(config)), graph)
-    check_ranks(config, ranks)
+        check_request(request.under(with_engine(config, replayed_engine(config))))
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):
-        make_model(each, graph.schema)
-        iterations = make_schedule(each, graph, ranks).iterations
-        check_training_parts(each, graph.schema, iterations)
+        own = request.under(each)
+        make_model(own)
+        check_training_parts(each, graph.schema, make_schedule(own).iterations)
     return graph, ranks, _make_run_dir(config)
 
 

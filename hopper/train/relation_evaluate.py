@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.relation_first import RelationFirst, draw_first, nodes_below, nodes_read
+from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootShares
+from hopper.hetero.rooted import nodes_below, nodes_read
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
@@ -32,14 +33,12 @@ class RelationEvaluator(Evaluator):
     def __init__(self, scene: Scene, sampler: NeighborSampler, shares: RootShares) -> None:
         super().__init__(scene)
         self._sampler = sampler
-        self._stored_as = sampler.stored_as
         self._shares = shares
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
-        draw_first(self._sampler, forward.root_layers)
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]

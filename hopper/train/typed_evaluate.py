@@ -37,7 +37,6 @@ class TypedEvaluator(Evaluator):
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene)
         self._sampler = sampler
-        self._stored_as = sampler.stored_as
         self._planner: tuple[HGNN, TypedPlanner] | None = None
         """of the model that was scored last: trials of a sweep may have different ones"""
         self._size: int | None = None
@@ -87,7 +86,7 @@ class TypedEvaluator(Evaluator):
             return self._size
         edges = 0
         for relation, topology in self._sampler.topologies.items():
-            stored = self._stored_as.get(relation.dst, relation.dst)
+            stored = self._reads.types[relation.dst]
             first, stop = self._graph.book.range(stored, self._cluster.server)
             edges += int(topology.indptr[stop] - topology.indptr[first])
         whole = self._most(edges * len(self._sampler.fanouts)) <= MOST_EDGES

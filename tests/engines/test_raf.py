@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.reference import Reference
@@ -170,7 +171,7 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     parts = partition_by_relation(graphs[FEATURED], tmp_path / "parts", 4, layers=2)
     values = case(FEATURED, "rgcn", "raf", tmp_path, 1, 0)
     config = make_config(values | {"data": {"partitioned": str(parts.path)}})
-    model = make_model(config, parts.schema)
+    model = make_model(Request(config, parts))
     assert isinstance(model, HGNN)
     servers = servers_of_parameters(model, parts.holdings)
     everyone = {0, 1, 2, 3}

@@ -22,6 +22,7 @@ from hopper.bench.paper.options import Options
 from hopper.bench.paper.toml import write_toml
 from hopper.bench.placement import placed
 from hopper.bench.results import speakable
+from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.micrograph.merge import AdaptiveMerge
 from hopper.train.auto_engine import ENGINE_FILE
@@ -171,7 +172,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         outcome = run_ab(plan, job.progress.say, begin)
         auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
     outcome.results["machine"]["emulation"] = emulation
-    model = make_model(config, graph.schema)
+    model = make_model(Request(config, graph))
     record = {
         "sides": {role: contender.label for role, contender in sides.items()},
         "scout": scout,

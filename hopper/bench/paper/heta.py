@@ -28,8 +28,8 @@ from hopper.bench.paper.tables import (
     summary_table,
 )
 from hopper.config import Config
+from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_schedule
-from hopper.engines.typed_reads import metatree_of
 from hopper.hetero.cache_plan import POLICIES
 from hopper.hetero.meta_partition import divide
 from hopper.hetero.metagraph import make_metagraph
@@ -165,11 +165,14 @@ def partial_bound(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     iteration has to send."""
     schema, train = graph.schema, config.train
     # The sides' own graph is divided by node; how relations would be is what this is about.
-    shares = divide(make_metagraph(schema), metatree_of(config, schema), graph.book.servers).shares
+    request = Request(config, graph)
+    tree = request.reads.tree
+    assert tree is not None
+    shares = divide(make_metagraph(schema), tree, graph.book.servers).shares
     groups = len({share.roots for share in shares})
-    model = make_model(config, schema)
+    model = make_model(request)
     assert isinstance(model, HGNN)
-    schedule = make_schedule(config, graph, graph.book.servers * config.cluster.ranks_per_server)
+    schedule = make_schedule(request)
     roots = fmean(schedule.batch(0, each).size for each in range(schedule.iterations))
     rows = roots * (groups - 1)
     item = 8 if train.dtype == "float64" else 4

@@ -12,6 +12,7 @@ from hopper.bench.paper.charts import COLOURS, canvas, finish, legend_above, sav
 from hopper.bench.paper.experiment import Result, Table
 from hopper.bench.paper.tables import number
 from hopper.config import Config
+from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.micrograph.merge import Selection, make_time_steps
 from hopper.partition import PartitionedGraph
@@ -31,7 +32,7 @@ def workload(config: Config, graph: PartitionedGraph) -> dict[str, Any]:
     one after another (no models meeting: the number of steps).
     """
     world = graph.book.servers * config.cluster.ranks_per_server
-    schedule = make_schedule(config, graph, world)
+    schedule = make_schedule(Request(config, graph))
     batches = [schedule.batch(0, i) for i in range(min(schedule.iterations, _ITERATIONS))]
     found: dict[str, Any] = {}
     for dissolve in range(1, world - 1):

@@ -1,0 +1,119 @@
+"""From a request to an engine, with all that it trains and reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopper.cluster import Cluster
+from hopper.config import Config
+from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.assemble import DTYPES, make_group_trainer, make_model, make_schedule
+from hopper.engines.engine import Engine, TrainState
+from hopper.engines.learnable_tables import make_tables
+from hopper.engines.registry import ENGINE_CLASSES
+from hopper.engines.request import Request
+from hopper.engines.training_parts import make_optimizer
+from hopper.engines.trial_configs import is_trials, trial_configs
+from hopper.engines.trials import Trials
+from hopper.features import PartitionedRows
+from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.migrate.packed_model import PackedModel
+from hopper.run_log import RunLog
+
+
+def make_engine(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    learnable: LearnableRows | None,
+) -> Engine:
+    """The engine of a request, with its models, their optimisers, and what it samples with.
+
+    Raises
+    ------
+    RequestError, ConfigError, ExactnessError: it cannot train this.
+    """
+    if is_trials(request.config):
+        return _make_trials(request, cluster, rows, log)
+    iterations = make_schedule(request, cluster.world).iterations
+    state = _make_state(request, cluster, rows, log, iterations)
+    state.learnable = learnable
+    return ENGINE_CLASSES[request.config.train.engine](state)
+
+
+def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog) -> Engine:
+    trials = trial_configs(request.config, cluster.world)
+    requests = [request.under(trial.config) for trial in trials]
+    trainer = None
+    if request.config.hop.share_sampling:
+        trainer = _make_group_trainer(request, cluster, log)
+    schedules = [make_schedule(each) for each in requests]
+    iterations = schedules[0].iterations
+    states = [_make_state(each, cluster, rows, log, iterations, trainer) for each in requests]
+    for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
+        state.name, state.overrides = f"trial-{number}", trial.overrides
+    return Trials(request, states, schedules)
+
+
+def _make_state(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    iterations: int,
+    trainer: GroupTrainer | None = None,
+) -> TrainState:
+    packed = PackedModel(make_model(request).to(cluster.device))
+    return TrainState(
+        request=request,
+        cluster=cluster,
+        log=log,
+        rows=rows,
+        packed=packed,
+        optimizer=make_optimizer(request.config, packed, iterations),
+        trainer=trainer or _make_group_trainer(request, cluster, log, packed),
+    )
+
+
+def _make_group_trainer(
+    request: Request, cluster: Cluster, log: RunLog, packed: PackedModel | None = None
+) -> GroupTrainer:
+    return make_group_trainer(
+        request,
+        log,
+        request.config.train.roots_a_pass,
+        cluster.device,
+        server=cluster.server,
+        model=None if packed is None else packed.module,
+    )
+
+
+def make_learnable(request: Request, cluster: Cluster) -> LearnableRows | None:
+    """This rank's share of the learnable rows, if the model reads any."""
+    config, graph = request.config, request.graph
+    tables = make_tables(request)
+    if not tables:
+        return None
+    own = config.learnable
+    return LearnableRows(
+        graph,
+        graph.placement(cluster.ranks_per_server),
+        cluster,
+        tables,
+        own.dim or config.model.hidden,
+        DTYPES[config.train.dtype],
+        config.train.own_seed,
+        own.optimizer,
+        own.learning_rate,
+        _row_storage(config, cluster),
+        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+        l2=own.l2,
+    )
+
+
+def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
+    if config.learnable.storage == "mmap":
+        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
+    return MemoryStorage(cluster.device)

@@ -1,0 +1,37 @@
+"""The engines by name, and those that a request may mean."""
+
+from __future__ import annotations
+
+from hopper.engines.cooperative import Cooperative
+from hopper.engines.engine import Engine
+from hopper.engines.hop import Hop
+from hopper.engines.locality import Locality
+from hopper.engines.model_centric import ModelCentric
+from hopper.engines.raf import RelationAggregationFirst
+from hopper.engines.request import Request
+from hopper.engines.zero_hop import ZeroHop
+from hopper.partition.layouts import Layout
+
+ENGINE_CLASSES: dict[str, type[Engine]] = {
+    engine.name: engine
+    for engine in (Cooperative, ZeroHop, Hop, ModelCentric, RelationAggregationFirst, Locality)
+}
+"""in the order in which ``train.engine = "auto"`` tries them"""
+AUTO = "auto"
+
+
+def engines_for(layout: Layout | None) -> list[type[Engine]]:
+    """The engines that train graphs of a layout; None = all engines."""
+    return [
+        engine
+        for engine in ENGINE_CLASSES.values()
+        if layout is None or type(layout) in engine.layouts
+    ]
+
+
+def engines_of(request: Request) -> list[type[Engine]]:
+    """The engine that a request names; for "auto", the exact ones that may be tried."""
+    name = request.config.train.engine
+    if name != AUTO:
+        return [ENGINE_CLASSES[name]]
+    return [each for each in engines_for(request.graph.layout) if each.exact]
