@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -184,3 +186,22 @@ def test_what_is_merely_declared_is_lacking() -> None:
     assert lacking(type("Own", (), {"area": lambda self: 0}), Base) == ["name()"]
     assert lacking(Square, Shape) == []
     assert lacking(Whole, Shape) == []
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "plug-ins.md"
+ROWS = re.findall(
+    r"^\| [\w -]+ \| `.*\| `([\w.]+)` \| \[(\w+)\]\(\.\./(examples/(\w+)\.py)\) \| (\d+) \|$",
+    PAGE.read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(("protocol", "example", "file", "module", "lines"), ROWS)
+def test_examples_are_what_the_page_says(
+    protocol: str, example: str, file: str, module: str, lines: str
+) -> None:
+    assert len(ROWS) == 7
+    home, _, name = protocol.rpartition(".")
+    kind = getattr(importlib.import_module(module), example)
+    assert lacking(kind, getattr(importlib.import_module(home), name)) == []
+    assert len((PAGE.parents[1] / file).read_text(encoding="utf-8").splitlines()) == int(lines)

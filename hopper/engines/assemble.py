@@ -124,12 +124,12 @@ def make_group_trainer(
     micro_batch: roots of one forward pass at most.
     server, model: as of :func:`make_sampler`.
     """
-    config, schema = request.config, request.schema
+    config = request.config
     return GroupTrainer(
         make_sampler(request, server, model),
         request.reads,
         log,
-        make_objective(config, schema),
+        make_objective(config, request.schema),
         micro_batch,
         DTYPES[config.train.dtype],
         device,

@@ -37,7 +37,8 @@ def make_engine(
     """
     if is_trials(request.config):
         return _make_trials(request, cluster, rows, log)
-    state = _make_state(request, cluster, rows, log)
+    iterations = make_schedule(request, cluster.world).iterations
+    state = _make_state(request, cluster, rows, log, iterations)
     state.learnable = learnable
     return ENGINE_CLASSES[request.config.train.engine](state)
 
@@ -48,10 +49,12 @@ def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log:
     trainer = None
     if request.config.hop.share_sampling:
         trainer = _make_group_trainer(request, cluster, log)
-    states = [_make_state(each, cluster, rows, log, trainer) for each in requests]
+    schedules = [make_schedule(each) for each in requests]
+    iterations = schedules[0].iterations
+    states = [_make_state(each, cluster, rows, log, iterations, trainer) for each in requests]
     for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
         state.name, state.overrides = trial_name(number), trial.overrides
-    return Trials(request, states, [make_schedule(each) for each in requests])
+    return Trials(request, states, schedules)
 
 
 def _make_state(
@@ -59,6 +62,7 @@ def _make_state(
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
+    iterations: int,
     trainer: GroupTrainer | None = None,
 ) -> TrainState:
     packed = PackedModel(make_model(request).to(cluster.device))
@@ -68,7 +72,7 @@ def _make_state(
         log=log,
         rows=rows,
         packed=packed,
-        optimizer=make_optimizer(request.config, packed, make_schedule(request).iterations),
+        optimizer=make_optimizer(request.config, packed, iterations),
         trainer=trainer or _make_group_trainer(request, cluster, log, packed),
     )
 

@@ -23,9 +23,9 @@ from ..conftest import make_community_graph
 EPOCHS = 4
 OWN: dict[str, Any] = {
     "engine": "zero_hop",
-    "batch_size": 8,
+    "batch_size": 2,
     "epochs": EPOCHS,
-    "checkpoint_every": 2,
+    "checkpoint_every": 5,
     "loss": "focal_loss:FocalLoss",
     "loss_options": {"gamma": 1.0},
     "metric": "macro_f1:MacroF1",
