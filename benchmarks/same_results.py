@@ -35,7 +35,7 @@ from hopper.bench.train_process import ended_by_signals, train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE
-from hopper.train.loop import GRADIENTS_FOLDER
+from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, write_text
 
 SECONDS_A_RUN: Final = 600.0

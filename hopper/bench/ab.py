@@ -35,7 +35,7 @@ from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
 from hopper.partition import PartitionedGraph
-from hopper.train.loop import GRADIENTS_FOLDER
+from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import write_text
 
 CONFIG_FILE: Final = "config.json"

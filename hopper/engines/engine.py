@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -26,7 +26,13 @@ from hopper.run_log import RunLog
 
 @dataclass
 class TrainState:
-    """What one rank trains, and with what."""
+    """What one rank trains, and with what.
+
+    Attributes
+    ----------
+    name: of a model among several that are trained at once; a lone model has none.
+    overrides: what such a model replaces in the run's configuration, by "section.key".
+    """
 
     request: Request
     cluster: Cluster
@@ -36,21 +42,24 @@ class TrainState:
     optimizer: Optimizer
     trainer: GroupTrainer
     learnable: LearnableRows | None = None
+    name: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> Config:
-        """The run's."""
+        """The run's; of a model among several, the one that trains it alone."""
         return self.request.config
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One iteration, as every rank knows it.
+    """One iteration.
 
-    loss: sum of root losses divided by the size of the global batch.
+    losses: by number of a model, the sum of root losses divided by the size of the global batch; of
+    the models whose loss this rank knows.
     """
 
-    loss: float
+    losses: Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,10 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
+        self.models: Sequence[TrainState] = [state]
+        """the models that are trained; their numbers are their places here"""
+        self.training: Sequence[int] = [0]
+        """numbers of the models that the next iteration trains, the same on every rank"""
         self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
@@ -121,7 +134,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return config.train.autocast != "off"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Train one global batch and update the parameters on every rank."""
+        """Train one global batch, and update every model that is in :attr:`training`."""
         self.state.packed.clear()
         plan = self.plan(batch)
         self.fetch_learnable(plan)
@@ -194,7 +207,22 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     def complete(self, where: str, *, moments: bool = False) -> None:  # see below
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
-        it before they are saved. Most engines keep all of it everywhere."""
+        it before they are saved. Most engines keep all of it everywhere.
+
+        Parameters
+        ----------
+        moments: whether all models are saved with their optimisers' states, as in a checkpoint;
+            otherwise one is, without, which was handed out to be scored.
+        """
+
+    def hand_out(self, model: int) -> None:  # as above
+        """Give every rank the parameters that it scores a model with; every rank has to call it
+        before that. Most engines keep them everywhere."""
+
+    def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
+        """Losses by number of a model and iteration, with those that other ranks know and this one
+        does not; every rank has to call it. Most engines know all of them everywhere."""
+        return losses
 
     def _unscale(self, where: str) -> None:
         """Let gradients be those of the loss; every rank learns whether any rank's overflowed."""
@@ -242,4 +270,4 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             if state.learnable is not None:
                 with state.log.stage("compute", operation="learnable rows"):
                     state.learnable.step(scale)
-        return StepReport(loss=loss)
+        return StepReport({0: loss})

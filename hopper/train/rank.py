@@ -28,7 +28,7 @@ from hopper.engines.checks import check_request
 from hopper.engines.learnable_tables import make_tables
 from hopper.engines.optimizer import Adam, Optimizer, Sgd
 from hopper.engines.trial_configs import is_trials, trial_configs
-from hopper.engines.trials import Trial, TrialsState
+from hopper.engines.trials import Trials
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows
@@ -47,7 +47,6 @@ from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.resume import settle_resume
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
     agree_on_division,
@@ -80,7 +79,7 @@ def run_rank(config: Config) -> None:
         try:
             trainer.run()
         finally:
-            trainer.state.log.close()
+            trainer.engine.state.log.close()
         cluster.leave()
 
 
@@ -137,9 +136,7 @@ def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]
             remote.close()
 
 
-def make_trainer(
-    request: Request, cluster: Cluster, rows: PartitionedRows
-) -> Trainer | TrialsTrainer:
+def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:
     """Assemble everything that one rank needs."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
@@ -156,15 +153,10 @@ def make_trainer(
     dtype = DTYPES[config.train.dtype]
     scene = Scene(request, cluster, rows, objective, dtype)
     log = RunLog(spans, append=bool(config.train.resume))
-    if is_trials(config):
-        state = _trials_state(request, cluster, rows, log)
-        overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
-        evaluator = _make_evaluator(scene, state.trials[0].packed.module)
-        return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
     engine = _make_engine(request, cluster, rows, log, learnable)
     evaluator = _make_evaluator(scene, engine.state.packed.module)
     evaluator.learnable = learnable
-    return Trainer(engine.state, engine, make_schedule(request), evaluator, run_dir, identity)
+    return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 
 def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
@@ -200,18 +192,41 @@ def _make_engine(
     log: RunLog,
     learnable: LearnableRows | None,
 ) -> Engine:
-    packed, optimizer = _model(request, cluster)
-    return ENGINE_CLASSES[request.config.train.engine](
-        TrainState(
-            request=request,
-            cluster=cluster,
-            log=log,
-            rows=rows,
-            packed=packed,
-            optimizer=optimizer,
-            trainer=_group_trainer(request, cluster, log, rows, packed.module),
-            learnable=learnable,
-        )
+    if is_trials(request.config):
+        return _make_trials(request, cluster, rows, log)
+    state = _make_state(request, cluster, rows, log)
+    state.learnable = learnable
+    return ENGINE_CLASSES[request.config.train.engine](state)
+
+
+def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog) -> Engine:
+    trials = trial_configs(request.config, cluster.world)
+    states: list[TrainState] = []
+    for number, trial in enumerate(trials):
+        # Trials that share samples share what draws and reads them.
+        shares = request.config.hop.share_sampling and number > 0
+        trainer = states[0].trainer if shares else None
+        states.append(_make_state(request.under(trial.config), cluster, rows, log, trainer))
+        states[-1].name, states[-1].overrides = f"trial-{number}", trial.overrides
+    return Trials(request, states, [make_schedule(state.request) for state in states])
+
+
+def _make_state(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    trainer: GroupTrainer | None = None,
+) -> TrainState:
+    packed = PackedModel(make_model(request).to(cluster.device))
+    return TrainState(
+        request=request,
+        cluster=cluster,
+        log=log,
+        rows=rows,
+        packed=packed,
+        optimizer=make_optimizer(request.config, packed),
+        trainer=trainer or _group_trainer(request, cluster, log, rows, packed.module),
     )
 
 
@@ -242,41 +257,6 @@ def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
     if config.learnable.storage == "mmap":
         return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
     return MemoryStorage(cluster.device)
-
-
-def _trials_state(
-    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog
-) -> TrialsState:
-    config = request.config
-    requests = [request.under(each.config) for each in trial_configs(config, cluster.world)]
-    models = [_model(each, cluster) for each in requests]
-    if config.hop.share_sampling:
-        trainer = _group_trainer(request, cluster, log, rows, models[0][0].module)
-        trainers = [trainer] * len(requests)
-        schedules = [make_schedule(request)] * len(requests)
-    else:
-        trainers = [
-            _group_trainer(each, cluster, log, rows, packed.module)
-            for each, (packed, _) in zip(requests, models, strict=True)
-        ]
-        schedules = [make_schedule(each) for each in requests]
-    return TrialsState(
-        config=config,
-        cluster=cluster,
-        log=log,
-        rows=rows,
-        trials=[
-            Trial(index, index % cluster.world, each.config, *models[index])
-            for index, each in enumerate(requests)
-        ],
-        trainers=trainers,
-        schedules=schedules,
-    )
-
-
-def _model(request: Request, cluster: Cluster) -> tuple[PackedModel, Optimizer]:
-    packed = PackedModel(make_model(request).to(cluster.device))
-    return packed, make_optimizer(request.config, packed)
 
 
 def _group_trainer(

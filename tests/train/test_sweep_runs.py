@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from hopper.train.trial_results import best_first
+from hopper.train.run_files import best_first
 
 CHECKPOINT = "checkpoint.safetensors"
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
