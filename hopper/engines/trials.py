@@ -7,20 +7,21 @@ back home, where its own optimiser updates it. The features that a rank reads se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.accumulate import overflowed
+from hopper.engines.accumulate import Pass, overflowed
 from hopper.engines.engine import Engine, Plan, StepReport, TrainState
 from hopper.engines.request import Request
 from hopper.engines.sampled_groups import nodes_of
-from hopper.engines.trial_groups import OwnGroups, SharedGroup, VisitedGroups
 from hopper.engines.zero_hop import HOMED
+from hopper.features import FeatureSource
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import dropout_key
 from hopper.micrograph.subgraph import Subgraph
@@ -29,24 +30,23 @@ from hopper.migrate.passage import move_models
 from hopper.migrate.schedule import Visit, round_trips, visits
 from hopper.migrate.transport import Transport, hand_out
 
+Passes = Mapping[int, Iterable[Pass]]
+"""by trial; those of an empty group are none"""
+
 
 @dataclass(frozen=True)
 class TrialsPlan(Plan):
-    """The groups of the trials that visit a rank.
+    """The groups that visitors train on a rank.
 
     Attributes
     ----------
-    batches: by trial that is trained. subgraphs: by trial, those of its group here; with shared
-        sampling all have the same.
-    timeline: the visits, time step by time step, and the way home behind them.
+    groups: by trial that is trained, a subgraph per pass; with shared sampling the same for all.
     """
 
-    batches: Mapping[int, GlobalBatch]
-    subgraphs: Mapping[int, Sequence[Subgraph]]
-    timeline: Sequence[Visit]
+    groups: dict[int, list[Subgraph]]
 
 
-class Trials(Engine[TrialsPlan, VisitedGroups]):
+class Trials(Engine[TrialsPlan, Passes]):
     """The ``hop`` engine with independent replicas.
 
     Trial d is at home on rank d mod N, which holds its parameters and makes its updates. Elsewhere
@@ -73,8 +73,6 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
         self._docks = {
             number: Dock(trial.packed, moves_parameters=True) for number, trial in enumerate(trials)
         }
-        self._at_home: Sequence[int] = ()
-        """the trials that came home in the iteration under way"""
         self._transport = Transport(self.state.cluster, self.state.log, "model")
 
     @classmethod
@@ -83,36 +81,36 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
         return [HOMED]
 
     def plan(self, batch: GlobalBatch) -> TrialsPlan:
-        """See :class:`Engine`."""
-        rank, log = self.state.cluster.rank, self.state.log
-        batches = self._batches(batch)
-        if self.state.config.hop.share_sampling:
-            roots = batch.homed_at(rank)
-            shared = self.state.trainer.sample(roots, batch.epoch, batch.iteration)
-            subgraphs = dict.fromkeys(batches, shared)
-            reads = nodes_of(shared)
-        else:
-            subgraphs = {}
-            for trial, own in batches.items():
-                with log.noting(model=trial):
-                    trainer = self.models[trial].trainer
-                    subgraphs[trial] = trainer.sample(own.homed_at(rank), own.epoch, own.iteration)
-            reads = nodes_of([each for group in subgraphs.values() for each in group])
-        places = round_trips(len(self.models), self.state.cluster.world, self.training)
-        return TrialsPlan(batch, reads, batches, subgraphs, visits(places, rank))
+        """Samples this rank's roots: once for all trials, or for each by its own batch."""
+        if self._shares:
+            group = self._sample(0, batch)
+            return TrialsPlan(batch, nodes_of(group), dict.fromkeys(self.training, group))
+        groups = {}
+        for trial in self.training:
+            own = self._schedules[trial].batch(batch.epoch, batch.iteration)
+            with self.state.log.noting(model=trial):
+                groups[trial] = self._sample(trial, own)
+        return TrialsPlan(batch, nodes_of([*chain(*groups.values())]), groups)
 
-    def read(self, plan: TrialsPlan) -> VisitedGroups:
-        """See :class:`Engine`."""
+    def read(self, plan: TrialsPlan) -> Passes:
+        """Rows that are shared are held until the last trial has come. Others are read when their
+        trial comes; with pre-gathering, those of other servers before, all at once."""
+        trainer, rows = self.state.trainer, self.state.rows
+        if not self._shares:
+            source: FeatureSource = rows
+            if self.state.config.hop.pregather:
+                source = trainer.fetched_once(rows, [*chain(*plan.groups.values())])
+            return {trial: self._read_later(trial, plan, source) for trial in plan.groups}
+        group = next(iter(plan.groups.values()))
+        source = trainer.fetched_once(rows, group) if len(group) > 1 else rows
+        passes = [trainer.read(subgraph, source) for subgraph in group]
+        return dict.fromkeys(plan.groups, passes)
+
+    def compute(self, plan: TrialsPlan, inputs: Passes) -> None:
+        """Every trial goes around the ranks and home."""
         state = self.state
-        if state.config.hop.share_sampling:
-            return SharedGroup(state.trainer, state.rows, next(iter(plan.subgraphs.values())))
-        trainers = {number: trial.trainer for number, trial in enumerate(self.models)}
-        pregather = state.config.hop.pregather
-        return OwnGroups(trainers, state.rows, plan.subgraphs, pregather=pregather)
-
-    def compute(self, plan: TrialsPlan, inputs: VisitedGroups) -> None:
-        """Every trial goes around the ranks, and home."""
-        *timeline, homecoming = plan.timeline
+        places = round_trips(len(self.models), state.cluster.world, self.training)
+        *timeline, homecoming = visits(places, state.cluster.rank)
         for trial in timeline[0].models:
             self.models[trial].packed.clear()
             self._docks[trial].start([trial])
@@ -120,14 +118,14 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
             if visit.step > 0:
                 self._move(plan.batch, timeline[visit.step - 1], visit)
             for trial in visit.models:
-                with self.state.log.noting(step=visit.step, model=trial):
-                    self._train(trial, plan.batches[trial], inputs)
+                with state.log.noting(step=visit.step, model=trial):
+                    self._train(trial, plan.batch, inputs[trial])
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
-        self._at_home = homecoming.models
 
     def update(self, batch: GlobalBatch) -> StepReport:
-        """Update the trials that live with this rank, whose losses it reports."""
-        return StepReport({trial: self._update(trial, batch) for trial in self._at_home})
+        """Every trial is updated at home, where its loss is reported."""
+        at_home = [trial for trial in self.training if self._is_home(trial)]
+        return StepReport({trial: self._update(trial, batch) for trial in at_home})
 
     def hand_out(self, model: int) -> None:
         """A trial's parameters go from its home to all ranks."""
@@ -142,11 +140,17 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
 
     def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
         """A trial's losses are those that its home knows."""
-        cluster = self.state.cluster
         known = torch.tensor(list(losses.values()), dtype=torch.float64)
-        known[[self._home(trial) != cluster.rank for trial in losses]] = 0.0
-        cluster.all_reduce(known, "control", "adding up losses")
+        known[[not self._is_home(trial) for trial in losses]] = 0.0
+        self.state.cluster.all_reduce(known, "control", "adding up losses")
         return dict(zip(losses, known.tolist(), strict=True))
+
+    @property
+    def _shares(self) -> bool:
+        return self.state.config.hop.share_sampling
+
+    def _is_home(self, trial: int) -> bool:
+        return self._home(trial) == self.state.cluster.rank
 
     def _home(self, trial: int) -> int:
         return trial % self.state.cluster.world
@@ -156,18 +160,21 @@ class Trials(Engine[TrialsPlan, VisitedGroups]):
             what = f"handing out trial {trial}"
             hand_out(self.state.cluster, tensor, self._home(trial), what)
 
-    def _batches(self, batch: GlobalBatch) -> Mapping[int, GlobalBatch]:
-        """By trial that is trained: the run's batch, or one of the trial's own."""
-        if self.state.config.hop.share_sampling:
-            return dict.fromkeys(self.training, batch)
-        schedules = self._schedules
-        return {each: schedules[each].batch(batch.epoch, batch.iteration) for each in self.training}
+    def _sample(self, trial: int, batch: GlobalBatch) -> list[Subgraph]:
+        roots = batch.homed_at(self.state.cluster.rank)
+        return self.models[trial].trainer.sample(roots, batch.epoch, batch.iteration)
 
-    def _train(self, trial: int, batch: GlobalBatch, groups: VisitedGroups) -> None:
+    def _read_later(self, trial: int, plan: TrialsPlan, rows: FeatureSource) -> Iterator[Pass]:
+        # A group that was trained is let go of.
+        for subgraph in plan.groups.pop(trial):
+            yield self.models[trial].trainer.read(subgraph, rows)
+
+    def _train(self, trial: int, batch: GlobalBatch, passes: Iterable[Pass]) -> None:
         state = self.models[trial]
         dropout = dropout_key(state.config.train.own_seed, batch.epoch, batch.iteration)
         with self._docks[trial].aboard(trial) as packed:
-            for work in groups.passes(trial):
+            for work in passes:
+                # Batches of an iteration are equally large, whatever their seed.
                 state.trainer.train(packed, work, batch.size, dropout)
 
     def _move(
