@@ -27,7 +27,7 @@ from hopper.features import (
     RowKind,
 )
 from hopper.graph.block import TypedBlocks
-from hopper.hetero.learnable import FetchedRows, distinct
+from hopper.hetero.learnable import LeafRows, distinct
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
@@ -110,7 +110,7 @@ class GroupTrainer:
         products_in: torch.dtype | None = None,
     ) -> None:
         self.reads = reads
-        self.learned: FetchedRows | None = None
+        self.learned = LeafRows({}, {})
         self.sampler = sampler
         self._log = log
         self.objective = objective
@@ -243,7 +243,6 @@ class GroupTrainer:
         if not self.reads.inputs[name].learned:
             assert features is not None
             return features
-        assert self.learned is not None
         learned = self.learned.of(name, ids)
         return learned if features is None else torch.cat((features, learned), 1)
 

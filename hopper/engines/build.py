@@ -16,7 +16,7 @@ from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import Trials
 from hopper.features import PartitionedRows
-from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.migrate.packed_model import PackedModel
 from hopper.run_log import RunLog
@@ -27,7 +27,7 @@ def make_engine(
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
-    learnable: LearnableRows | None,
+    learnable: LearnableRows,
 ) -> Engine:
     """The engine of a request, with its models, their optimisers, and what it samples with.
 
@@ -36,14 +36,15 @@ def make_engine(
     RequestError, ConfigError, ExactnessError: it cannot train this.
     """
     if is_trials(request.config):
-        return _make_trials(request, cluster, rows, log)
+        return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
-    state = _make_state(request, cluster, rows, log, iterations)
-    state.learnable = learnable
+    state = _make_state(request, cluster, rows, log, learnable, iterations)
     return ENGINE_CLASSES[request.config.train.engine](state)
 
 
-def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog) -> Engine:
+def _make_trials(
+    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
+) -> Engine:
     trials = trial_configs(request.config, cluster.world)
     requests = [request.under(trial.config) for trial in trials]
     trainer = None
@@ -51,7 +52,9 @@ def _make_trials(request: Request, cluster: Cluster, rows: PartitionedRows, log:
         trainer = _make_group_trainer(request, cluster, log)
     schedules = [make_schedule(each) for each in requests]
     iterations = schedules[0].iterations
-    states = [_make_state(each, cluster, rows, log, iterations, trainer) for each in requests]
+    states = [
+        _make_state(each, cluster, rows, log, learnable, iterations, trainer) for each in requests
+    ]
     for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
         state.name, state.overrides = trial_name(number), trial.overrides
     return Trials(request, states, schedules)
@@ -62,6 +65,7 @@ def _make_state(
     cluster: Cluster,
     rows: PartitionedRows,
     log: RunLog,
+    learnable: LearnableRows,
     iterations: int,
     trainer: GroupTrainer | None = None,
 ) -> TrainState:
@@ -74,6 +78,7 @@ def _make_state(
         packed=packed,
         optimizer=make_optimizer(request.config, packed, iterations),
         trainer=trainer or _make_group_trainer(request, cluster, log, packed),
+        learnable=learnable,
     )
 
 
@@ -90,26 +95,27 @@ def _make_group_trainer(
     )
 
 
-def make_learnable(request: Request, cluster: Cluster) -> LearnableRows | None:
-    """This rank's share of the learnable rows, if the model reads any."""
-    config, graph = request.config, request.graph
-    tables = make_tables(request)
-    if not tables:
-        return None
-    own = config.learnable
-    return LearnableRows(
-        graph,
-        graph.placement(cluster.ranks_per_server),
-        cluster,
-        tables,
-        own.dim or config.model.hidden,
-        DTYPES[config.train.dtype],
-        config.train.own_seed,
-        own.optimizer,
-        own.learning_rate,
-        _row_storage(config, cluster),
-        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
+    """This rank's share of the learnable rows that the model reads."""
+    config, graph, own = request.config, request.graph, request.config.learnable
+    learning = Learning(
+        dim=own.dim or config.model.hidden,
+        dtype=DTYPES[config.train.dtype],
+        seed=config.train.own_seed,
+        optimizer=own.optimizer,
+        learning_rate=own.learning_rate,
         l2=own.l2,
+        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+    )
+    placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
+    return LearnableRows(
+        cluster,
+        [
+            TableShare(
+                table, learning, graph.original_ids(table.node_type), placement, cluster, storage
+            )
+            for table in make_tables(request)
+        ],
     )
 
 

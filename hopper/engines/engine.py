@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -17,11 +18,11 @@ from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
-from hopper.hetero.learnable import LearnableRows
+from hopper.hetero.learnable import FetchedRows, LearnableRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
-from hopper.run_log import RunLog
+from hopper.run_log import RunLog, Stage
 
 
 @dataclass
@@ -41,7 +42,7 @@ class TrainState:
     packed: PackedModel
     optimizer: Optimizer
     trainer: GroupTrainer
-    learnable: LearnableRows | None = None
+    learnable: LearnableRows
     name: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
@@ -107,6 +108,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """the models that are trained; their numbers are their places here"""
         self.training: Sequence[int] = [0]
         """numbers of the models that the next iteration trains, the same on every rank"""
+        self.fetched = FetchedRows(state.cluster, {}, {})
+        """learnable rows of the iteration under way"""
         self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
@@ -183,11 +186,16 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     def fetch_learnable(self, plan: PlanT) -> None:
         """Read the learnable rows of a plan, if there are any; collective."""
-        state = self.state
-        if state.learnable is not None:
-            where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
-            with state.log.stage("gather", operation="learnable rows"):
-                state.trainer.learned = state.learnable.fetch(plan.reads, where)
+        where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
+        with self._learnable_stage("gather"):
+            self.fetched = self.state.learnable.fetch(plan.reads, where)
+        self.state.trainer.learned = self.fetched
+
+    def _learnable_stage(self, stage: Stage) -> AbstractContextManager[object]:
+        """Times what is done with learnable rows, where there are any."""
+        if not self.state.learnable:
+            return nullcontext()
+        return self.state.log.stage(stage, operation="learnable rows")
 
     def sum_gradients(self, operation: str) -> None:
         """Add gradients and loss up over ranks."""
@@ -229,9 +237,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     def _unscale(self, where: str) -> None:
         """Let gradients be those of the loss; every rank learns whether any rank's overflowed."""
         state = self.state
-        is_finite = state.trainer.unscale(state.packed)
-        if state.learnable is not None:
-            is_finite = state.learnable.is_finite() and is_finite
+        is_finite = state.trainer.unscale(state.packed) and self.fetched.is_finite()
         broken = torch.tensor([int(not is_finite)])
         state.cluster.all_reduce(broken, "control", f"looking for overflows, {where}")
         if int(broken):
@@ -250,10 +256,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         with state.log.stage("sync"):
             self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
-            if state.learnable is not None:
-                assert state.trainer.learned is not None
-                with state.log.stage("sync", operation="learnable rows"):
-                    state.learnable.push(state.trainer.learned, where, state.trainer.scale)
+            with self._learnable_stage("sync"):
+                self.fetched.push(where, state.trainer.scale)
         if state.trainer.scale != 1.0:
             self._unscale(where)
         if self.records:
@@ -265,12 +269,10 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         if clip:
             with state.log.stage("sync", operation="gradient norm"):
                 squares = self.parameter_squares(f"the norm of gradients, {where}")
-                if state.learnable is not None:
-                    squares += state.learnable.squares(f"the norm of learnable rows, {where}")
+                squares += self.fetched.squares(f"the norm of learnable rows, {where}")
         factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
         with state.log.stage("compute", operation="update", rate_factor=factor):
             scale = state.optimizer.step(clip, squares, factor)
-            if state.learnable is not None:
-                with state.log.stage("compute", operation="learnable rows"):
-                    state.learnable.step(scale, factor)
+            with self._learnable_stage("compute"):
+                self.fetched.step(scale, factor)
         return StepReport({0: loss})

@@ -19,7 +19,7 @@ from hopper.engines.assemble import make_group_trainer, make_model, make_schedul
 from hopper.engines.request import Request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
-from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
+from hopper.hetero.learnable import IDS, PREFIX, Leaf, LeafRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph
@@ -91,7 +91,7 @@ class Reference:
         ----------
         epoch, iteration: the moment of the run; they key draws and dropout.
         parameters: the value of every parameter of the model, by name, and the learnable rows that
-            the iteration reads, named as in :meth:`hopper.hetero.learnable.LearnableRows.collect`.
+            the iteration reads, named as recorded parameters are.
 
         Returns
         -------
@@ -107,19 +107,20 @@ class Reference:
         packed, batch = self._packed, self.schedule.batch(epoch, iteration)
         packed.clear()
         subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
-        learned = self._learned(learnable, subgraphs)
-        self._trainer.learned = learned
+        leaves = self._leaves(learnable, subgraphs)
+        self._trainer.learned = LeafRows(leaves, self._trainer.reads.tables)
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for table in sorted(set(self._trainer.reads.tables.values()) - self._frozen):
-            gradients[f"{PREFIX}{table}"] = learned.gradient(table).cpu()
+        for table, leaf in leaves.items():
+            if leaf.learns:
+                gradients[f"{PREFIX}{table}"] = leaf.gradient().cpu()
         return float(packed.loss), gradients
 
-    def _learned(
+    def _leaves(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
-    ) -> FetchedRows:
-        """The learnable rows that a run has read in an iteration, which must be those of it."""
-        found, tables = {}, self._trainer.reads.tables
+    ) -> dict[str, Leaf]:
+        """By table, the rows that a run has read in an iteration, which must be those of it."""
+        leaves, tables = {}, self._trainer.reads.tables
         read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(read, tables).items():
             key = f"{PREFIX}{table}"
@@ -131,8 +132,9 @@ class Reference:
                     f"{key}: expected the {wanted.size} rows that the iteration reads, given "
                     f"{ids.size}, others among them"
                 )
-            found[table] = ids, parameters[key].to(self._device)
-        return FetchedRows(found, tables, set(found) - self._frozen)
+            rows = parameters[key].to(self._device)
+            leaves[table] = Leaf(ids, rows, learns=table not in self._frozen)
+        return leaves
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:

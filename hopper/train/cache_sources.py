@@ -215,41 +215,40 @@ class DeviceFeatures(Features):
 
 
 class RecordsOnDisk(CacheSource):
-    """Learnable rows that this rank owns, with the optimiser's state.
+    """Learnable rows that this rank owns, with the optimiser's state."""
 
-    Parameters
-    ----------
-    tables: which.
-    """
-
-    def __init__(self, tables: Sequence[str], learnable: LearnableRows) -> None:
+    def __init__(self, learnable: LearnableRows) -> None:
         self._learnable = learnable
-        self._records = {each: learnable.records[each] for each in tables}
 
     def known(self) -> dict[str, TypeProfile]:
         """See :class:`CacheSource`."""
         return {
-            each: TypeProfile(records.record_bytes, len(records.stored), _NOTHING, _NOTHING)
-            for each, records in self._records.items()
+            share.name: TypeProfile(
+                share.records.record_bytes, len(share.records.stored), _NOTHING, _NOTHING
+            )
+            for share in self._learnable
         }
 
     def counts(self) -> dict[str, int]:
         """See :class:`CacheSource`: ids are places among the rank's own rows."""
-        return {each: len(records.stored) for each, records in self._records.items()}
+        return {share.name: len(share.records.stored) for share in self._learnable}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """See :class:`CacheSource`: those that any rank asks for."""
-        _, asked = self._learnable.ask(nodes, where)
-        return {each: distinct([own.numpy() for own in asked[each]]) for each in self._records}
+        return {
+            routes.share.name: distinct([places.numpy() for places in routes.asked])
+            for routes in self._learnable.ask(nodes, where)
+        }
 
     def miss(self, name: str, ids: Ids) -> None:
         """See :class:`CacheSource`: a record is read, and written back after its update, as far as
         the disk. What lies in the page cache would tell of the moment, not of the type."""
-        records, places = self._records[name], torch.from_numpy(ids)
-        records.write(places, records.read(places))
-        self._learnable.write_out(name)
+        share, places = self._learnable[name], torch.from_numpy(ids)
+        share.records.write(places, share.records.read(places))
+        share.write_out()
 
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""
-        room = {each: plan.room[each] for each in self._records}
-        self._learnable.hold(room, None if plan.policy == "lru" else plan.held)
+        for share in self._learnable:
+            places = None if plan.policy == "lru" else plan.held[share.name]
+            share.hold(plan.room[share.name], places)

@@ -8,7 +8,7 @@ row of features crosses a link unless it is narrower than a hidden one. No sampl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,13 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.hetero.learnable import FetchedRows, LearnableRows
+from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective, run_model
@@ -37,6 +38,7 @@ _CHUNK_BYTES = 256 << 20
 # Roots of one pass where whole k-hop neighbourhoods are needed.
 ROOTS_PER_PASS = 256
 ROWS_PER_PASS = 200_000
+_PLANNING = "planning evaluation"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Scene:
     rows: PartitionedRows
     objective: Objective
     dtype: torch.dtype
+    learnable: LearnableRows
 
 
 class Evaluator(ABC):
@@ -66,7 +69,9 @@ class Evaluator(ABC):
         self._rows = scene.rows
         self.objective = scene.objective
         self._dtype = scene.dtype
-        self.learnable: LearnableRows | None = None
+        self.learnable = scene.learnable
+        self._learned = LeafRows({}, {})
+        """of the pass under way"""
         schema = self._graph.schema
         self._target = schema.target_type()
         self._classes = schema.labels[self._target].classes
@@ -103,17 +108,19 @@ class Evaluator(ABC):
     def _rows_per_chunk(self, width: int) -> int:
         return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
 
-    def _inputs(
-        self, node_type: str, ids: NDArray[np.int64], learned: FetchedRows | None = None
-    ) -> Tensor:
+    def _read_learned(self, wanted: Mapping[str, Sequence[NDArray[np.int64]]]) -> None:
+        """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
+        groups; collective."""
+        self._learned = self.learnable.read(wanted, "evaluation")
+
+    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
         own, parts = self._reads.inputs[node_type], []
         if own.features:
             rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
             parts.append(rows.to(self._cluster.device).to(self._dtype))
         if own.learned:
-            assert learned is not None
-            parts.append(learned.of(node_type, ids))
+            parts.append(self._learned.of(node_type, ids))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
@@ -128,7 +135,6 @@ class LayerWiseEvaluator(Evaluator):
     def __init__(self, scene: Scene, layers: int) -> None:
         super().__init__(scene)
         self._layers = layers
-        self._learned: FetchedRows | None = None
 
     @cached_property
     def _owned(self) -> NDArray[np.int64]:
@@ -166,7 +172,7 @@ class LayerWiseEvaluator(Evaluator):
 
     def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
         first, *plan = self._plan(split)
-        self._fetch_learned(first)
+        self._read_learned({self._target: [first]})
         known = _Rows(first, None)
         wires = choose_wires(model, self._feature_dim, gradients=False)
         for layer, (mine, wire) in enumerate(zip(plan, wires, strict=True)):
@@ -214,15 +220,7 @@ class LayerWiseEvaluator(Evaluator):
 
     def _stored(self, own: _Rows, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: rows of this rank's nodes from the layer before; input rows at first."""
-        if own.values is not None:
-            return own.of(ids)
-        return self._inputs(self._target, ids, self._learned)
-
-    def _fetch_learned(self, ids: NDArray[np.int64]) -> None:
-        """Read the learnable rows of some nodes, if there are any; collective."""
-        if self.learnable is not None:
-            wanted = {self._target: [ids]}
-            self._learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
+        return self._inputs(self._target, ids) if own.values is None else own.of(ids)
 
     def _alone(self, ids: NDArray[np.int64]) -> Block:
         """A block of nodes and no edges: what rows are prepared with one by one."""
@@ -248,7 +246,7 @@ class LayerWiseEvaluator(Evaluator):
             return _Rows(known, rows)
         wanted = self._placement.deal(self._target, self._read_by(mine)).parts()
         wanted[self._cluster.rank] = np.empty(0, np.int64)
-        requests = self._exchange_ids(wanted)
+        (requests,) = exchange_arrays(self._cluster, [wanted], "control", _PLANNING)
         held = _Rows(known, rows)
         received = self._cluster.exchange(
             [held.of(ids).cpu() for ids in requests],
@@ -265,17 +263,6 @@ class LayerWiseEvaluator(Evaluator):
         """[n] int64, ascending: the distinct in-neighbours of some of this rank's nodes."""
         return _in_neighbours(self._topology.indptr, self._topology.indices, nodes)
 
-    def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-        counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
-        table = self._cluster.all_gather(counts, "control", "planning evaluation")
-        asked = self._cluster.exchange(
-            [torch.from_numpy(ids) for ids in wanted],
-            table[:, self._cluster.rank].tolist(),
-            "control",
-            "planning evaluation",
-        )
-        return [ids.numpy() for ids in asked]
-
     def _whole_neighbourhoods(
         self, model: torch.nn.Module, split: str
     ) -> tuple[NDArray[np.int64], Tensor]:
@@ -284,7 +271,7 @@ class LayerWiseEvaluator(Evaluator):
         mine = read = self._plan(split)[-1]
         for _ in range(self._layers):
             read = np.union1d(read, self._read_by(read))
-        self._fetch_learned(read)
+        self._read_learned({self._target: [read]})
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
@@ -299,7 +286,7 @@ class LayerWiseEvaluator(Evaluator):
         return mine, torch.cat(outputs)
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
-        inputs = self._inputs(self._target, subgraph.nodes[self._target], self._learned)
+        inputs = self._inputs(self._target, subgraph.nodes[self._target])
         return run_model(model, subgraph.typed_blocks(self._cluster.device), {self._target: inputs})
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
@@ -315,8 +302,8 @@ class LayerWiseEvaluator(Evaluator):
                 for ids in asked:
                     needed[placement.place_of(target, ids)] = True
                 plan.insert(0, self._owned[needed])
-                wanted = placement.deal(target, self._read_by(plan[0]))
-                asked = self._exchange_ids(wanted.parts())
+                wanted = placement.deal(target, self._read_by(plan[0])).parts()
+                (asked,) = exchange_arrays(self._cluster, [wanted], "control", _PLANNING)
             for ids in asked:
                 needed[placement.place_of(target, ids)] = True
             plan.insert(0, self._owned[needed])

@@ -12,13 +12,13 @@ from hopper.micrograph.route import RootSchedule
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter
 from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import EpochRecord, peak_rss_mib
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
-from hopper.train.tensor_file import save_tensors
 from hopper.train.trained_model import TrainedModel
 
 Models = dict[int, TrainedModel]
@@ -201,9 +201,7 @@ class Trainer:
         self.on_trained(console.say)
         state = self.engine.state
         memory = peak_rss_mib(state.cluster)
-        if state.learnable is not None:
-            path = self._run_dir / f"learnable-rank-{state.cluster.rank}.safetensors"
-            save_tensors(path, state.learnable.shard())
+        save_learned_rows(self._run_dir, state.cluster, state.learnable)
         self._files.conclude(tests, memory)
         console.say(f"results in {self._run_dir}")
 

@@ -166,9 +166,8 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     # What was sampled to make a cache is not training's.
     log.open(spans, append=bool(config.train.resume))
     objective = make_objective(config, graph.schema)
-    scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype])
+    scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype], learnable)
     evaluator = _make_evaluator(scene, engine.state.packed.module)
-    evaluator.learnable = learnable
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 

@@ -36,12 +36,11 @@ class GradientRecorder:
         if not self._engine.records:
             return
         state = self._engine.state
-        tables, sums = state.learnable.collect() if state.learnable is not None else ({}, {})
+        learned = self._engine.fetched.collect()
         if state.cluster.rank != 0:
             return
         tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
         tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
-        tensors |= {f"model.{n}": table for n, table in tables.items()}
-        tensors |= {f"gradient.{n}": total for n, total in sums.items()}
+        tensors |= learned
         facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
         save_tensors(self._folder / f"step-{self._step}.safetensors", tensors, facts)

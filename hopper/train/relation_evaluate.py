@@ -72,10 +72,7 @@ class RelationEvaluator(Evaluator):
         self, subgraph: Subgraph, roots: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Input rows of a subgraph's nodes by type, and of roots; collective."""
-        learned = None
-        if self.learnable is not None:
-            wanted = nodes_read(subgraph, self._target, roots)
-            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
+        self._read_learned(nodes_read(subgraph, self._target, roots))
         below = nodes_below(subgraph).items()
-        x = {each: self._inputs(each, nodes, learned) for each, nodes in below}
-        return x, self._inputs(self._target, roots, learned)
+        x = {each: self._inputs(each, nodes) for each, nodes in below}
+        return x, self._inputs(self._target, roots)

@@ -45,11 +45,7 @@ class RunCheckpoints:
         self._file = run_dir / CHECKPOINT_FILE
         self._identity = identity
         state = engine.state
-        self._learnable: LearnableCheckpoints | None = None
-        if state.learnable is not None:
-            self._learnable = LearnableCheckpoints(
-                run_dir, state.cluster, state.learnable, identity
-            )
+        self._learnable = LearnableCheckpoints(run_dir, state.cluster, state.learnable, identity)
 
     def load(self) -> None:
         """Restore the models, and where each of them goes on.
@@ -64,8 +60,7 @@ class RunCheckpoints:
         for model, place in zip(self._models, places, strict=True):
             model.progress = Progress(**place)
         self._engine.restore_decisions(self._models[0].progress.decisions)
-        if self._learnable is not None:
-            self._learnable.load(self._step, self._has_best)
+        self._learnable.load(self._step, self._has_best)
         self._engine.state.log.event("resumed", step=self._step)
 
     def save(self) -> None:
@@ -74,8 +69,7 @@ class RunCheckpoints:
         for model in self._models:
             model.progress.decisions = decisions
         self._engine.complete(f"after iteration {self._step}", moments=True)
-        if self._learnable is not None:
-            self._learnable.save(self._step, self._has_best)
+        self._learnable.save(self._step, self._has_best)
         if self._engine.state.cluster.rank == 0:
             places = [asdict(model.progress) for model in self._models]
             progress = places if self._models[0].state.name else places[0]
@@ -83,8 +77,7 @@ class RunCheckpoints:
 
     def forget(self) -> None:
         """Remove what an unfinished run has left of learnable rows; the file will be replaced."""
-        if self._learnable is not None:
-            self._learnable.forget_all()
+        self._learnable.forget_all()
 
     @property
     def _step(self) -> int:

@@ -88,8 +88,8 @@ class TrainedModel:
             progress.epochs_without_gain = 0
             if self.state.cluster.rank == 0:
                 save_model(self._file, self.state.packed.module, epoch=epoch, val=score)
-            if self._evaluator.learnable is not None:
-                self._evaluator.learnable.keep()
+            for table in self._evaluator.learnable:
+                table.keep()
         else:
             progress.epochs_without_gain += self._config.evaluate_every
         return score
@@ -112,8 +112,8 @@ class TrainedModel:
             hand_out(
                 self.state.cluster, self.state.packed.parameters, 0, "handing out the best model"
             )
-            if self._evaluator.learnable is not None:
-                self._evaluator.learnable.go_back()
+            for table in self._evaluator.learnable:
+                table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
             return None
         return self._evaluator.score(self.state.packed.module, "test")

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.learnable import FetchedRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.relational import HGNN
 from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
@@ -101,21 +100,16 @@ class TypedEvaluator(Evaluator):
 
     def _first_rows(self, model: HGNN, plan: TypedPlan) -> dict[str, Tensor]:
         """By type, [n, hidden]: this rank's projected input rows; collective."""
-        learned = None
-        if self.learnable is not None:
-            wanted = {name: [ids] for name, ids in plan.nodes.items()}
-            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
-        return {each: self._projected(model, each, plan, learned) for each in model.types}
+        self._read_learned({name: [ids] for name, ids in plan.nodes.items()})
+        return {each: self._projected(model, each, plan) for each in model.types}
 
-    def _projected(
-        self, model: HGNN, node_type: str, plan: TypedPlan, learned: FetchedRows | None
-    ) -> Tensor:
+    def _projected(self, model: HGNN, node_type: str, plan: TypedPlan) -> Tensor:
         """[n, hidden]: of one type, in chunks of bounded memory."""
         nodes, limit = plan.nodes[node_type], self._rows_per_chunk(model.widths[node_type])
         parts = []
         for start in range(0, max(1, nodes.size), limit):
             chunk = nodes[start : start + limit]
-            rows = self._inputs(node_type, chunk, learned)
+            rows = self._inputs(node_type, chunk)
             parts.append(model.first_rows(node_type, rows, chunk.size))
         return torch.cat(parts)
 

@@ -141,9 +141,7 @@ class CacheMaker:
             found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
         tables = cached_tables(self.request)
         if tables:
-            learnable = self.engine.state.learnable
-            assert learnable is not None
-            found |= dict.fromkeys(tables, RecordsOnDisk(tables, learnable))
+            found |= dict.fromkeys(tables, RecordsOnDisk(self.engine.state.learnable))
         return found
 
     def _each_source(self) -> list[CacheSource]:

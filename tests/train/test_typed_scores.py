@@ -15,6 +15,7 @@ from hopper.engines.assemble import make_full_sampler, make_model
 from hopper.features import PartitionedRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
+from hopper.hetero.learnable import LearnableRows
 from hopper.models import Objective
 from hopper.partials import TypedPlan, TypedPlanner
 from hopper.partition import PartitionedGraph, partition_graph
@@ -81,7 +82,8 @@ def test_several_passes_score_like_one(
         passes.clear()
         rows = PartitionedRows(graph, 0, None)
         request = Request(config, graph)
-        scene = Scene(request, cluster, rows, Objective("class"), torch.float64)
+        learnable = LearnableRows(cluster)
+        scene = Scene(request, cluster, rows, Objective("class"), torch.float64, learnable)
         evaluator = TypedEvaluator(scene, make_full_sampler(request, 0))
         with torch.no_grad():
             found = evaluator.logits(model, "val")
