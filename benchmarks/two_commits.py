@@ -34,6 +34,8 @@ from typing import Any
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
+# Last, since PYTHONPATH says of which commit the packages are.
+sys.path.append(str(ROOT))
 SIDES = ("before", "after")
 RUN_SECONDS = 1800.0
 
@@ -219,10 +221,10 @@ def _result(
 
 
 def _page(result: Mapping[str, Any]) -> Iterator[str]:
+    from benchmarks.paper.experiment import Table
+    from benchmarks.paper.page import markdown
+    from benchmarks.paper.tables import ratio_text
     from hopper.bench.machine import tell_machine
-    from hopper.bench.paper.experiment import Table
-    from hopper.bench.paper.page import markdown
-    from hopper.bench.paper.tables import ratio_text
 
     yield f"# {result['commit'][:12]} after {result['before'][:12]}: {result['graph']}"
     yield ""

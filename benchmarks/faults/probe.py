@@ -46,9 +46,9 @@ from altered_files import DIVISIONS, alter_files  # noqa: E402
 from bad_requests import send_bad_requests  # noqa: E402
 from faulty_runs import KINDS, Bench, make_faults  # noqa: E402
 
+from benchmarks.paper.experiment import Table  # noqa: E402
+from benchmarks.paper.page import markdown  # noqa: E402
 from hopper.bench.machine import commit, machine, tell_machine, versions  # noqa: E402
-from hopper.bench.paper.experiment import Table  # noqa: E402
-from hopper.bench.paper.page import markdown  # noqa: E402
 from hopper.cli import main as hopper  # noqa: E402
 from hopper.train.results import write_text  # noqa: E402
 

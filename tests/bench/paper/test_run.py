@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from hopper.bench.paper import accuracy, grid
-from hopper.bench.paper.cells import Grid
-from hopper.bench.paper.experiment import Experiment, Published
-from hopper.bench.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
-from hopper.bench.paper.hopgnn import ALL, BASE, PG
-from hopper.bench.paper.job import make_job, run_job
-from hopper.bench.paper.options import Options
-from hopper.bench.paper.page import PAGE_FILE, PICTURE_FILE
-from hopper.bench.paper.registry import EXPERIMENTS
-from hopper.bench.paper.result import RESULT_FILE
-from hopper.bench.paper.tables import bytes_table, memory_table, rows_table, speed_table
-from hopper.cli import bench
+from benchmarks.paper import accuracy, grid
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.experiment import Experiment, Published
+from benchmarks.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
+from benchmarks.paper.hopgnn import ALL, BASE, PG
+from benchmarks.paper.job import make_job, run_job
+from benchmarks.paper.options import Options
+from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE
+from benchmarks.paper.registry import EXPERIMENTS
+from benchmarks.paper.result import RESULT_FILE
+from benchmarks.paper.tables import bytes_table, memory_table, rows_table, speed_table
+from hopper.cli import main
 from hopper.config import load_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
@@ -171,12 +170,9 @@ def test_the_command_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setitem(EXPERIMENTS, "tiny", make_experiment())
     monkeypatch.setattr(grid, "run_ab", None)
-    parser = argparse.ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
     words = ["--out", str(options.out), "--work", str(options.work), "--batch-size", "20"]
     words += ["--graphs", *(options.graphs or ()), "--iterations", "2", "--loopback", "2"]
-    given = parser.parse_args(["bench", "paper", "tiny", *words])
-    assert given.run(given) == 0
+    assert main(["bench", "paper", "tiny", *words]) == 0
     printed = capsys.readouterr().out.replace("\n", "")
     assert f"{CELL}: is there already" in printed
     assert str(options.out / PAGE_FILE) in printed

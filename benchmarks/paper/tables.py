@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any, Final
 
-from hopper.bench.paper.experiment import Result, Table
+from benchmarks.paper.experiment import Result, Table
 
 NONE: Final = "—"
 _MEGABYTE: Final = 1e6

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.options import Options
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.options import Options
 from hopper.bench.results import speakable
 from hopper.train.results import write_text
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.paper.cell_figures import cell_figures
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.grid import Job, Progress, run_grid
+from benchmarks.paper.materials import Materials
+from benchmarks.paper.options import Options
+from benchmarks.paper.page import PICTURE_FILE, write_page
+from benchmarks.paper.result import RESULT_FILE, assemble_result, write_result
 from cache_server.errors import CacheServerError
-from hopper.bench.paper.cell_figures import cell_figures
-from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.grid import Job, Progress, run_grid
-from hopper.bench.paper.materials import Materials
-from hopper.bench.paper.options import Options
-from hopper.bench.paper.page import PICTURE_FILE, write_page
-from hopper.bench.paper.result import RESULT_FILE, assemble_result, write_result
 from hopper.errors import HopperError, RequestError
 
 

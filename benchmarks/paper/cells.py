@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from hopper.bench.paper.options import Options
+from benchmarks.paper.options import Options
 from hopper.config import DEEP_MODELS, Config, make_config
 from hopper.errors import RequestError
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hopper.bench.paper.charts import COLOURS, canvas, finish, legend_above, save
-from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.tables import number
+from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.tables import number
 from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -12,16 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from hopper.bench.paper import gpu, locality
-from hopper.bench.paper.cells import LEAST_BATCH, Cell
-from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.grid import Progress
-from hopper.bench.paper.job import make_job
-from hopper.bench.paper.materials import Materials
-from hopper.bench.paper.options import Options
-from hopper.bench.paper.registry import EXPERIMENTS
-from hopper.bench.paper.toml import write_toml
-from hopper.cli import bench
+import hopper
+from benchmarks.paper import gpu, locality
+from benchmarks.paper.cells import LEAST_BATCH, Cell
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.grid import Progress
+from benchmarks.paper.job import make_job
+from benchmarks.paper.materials import Materials
+from benchmarks.paper.options import Options
+from benchmarks.paper.registry import EXPERIMENTS
+from benchmarks.paper.toml import write_toml
+from hopper.cli import bench, bench_paper
 from hopper.config import DEEP_MODELS, load_config
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
@@ -43,6 +45,26 @@ def run_command(*words: str) -> int:
     bench.add_parser(parser.add_subparsers())
     options = parser.parse_args(["bench", *words])
     return int(options.run(options))
+
+
+def test_without_a_checkout_it_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(hopper, "__file__", str(tmp_path / "installed" / "hopper" / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RequestError, match=r"benchmarks/paper, in \S+installed or .*clone it"):
+        run_command("paper", "--list")
+    (tmp_path / "benchmarks" / "paper").mkdir(parents=True)
+    (tmp_path / "benchmarks" / "paper" / "command.py").touch()
+    # What is found is imported by its name; here it has been imported from the checkout.
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run_command("paper", "--list") == 0
+
+
+def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, bench_paper.PLUG_IN, None)
+    with pytest.raises(RequestError, match="paper needs another version of Hopper"):
+        run_command("paper", "--list")
 
 
 def test_every_experiment_is_there() -> None:

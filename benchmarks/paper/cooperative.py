@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopper.bench.layer_work import MEASURES, unevenness
-from hopper.bench.paper.cells import Grid
-from hopper.bench.paper.charts import draw_speed
-from hopper.bench.paper.experiment import Experiment, Result, Side, Table
-from hopper.bench.paper.hopgnn import BASE, PG, ZERO
-from hopper.bench.paper.tables import (
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.charts import draw_speed
+from benchmarks.paper.experiment import Experiment, Result, Side, Table
+from benchmarks.paper.hopgnn import BASE, PG, ZERO
+from benchmarks.paper.tables import (
     NONE,
     megabytes,
     memory_table,
@@ -20,6 +19,7 @@ from hopper.bench.paper.tables import (
     speed_table,
     summary_table,
 )
+from hopper.bench.layer_work import MEASURES, unevenness
 from hopper.traffic import CAUSES
 
 COOPERATIVE: Final = Side("cooperative", "cooperative")

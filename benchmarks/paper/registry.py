@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hopper.bench.paper import cooperative, heta, hopgnn
+from benchmarks.paper import cooperative, heta, hopgnn
 
 EXPERIMENTS: Final = {
     experiment.name: experiment

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.paper.cells import Grid
 from hopper.bench.contender import Contender
-from hopper.bench.paper.cells import Grid
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
 

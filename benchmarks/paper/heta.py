@@ -11,11 +11,11 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, Final
 
-from hopper.bench.paper.cells import Grid
-from hopper.bench.paper.charts import draw_speed
-from hopper.bench.paper.cooperative import traffic_table
-from hopper.bench.paper.experiment import Experiment, Published, Result, Side, Table
-from hopper.bench.paper.tables import (
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.charts import draw_speed
+from benchmarks.paper.cooperative import traffic_table
+from benchmarks.paper.experiment import Experiment, Published, Result, Side, Table
+from benchmarks.paper.tables import (
     NONE,
     megabytes,
     memory_table,

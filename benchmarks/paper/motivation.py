@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.tables import NONE, mean_of, megabytes, number, percent
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.tables import NONE, mean_of, megabytes, number, percent
 
 
 def stages_table(result: Result) -> Table:

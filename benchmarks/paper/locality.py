@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.charts import COLOURS, canvas, finish, legend_above, save
-from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.grid import CONFIGS_FOLDER, Job, told
-from hopper.bench.paper.tables import NONE, graph_name, percent
-from hopper.bench.paper.toml import write_toml
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
+from benchmarks.paper.tables import NONE, graph_name, percent
+from benchmarks.paper.toml import write_toml
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.locality import measure_locality
 from hopper.micrograph.sample import NeighborSampler

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.bench.paper.cells import Cell, is_directory
+from benchmarks.paper.cells import Cell, is_directory
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.presets import preset_named

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from hopper.bench.paper.experiment import Result
+from benchmarks.paper.experiment import Result
 from hopper.bench.picture import STAGE_COLOURS
 
 # Okabe and Ito's colours, told apart with any colour vision.

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.held import SPANS_FOLDER, held_rows
+from benchmarks.paper.materials import Materials
+from benchmarks.paper.options import Options
+from benchmarks.paper.toml import write_toml
 from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
 from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.held import SPANS_FOLDER, held_rows
-from hopper.bench.paper.materials import Materials
-from hopper.bench.paper.options import Options
-from hopper.bench.paper.toml import write_toml
 from hopper.bench.placement import placed
 from hopper.bench.results import speakable
 from hopper.engines import Request

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.paper.cell_figures import cell_figures
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import RUNS_FOLDER, Job, run_grid
+from benchmarks.paper.held import SPANS_FOLDER
+from benchmarks.paper.result import gpu_name
+from benchmarks.paper.tables import percent
 from hopper.bench.contender import Contender
-from hopper.bench.paper.cell_figures import cell_figures
-from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.grid import RUNS_FOLDER, Job, run_grid
-from hopper.bench.paper.held import SPANS_FOLDER
-from hopper.bench.paper.result import gpu_name
-from hopper.bench.paper.tables import percent
 from hopper.errors import RequestError
 from hopper.run_log import OPENED
 

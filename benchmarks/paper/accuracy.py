@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from scipy import stats
 
-from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.charts import canvas, colour_of, finish, save
-from hopper.bench.paper.experiment import Result, Table
-from hopper.bench.paper.grid import CONFIGS_FOLDER, RUNS_FOLDER, Job, told
-from hopper.bench.paper.toml import write_toml
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.charts import canvas, colour_of, finish, save
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import CONFIGS_FOLDER, RUNS_FOLDER, Job, told
+from benchmarks.paper.toml import write_toml
 from hopper.bench.statistics import CONFIDENCE
 from hopper.bench.train_process import train_in_process
 from hopper.config import Config, make_config

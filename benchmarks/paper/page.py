@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.paper.experiment import Experiment, Result, Table
+from benchmarks.paper.result import RESULT_FILE
+from benchmarks.paper.tables import graph_name
 from hopper.bench.machine import tell_machine
-from hopper.bench.paper.experiment import Experiment, Result, Table
-from hopper.bench.paper.result import RESULT_FILE
-from hopper.bench.paper.tables import graph_name
 from hopper.train.results import write_text
 
 PAGE_FILE: Final = "page.md"

@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.paper.accuracy import half_interval
+from benchmarks.paper.cell_figures import cell_figures
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.gpu import Sample, utilisation
+from benchmarks.paper.held import held_rows
+from benchmarks.paper.merging import workload
+from benchmarks.paper.options import Options
+from benchmarks.paper.page import PAGE_FILE, write_page
+from benchmarks.paper.registry import EXPERIMENTS
+from benchmarks.paper.result import RESULT_FILE, assemble_result, summarise, write_result
 from hopper.bench.layer_work import MEASURES
-from hopper.bench.paper.accuracy import half_interval
-from hopper.bench.paper.cell_figures import cell_figures
-from hopper.bench.paper.cells import Cell
-from hopper.bench.paper.experiment import Experiment
-from hopper.bench.paper.gpu import Sample, utilisation
-from hopper.bench.paper.held import held_rows
-from hopper.bench.paper.merging import workload
-from hopper.bench.paper.options import Options
-from hopper.bench.paper.page import PAGE_FILE, write_page
-from hopper.bench.paper.registry import EXPERIMENTS
-from hopper.bench.paper.result import RESULT_FILE, assemble_result, summarise, write_result
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
 from hopper.traffic import CAUSES
 
-from .conftest import make_results, make_run
+from ..conftest import make_results, make_run
 
 OPTIONS = Options(Path("out"), Path("work"))
 RANKS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final
 
-from hopper.bench.paper.experiment import Published
+from benchmarks.paper.experiment import Published
 
 _PUBLISHED: Final = MappingProxyType(
     {

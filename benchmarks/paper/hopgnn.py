@@ -8,32 +8,32 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from hopper.bench.paper.accuracy import (
+from benchmarks.paper.accuracy import (
     accuracy_table,
     count_trainings,
     draw_accuracies,
     run_accuracies,
 )
-from hopper.bench.paper.cells import Grid
-from hopper.bench.paper.charts import draw_bars, draw_epochs, draw_speed, draw_stages, draw_trend
-from hopper.bench.paper.experiment import Experiment, Side
-from hopper.bench.paper.gpu import run_on_gpu, utilisation_table
-from hopper.bench.paper.hopgnn_published import published
-from hopper.bench.paper.locality import (
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.charts import draw_bars, draw_epochs, draw_speed, draw_stages, draw_trend
+from benchmarks.paper.experiment import Experiment, Side
+from benchmarks.paper.gpu import run_on_gpu, utilisation_table
+from benchmarks.paper.hopgnn_published import published
+from benchmarks.paper.locality import (
     count_localities,
     draw_localities,
     locality_table,
     run_localities,
 )
-from hopper.bench.paper.merging import draw_selection, epochs_table, workload, workload_table
-from hopper.bench.paper.motivation import (
+from benchmarks.paper.merging import draw_selection, epochs_table, workload, workload_table
+from benchmarks.paper.motivation import (
     alpha,
     alpha_table,
     miss_table,
     reductions_table,
     stages_table,
 )
-from hopper.bench.paper.tables import (
+from benchmarks.paper.tables import (
     bytes_table,
     memory_table,
     parity_table,
