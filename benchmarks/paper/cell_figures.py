@@ -146,7 +146,7 @@ def row_bytes(dataset: Mapping[str, Any]) -> int | None:
 def _bounds(
     runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int | None
 ) -> dict[str, Any]:
-    """Bytes sent and their lower bounds, summed over ranks and all epochs of all timed runs."""
+    """Bytes sent over their lower bounds, over all ranks and epochs of all timed runs."""
     epochs = [epoch for run in runs for epoch in run["epochs"]]
     counted = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
     feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)
@@ -159,13 +159,8 @@ def _bounds(
         nic = sum(sum(run["nic_bytes"]) for run in runs)
     others = sum(counted[cause] for cause in CAUSES if cause != "feature")
     return {
-        "feature_bytes": counted["feature"],
-        "feature_bound": feature,
         "feature_over_bound": _share(counted["feature"], feature),
-        "gradient_bytes": counted["gradient"],
-        "gradient_bound": gradient,
         "gradient_over_bound": None if gradient is None else _share(counted["gradient"], gradient),
-        "nic_bytes": nic,
         "nic_over_counted": None if nic is None else _share(nic, counted["feature"] + others),
         # What the interfaces sent, less what is counted under the other causes.
         "nic_feature_over_bound": None if nic is None else _share(nic - others, feature),

@@ -92,6 +92,7 @@ class Experiment:
     rounds: of every comparison.
     epochs: of every timed run; the first warms up and is not measured.
     timed: False where no time is told.
+    shows_epochs: whether tables or the picture show single epochs.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
     shares_cpus: every host gets the same share of the machine, whatever their number.
     host_memory: what a host may use at most, unless the command line says so; "" = no bound.
@@ -114,6 +115,7 @@ class Experiment:
     rounds: int = 3
     epochs: int = 3
     timed: bool = True
+    shows_epochs: bool = False
     lets_auto_choose: bool = False
     shares_cpus: bool = False
     host_memory: str = ""

@@ -178,6 +178,7 @@ _EXPERIMENTS: Final = (
         published=published("fig17"),
         grid=Grid(PRODUCTS, ("gat",)),
         tables=(epochs_table, parity_table),
+        shows_epochs=True,
         sides=(BASE, PG, Side(ALL.role, "hop")),
         draw=draw_epochs,
         epochs=8,

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.paper.cell_figures import cell_figures
 from benchmarks.paper.experiment import Experiment
-from benchmarks.paper.grid import Job, Progress, run_grid
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, Progress, run_grid
 from benchmarks.paper.materials import Materials
 from benchmarks.paper.options import Options
 from benchmarks.paper.page import PICTURE_FILE, write_page
@@ -82,12 +82,19 @@ def _cells(job: Job) -> Iterator[dict[str, Any]]:
 def _publish(job: Job, cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Write result, picture and page of what is finished."""
     experiment, options = job.experiment, job.options
+    cells = [cell | read_config(options.out, cell["name"]) for cell in cells]
     assembled = assemble_result(experiment, options, cells, len(job.cells))
     result = write_result(options.out, assembled)
     if experiment.draw is not None:
         experiment.draw(result, options.out / PICTURE_FILE)
     write_page(options.out, experiment, result)
     return result
+
+
+def read_config(out: Path, cell: str) -> dict[str, str]:
+    """``config``: a cell's configuration as TOML, below the commands that repeat the cell."""
+    path = out / CONFIGS_FOLDER / f"{cell}.toml"
+    return {"config": path.read_text()} if path.is_file() else {}
 
 
 def _refuse_other_result(experiment: Experiment, out: Path) -> None:

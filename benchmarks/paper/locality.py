@@ -61,6 +61,10 @@ def published_subgraph(sampling: str, servers: int) -> float | None:
     return None if row is None else row[-1] / 100
 
 
+_SHOWN: Final = ("date", "commit", "nodes", "edges", "edge_cut", "localities")
+"""what result.json has of a cell's file"""
+
+
 def count_localities(job: Job) -> int:
     """Measurements of a job."""
     return len(job.cells) * len(SAMPLINGS) * len(DEPTHS)
@@ -83,7 +87,7 @@ def run_localities(job: Job) -> Iterator[dict[str, Any]]:
             job.progress.say(f"{cell.name}: is there already")
         yield {
             **kept["cell"],
-            **{key: kept[key] for key in ("nodes", "edges", "edge_cut", "localities")},
+            **{key: kept[key] for key in _SHOWN},
             "problems": [],
             "ratios": [],
             "batch_size": None,

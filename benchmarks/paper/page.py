@@ -13,8 +13,8 @@ from benchmarks.paper.tables import graph_name
 from hopper.bench.machine import tell_machine
 from hopper.train.results import write_text
 
-PAGE_FILE: Final = "page.md"
-PICTURE_FILE: Final = "picture.png"
+PAGE_FILE: Final = "README.md"
+PICTURE_FILE: Final = "picture.webp"
 
 
 def write_page(out: Path, experiment: Experiment, result: Result) -> Path:
@@ -62,8 +62,8 @@ def _lines(experiment: Experiment, result: Result, picture: bool) -> Iterator[st
     yield from (f"- {reason}" for reason in reasons(result))
     yield ""
     yield (
-        f"Numbers: [{RESULT_FILE}]({RESULT_FILE}); whole results of every cell in `cells/`, "
-        "configurations with the commands that repeat them in `configs/`."
+        f"Numbers: [{RESULT_FILE}]({RESULT_FILE}), a line a cell, with its configuration and the "
+        "commands that repeat it."
     )
 
 

@@ -1,4 +1,4 @@
-"""result.json of an experiment: when, where and with what it was measured, and every cell."""
+"""result.json of an experiment: when, where and with what it was measured, and a line a cell."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import torch
 from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.options import Options
 from hopper.bench.machine import commit, machine, versions
-from hopper.bench.results import speakable
+from hopper.bench.results import format_result
 from hopper.train.results import write_text
 
 RESULT_SCHEMA: Final = 1
 RESULT_FILE: Final = "result.json"
+DIGITS: Final = 7
+"""of its floats; what is shown has four at most"""
 
 
 def assemble_result(
@@ -55,9 +57,20 @@ def assemble_result(
         "hardware": experiment.hardware,
         "link": experiment.link,
         "differs": list(experiment.differs),
-        "cells": [dict(cell) for cell in cells],
+        "cells": [dict(cell) if experiment.shows_epochs else _drop_epochs(cell) for cell in cells],
         "summary": summarise(cells),
     }
+
+
+def _drop_epochs(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Medians and intervals say what a comparison found; single epochs stay in the cell's file."""
+    if "sides" not in cell:
+        return dict(cell)
+    sides = {
+        role: {key: value for key, value in side.items() if key != "epochs"}
+        for role, side in cell["sides"].items()
+    }
+    return {**cell, "sides": sides}
 
 
 def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -97,7 +110,7 @@ def summarise(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def write_result(out: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Write result.json; returns it as it is read again, which pages and pictures are made from."""
-    text = json.dumps(speakable(result), indent=1, allow_nan=False) + "\n"
+    text = format_result(result, DIGITS)
     write_text(out / RESULT_FILE, text)
     found: dict[str, Any] = json.loads(text)
     return found

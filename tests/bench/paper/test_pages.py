@@ -19,7 +19,7 @@ from benchmarks.paper.gpu import Sample, utilisation
 from benchmarks.paper.held import held_rows
 from benchmarks.paper.merging import workload
 from benchmarks.paper.options import Options
-from benchmarks.paper.page import PAGE_FILE, write_page
+from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE, write_page
 from benchmarks.paper.registry import EXPERIMENTS
 from benchmarks.paper.result import RESULT_FILE, assemble_result, summarise, write_result
 from hopper.bench.layer_work import MEASURES
@@ -32,7 +32,7 @@ from ..conftest import make_results, make_run
 OPTIONS = Options(Path("out"), Path("work"))
 RANKS = 4
 ROW_BYTES = 64 * 4
-PNG = b"\x89PNG\r\n"
+WEBP = b"RIFF"
 WORKLOAD = {"first": [[1, 1, 1]] * RANKS, "busiest": 3.0}
 EXTRA = {
     "workload": {f"{s} {k}": WORKLOAD for s in ("fewest", "random") for k in (1, 2)},
@@ -126,8 +126,8 @@ def assembled(experiment: Experiment, out: Path, problems: tuple[str, ...] = ())
 def test_every_experiment_has_its_page(experiment: Experiment, tmp_path: Path) -> None:
     result = assembled(experiment, tmp_path)
     if experiment.draw is not None:
-        experiment.draw(result, tmp_path / "picture.png")
-        assert (tmp_path / "picture.png").read_bytes().startswith(PNG)
+        experiment.draw(result, tmp_path / PICTURE_FILE)
+        assert (tmp_path / PICTURE_FILE).read_bytes().startswith(WEBP)
     page = write_page(tmp_path, experiment, result).read_text()
     why = "Why they differ" if experiment.published else "What to mind"
     for heading in ("What Hopper measured", why):
@@ -168,7 +168,7 @@ def test_where_parity_fails_no_speed_up_is_told(tmp_path: Path) -> None:
         assert (each["cells"], each["least"], each["above_one"]) == (0, None, 0)
         assert each["refused"] == len(result["cells"])
     assert experiment.draw is not None
-    experiment.draw(result, tmp_path / "picture.png")
+    experiment.draw(result, tmp_path / PICTURE_FILE)
     page = write_page(tmp_path, experiment, result).read_text()
     assert "**Not equal**" in page
     assert "hop: gradients differ by 0.1" in page
@@ -202,7 +202,7 @@ def test_figures_of_a_cell() -> None:
     assert bounds["feature_over_bound"] == pytest.approx(4_000_000 / (250 * ROW_BYTES))
     # 2 (N - 1) / N of the parameters on each of N ranks, every iteration.
     assert bounds["gradient_over_bound"] == pytest.approx(200_000 / (4 * 6 * 1000))
-    assert bounds["nic_bytes"] is None
+    assert bounds["nic_over_counted"] is None
     assert base["peak_rss_mib"] == 120.0
     assert base["pass_mib"] == pytest.approx(512 * ROW_BYTES / 2**20)
     # Without pre-gathering what a time step fetched is let go before the next.

@@ -85,6 +85,12 @@ def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Opti
     assert (out / PICTURE_FILE).stat().st_size > 0
     assert json.loads((out / RESULT_FILE).read_text()) == result
     assert (out / CELLS_FOLDER / f"{CELL}.json").is_file()
+    (cell,) = result["cells"]
+    # A line a cell, with all that it takes to repeat it and nothing of single epochs.
+    lines = (out / RESULT_FILE).read_text().splitlines()
+    assert sum(f'"name":"{CELL}"' in line for line in lines) == 1
+    assert cell["config"] == (out / CONFIGS_FOLDER / f"{CELL}.toml").read_text()
+    assert not any("epochs" in side for side in cell["sides"].values())
     assert result["commit"]
     assert result["machine"]["cpu"]
     assert result["versions"]["torch"]
