@@ -166,7 +166,7 @@ def show(results: dict[str, list[dict[str, Any]]]) -> None:
                 ),
                 f"{100 * run['edge_cut']:.1f}",
                 *(f"{balance[key]:.3f}" for key in ("nodes", "train", "edges")),
-                f"{assign:.1f}",
+                f"{run['assign_seconds']:.1f}",
                 f"{run['seconds']:.1f}",
                 f"{run['own_mib']:.0f}",
             )
