@@ -47,7 +47,6 @@ from torch import Tensor
 from torch.nn import functional
 from typed_batches import Asked, ask, header, layer_config
 
-from hopper.bench.paper.tables import ratio_text
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
 from hopper.device_copies import to_device
@@ -60,6 +59,8 @@ from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 RESULT_FILE = "hifuse_ablation.json"
 SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
@@ -305,6 +306,8 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
 
 def run(asked: Asked) -> None:
     """Compare, print and write."""
+    from benchmarks.paper.tables import ratio_text
+
     console = Console()
     cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     result = header(asked.device, asked.rounds)

@@ -41,7 +41,7 @@ from hopper.train.results import EPOCHS_FILE, write_text
 SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12
 RESULT_FILE: Final = "result.json"
-PAGE_FILE: Final = "page.md"
+PAGE_FILE: Final = "README.md"
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 Values = dict[str, dict[str, Any]]

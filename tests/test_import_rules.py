@@ -238,6 +238,21 @@ def test_imports_run_one_way() -> None:
     assert [wrong for module in modules("hopper") for wrong in against_direction(module)] == []
 
 
+def from_outside(module: Module) -> list[str]:
+    """Imports of what only a checkout has."""
+    return sorted(
+        f"{module.path}:{line}: {target}"
+        for target, line in module.imports()
+        if target.split(".")[0] in ("benchmarks", "scripts", "tests")
+    )
+
+
+def test_packages_import_nothing_that_is_not_installed() -> None:
+    assert [wrong for module in modules(*PACKAGES) for wrong in from_outside(module)] == []
+    assert from_outside(parse("hopper.cli.bench", "from benchmarks.paper import command"))
+    assert not from_outside(parse("hopper.cli.bench", "from hopper.bench import results"))
+
+
 def test_cache_server_knows_nothing_of_training() -> None:
     wrong = [
         f"{module.path}:{line}: {target}"
