@@ -44,4 +44,5 @@ def sampler_with(kind: str, options: Mapping[str, Any]) -> Callable[..., Neighbo
     """
     find_sampler(kind)
     found = find_plug_in("sampler.kind", kind, NeighborSampler, SAMPLERS, options, _GIVEN)
-    return partial(found.kind, **found.options)
+    made: Callable[..., NeighborSampler] = found.kind
+    return partial(made, **found.options)
