@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
 )
 
 from hopper.config.bounds import COUNTS, SEEDS, is_fanout
-from hopper.plug_ins import check_form
+from hopper.plug_ins import check_form, import_class
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
@@ -78,13 +79,26 @@ class Data(_Section):
         return self
 
 
+@cache
+def _reads_types(name: str) -> bool:
+    """Whether a model's class of one's own reads several node types.
+
+    Raises
+    ------
+    ConfigError: there is no such class.
+    """
+    return bool(getattr(import_class("model.name", name), "reads_types", False))
+
+
 class Model(_Section):
     """``[model]``: the network."""
 
     name: str = "sage"
     """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
     module of one's own; rgcn | rgat | hgt for typed graphs, or hgnn with an ``aggregate`` of one's
-    own"""
+    own, or a class of one's own that derives from :class:`hopper.models.relational.HGNN`"""
+    name_options: Options = Field(default={})
+    """keywords of a class of one's own"""
     layers: Positive = 3
     """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
     hidden: Positive = 16
@@ -122,13 +136,18 @@ class Model(_Section):
     @property
     def typed(self) -> bool:
         """Whether it reads several node types and relations."""
-        return self.name in TYPED_MODELS
+        return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
 
     @model_validator(mode="after")
     def _check(self) -> Model:
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.name_options and ":" not in self.name:
+            raise ValueError(
+                f"name_options: those of a class of one's own; {self.name!r} takes the keys of "
+                f"[model]; got {self.name_options}"
+            )
         if self.metapaths and not self.typed:
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
         if self.head and self.name not in ("rgcn", "rgat"):
@@ -177,7 +196,10 @@ class Sampler(_Section):
 
     kind: str = "node"
     """node = so many neighbours of each node; layer = neighbours that are in a sample of the whole
-    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0)"""
+    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0);
+    "package.module:Class" = a class of one's own, whose draws may depend on nothing but the node"""
+    kind_options: Options = Field(default={})
+    """keywords of its class's constructor"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
     """in-neighbours per relation, first hop first; -1 = all; one per model layer (kind "layer" does
     not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are many"""
@@ -203,8 +225,7 @@ class Sampler(_Section):
                     f"of its micrographs and engines would train on different graphs; expected "
                     f"{', '.join(SAMPLERS)}"
                 )
-        if self.kind not in SAMPLERS:
-            raise ValueError(f"kind: expected {', '.join(SAMPLERS)}; got {self.kind!r}")
+        check_form("kind", self.kind, SAMPLERS)
         return self
 
     @property
@@ -223,7 +244,10 @@ class Train(_Section):
 
     engine: str = "auto"
     """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | locality
-    (approximate); "auto" tries the exact ones and takes the fastest"""
+    (approximate); "auto" tries the exact ones and takes the fastest; "package.module:Class" = a
+    class of one's own"""
+    engine_options: Options = Field(default={})
+    """keywords of its class's constructor"""
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
@@ -309,8 +333,7 @@ class Train(_Section):
             raise ValueError(
                 f"engine: {self.engine!r} is not built yet; built: {', '.join(ENGINES)}"
             )
-        if self.engine != "auto" and self.engine not in ENGINES:
-            raise ValueError(f"engine: expected auto, {', '.join(ENGINES)}; got {self.engine!r}")
+        check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 
     @property

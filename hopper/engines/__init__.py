@@ -1,7 +1,7 @@
 """The engines: one gradient, different traffic (docs/data-flow.md)."""
 
 from hopper.engines.engine import Engine, StepReport, TrainState
-from hopper.engines.registry import AUTO, ENGINE_CLASSES, engines_for, engines_of
+from hopper.engines.registry import AUTO, ENGINE_CLASSES, engines_for, engines_of, find_engine
 from hopper.engines.request import Request
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "TrainState",
     "engines_for",
     "engines_of",
+    "find_engine",
 ]

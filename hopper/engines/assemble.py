@@ -19,10 +19,9 @@ from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
-from hopper.micrograph.labor_sampler import LaborSampler
-from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.sample import NeighborSampler, StoredNames
+from hopper.micrograph.samplers import sampler_with
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
@@ -30,11 +29,6 @@ from hopper.run_log import RunLog
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-SAMPLERS: dict[str, type[NeighborSampler]] = {
-    "node": NeighborSampler,
-    "layer": LayerSampler,
-    "labor": LaborSampler,
-}
 
 
 def make_sampler(
@@ -50,7 +44,7 @@ def make_sampler(
         for at those hops alone at which it reads them. None = at all hops.
     """
     config = request.config
-    kind: Callable[..., NeighborSampler] = SAMPLERS[config.sampler.kind]
+    kind = sampler_with(config.sampler.kind, config.sampler.kind_options)
     if config.sampler.device == "cuda":
         kind = partial(ArraySampler, module=array_module("cuda"))
     hops = None
@@ -170,7 +164,8 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
     }
     model: torch.nn.Module
     if own.typed:
-        shared |= {name: getattr(own, name) for name in TYPED_OPTIONS[own.name]}
+        shared |= {name: getattr(own, name) for name in TYPED_OPTIONS.get(own.name, ())}
+        shared |= own.name_options
         model = build_typed_model(
             own.name,
             target=reads.target,
@@ -182,7 +177,9 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
             model.rename(reads.types, reads.relations, reads.layers)
     else:
         in_dim = reads.inputs[reads.target].width
-        model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
+        model = build_model(
+            own.name, in_dim=in_dim, layers=own.layers, **shared, **own.name_options
+        )
     check_exactness(model)
     return model
 

@@ -10,7 +10,7 @@ from hopper.engines.accumulate import GroupTrainer
 from hopper.engines.assemble import DTYPES, make_group_trainer, make_model, make_schedule
 from hopper.engines.engine import Engine, TrainState
 from hopper.engines.learnable_tables import make_tables
-from hopper.engines.registry import ENGINE_CLASSES
+from hopper.engines.registry import find_engine
 from hopper.engines.request import Request
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
@@ -39,7 +39,7 @@ def make_engine(
         return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
     state = _make_state(request, cluster, rows, log, learnable, iterations)
-    return ENGINE_CLASSES[request.config.train.engine](state)
+    return find_engine(request.config)(state, **request.config.train.engine_options)
 
 
 def _make_trials(

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from hopper.array_module import array_module
 from hopper.config.sections import TYPED_MODELS
-from hopper.engines.assemble import SAMPLERS, make_model
+from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
 from hopper.engines.registry import engines_for, engines_of
 from hopper.engines.relation_division import check_followed, check_parts
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.hetero.cache_plan import parse_cache_size
+from hopper.micrograph.samplers import find_sampler, sampler_with
 from hopper.models.relational import HGNN
 
 
@@ -80,7 +81,8 @@ def _check_cache(request: Request) -> None:
 def _check_sampler(request: Request) -> None:
     """Refuse draws that the model, the layout or the device does not allow."""
     config = request.config
-    SAMPLERS[config.sampler.kind].check(
+    sampler_with(config.sampler.kind, config.sampler.kind_options)
+    find_sampler(config.sampler.kind).check(
         typed=config.model.typed, draws_alone=request.graph.layout.draws_alone, where=request.where
     )
     if config.sampler.device == "cpu":

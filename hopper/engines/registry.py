@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hopper.config import Config
 from hopper.engines.cooperative import Cooperative
 from hopper.engines.engine import Engine
 from hopper.engines.hop import Hop
@@ -11,6 +12,7 @@ from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
 from hopper.partition.layouts import Layout
+from hopper.plug_ins import find_plug_in, import_class
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
     engine.name: engine
@@ -18,6 +20,24 @@ ENGINE_CLASSES: dict[str, type[Engine]] = {
 }
 """in the order in which ``train.engine = "auto"`` tries them"""
 AUTO = "auto"
+
+
+def find_engine(config: Config) -> type[Engine]:
+    """The engine that a configuration names, which is not "auto".
+
+    Raises
+    ------
+    ConfigError: there is none, or its options do not fit; names the key.
+    """
+    train = config.train
+    if train.engine not in ENGINE_CLASSES:
+        base = f"subclass of {Engine.__module__}.{Engine.__name__}"
+        import_class("train.engine", train.engine, Engine, base)
+    found = find_plug_in(
+        "train.engine", train.engine, Engine, ENGINE_CLASSES, train.engine_options, ["state"]
+    )
+    kind: type[Engine] = found.kind
+    return kind
 
 
 def engines_for(layout: Layout | None) -> list[type[Engine]]:
@@ -31,7 +51,6 @@ def engines_for(layout: Layout | None) -> list[type[Engine]]:
 
 def engines_of(request: Request) -> list[type[Engine]]:
     """The engine that a request names; for "auto", the exact ones that may be tried."""
-    name = request.config.train.engine
-    if name != AUTO:
-        return [ENGINE_CLASSES[name]]
+    if request.config.train.engine != AUTO:
+        return [find_engine(request.config)]
     return [each for each in engines_for(request.graph.layout) if each.exact]

@@ -35,7 +35,8 @@ class LayerSampler(NeighborSampler):
 
     Parameters
     ----------
-    layer_sizes: nodes in the sample of each hop, first hop first; -1 takes all neighbours.
+    fanouts: the layer sizes: nodes in the sample of each hop, first hop first; -1 takes all
+        neighbours.
     """
 
     size_key: ClassVar[str] = "layer_sizes"
@@ -45,18 +46,18 @@ class LayerSampler(NeighborSampler):
         topologies: Mapping[Relation, Topology],
         original_ids: Mapping[str, NDArray[np.int64]],
         target: str,
-        layer_sizes: Sequence[int],
+        fanouts: Sequence[int],
         seed: int,
         **options: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(topologies, original_ids, target, layer_sizes, seed, **options)
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         weights = {
             relation: source_draw.column_weights(
                 topology.indptr, topology.indices, topology.out_degrees
             )
             for relation, topology in self.topologies.items()
         }
-        self._samples = [None if size == -1 else LayerSample(size, weights) for size in layer_sizes]
+        self._samples = [None if size == -1 else LayerSample(size, weights) for size in fanouts]
         self.inclusions = self._samples
 
     @classmethod

@@ -144,6 +144,7 @@ class RelationLayer(nn.Module):
         types: Sequence[str] | None = None,
         weights: Mapping[Relation, Tensor] | None = None,
         more: Mapping[str, Tensor] | None = None,
+        projected: Mapping[Relation, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """By type, [num_dst, out]: the new rows of the destinations.
 
@@ -153,22 +154,26 @@ class RelationLayer(nn.Module):
         h: by type, [num_src, in], the sources' rows, destinations first.
         types: of the destinations; None = all that the layer knows.
         weights: by relation, [edges], where blocks lack some edges, of a layer that adds up.
-        more: by type, [num_dst, ...], what those edges add up to.
+        more: by type, [num_dst, ...], what those edges add up to, if :meth:`merged` is there.
+        projected: by relation, [num_src, ...], rows that are projected already; then ``h`` is read
+            for the destinations' alone, and relations are taken one by one.
         """
         types = self.types if types is None else types
-        if self.merges():
+        if self.merges() and projected is None:
             return self._all_at_once(blocks, h, types, weights, more)
         out = {}
         for node_type in types:
             count = blocks.destinations[node_type]
             h_dst = h[node_type][:count]
             partials = [
-                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst, weights)
+                self.partial(relation, blocks.blocks[relation], h[relation.src], h_dst)
+                if projected is None
+                else self.combine(
+                    relation, blocks.blocks[relation], projected[relation], h_dst, weights
+                )
                 for relation in self.relations
                 if relation.dst == node_type and (count or relation in blocks.blocks)
             ]
-            if more is not None:
-                partials.append(more[node_type])
             if partials:
                 combined = self.combination(partials)
             else:
@@ -194,30 +199,38 @@ class RelationLayer(nn.Module):
             found = {each: partial[place] for each, place in merged.places.items()}
         out = {}
         for each, rows in h_dst.items():
-            partials = [own[each] for own in (found, more) if own]
+            partials = [own[each] for own in (found, more) if own and each in own]
             combined = (
                 self.combination(partials) if partials else rows.new_zeros(len(rows), *self.nothing)
             )
             out[each] = in_full(self.update(each)(rows, combined))
         return out
 
-    def partial(
-        self,
-        relation: Relation,
-        block: Block,
-        h_src: Tensor,
-        h_dst: Tensor,
-        weights: Mapping[Relation, Tensor] | None = None,
-    ) -> Tensor:
+    def partial(self, relation: Relation, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, ...]: what one relation contributes to its destinations.
 
         Parameters
         ----------
         h_src, h_dst: [num_src, in] and [num_dst, in].
-        weights: as of :meth:`forward`.
+        """
+        z_src = self.aggregation(relation).project(h_src)
+        return self.combine(relation, block, z_src, h_dst)
+
+    def combine(
+        self,
+        relation: Relation,
+        block: Block,
+        z_src: Tensor,
+        h_dst: Tensor,
+        weights: Mapping[Relation, Tensor] | None = None,
+    ) -> Tensor:
+        """[num_dst, ...]: the same, of projected rows.
+
+        Parameters
+        ----------
+        z_src: [num_src, ...]. weights: as of :meth:`forward`.
         """
         aggregation = self.aggregation(relation)
-        z_src = aggregation.project(h_src)
         if weights is None:
             return self.combination.partial(block, aggregation.aggregate(block, z_src, h_dst))
         assert isinstance(aggregation, SumLayer)
@@ -256,6 +269,9 @@ class HGNN(nn.Module):
     dropout: probability in [0, 1) for the input rows of every layer, keyed by type and node.
     projects: whether there are input projections; otherwise rows are ``hidden`` wide as they come.
     """
+
+    reads_types: ClassVar[bool] = True
+    """what tells a class of one's own for typed graphs from one for graphs of one type"""
 
     def __init__(
         self,

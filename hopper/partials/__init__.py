@@ -1,22 +1,22 @@
-"""Rows and partial sums that ranks exchange, and their gradients (design.md, "cooperative")."""
+"""Rows and partial sums that ranks exchange, and their gradients (docs/data-flow.md)."""
 
 from hopper.partials.exchange import RowExchange
+from hopper.partials.forward import Forward
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
-from hopper.partials.typed_forward import TypedForward, make_typed_planner
-from hopper.partials.typed_plan import TypedPlan
-from hopper.partials.typed_planner import TypedPlanner
-from hopper.partials.wire import Wire, choose_wires
+from hopper.partials.stack import Stack, make_stack
+from hopper.partials.wire import Form, Sums, Wires, choose_wires
 
 __all__ = [
+    "Form",
+    "Forward",
     "IterationPlan",
     "LayerPlan",
     "Planner",
     "RowExchange",
-    "TypedForward",
-    "TypedPlan",
-    "TypedPlanner",
-    "Wire",
+    "Stack",
+    "Sums",
+    "Wires",
     "choose_wires",
-    "make_typed_planner",
+    "make_stack",
 ]

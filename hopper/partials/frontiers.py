@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,7 @@ class OwnFrontier:
 
 @dataclass(frozen=True)
 class Sources:
-    """The distinct sources of a hop, ordered by owner.
+    """The distinct sources of edges, ordered by owner.
 
     places: [edges], each edge's source in ``nodes``. bounds: [ranks + 1], each owner's part of
     ``nodes``. owners: [edges] int16.
@@ -51,40 +51,63 @@ class Sources:
 
     places: Ids
     nodes: Ids
-    bounds: NDArray[np.int64]
+    bounds: Ids
     owners: NDArray[np.int16]
 
-    def of(self, rank: int) -> Ids:
-        """[n] int64 global ids: those of one owner."""
-        return self.nodes[self.bounds[rank] : self.bounds[rank + 1]]
+    def counts(self) -> Ids:
+        """[ranks] int64: how many sources each rank owns."""
+        return np.diff(self.bounds)
 
-    def others(self, rank: int) -> Ids:
-        """[n] int64 global ids: those of all owners but one."""
-        return np.delete(self.nodes, np.s_[self.bounds[rank] : self.bounds[rank + 1]])
+    def part(self, rank: int) -> slice:
+        """Which of ``nodes`` a rank owns."""
+        return slice(self.bounds[rank], self.bounds[rank + 1])
 
-    def without(self, ranks: Sequence[int]) -> Sources:
-        """The same edges, with none of some ranks' nodes; where these were, ``places`` mean
-        nothing."""
-        if not ranks:
-            return self
-        sizes = np.diff(self.bounds)
-        owners = np.repeat(np.arange(sizes.size), sizes)
-        kept = ~np.isin(owners, ranks)
-        place = np.cumsum(kept) - 1
-        sizes[list(ranks)] = 0
-        bounds = np.concatenate(([0], np.cumsum(sizes)))
-        return Sources(place[self.places], self.nodes[kept], bounds, self.owners)
 
-    def rows(self, rank: int, own: OwnFrontier) -> Ids:
-        """[edges]: each edge's source among a rank's own nodes and, behind them, the others'."""
-        if not self.nodes.size:
-            return np.zeros(self.places.size, np.int64)
-        place = np.empty(self.nodes.size, np.int64)
-        first, stop = self.bounds[rank], self.bounds[rank + 1]
-        place[first:stop] = own.rows(self.of(rank))
-        place[:first] = own.size + np.arange(first)
-        place[stop:] = own.size + np.arange(first, self.nodes.size - (stop - first))
-        return place[self.places]
+@dataclass(frozen=True)
+class Wanted:
+    """Some of the sources, which other ranks are asked for.
+
+    at: by rank, their places among all. ids: by rank, [n] int64 global ids.
+    """
+
+    at: list[slice | Ids]
+    ids: list[Ids]
+
+    @classmethod
+    def of(
+        cls, sources: Sources, wanted: NDArray[np.bool_], marked: NDArray[np.bool_] | None
+    ) -> Wanted:
+        """Those of some ranks.
+
+        Parameters
+        ----------
+        wanted: [ranks]. marked: [sources], which of theirs; None = all.
+        """
+        at: list[slice | Ids] = []
+        for rank in range(wanted.size):
+            part = sources.part(rank)
+            if not wanted[rank]:
+                at.append(slice(0, 0))
+            elif marked is None:
+                at.append(part)
+            else:
+                at.append(part.start + np.flatnonzero(marked[part]))
+        return cls(at, [sources.nodes[each] for each in at])
+
+    @property
+    def counts(self) -> list[int]:
+        """By rank, how many."""
+        return [ids.size for ids in self.ids]
+
+    def nodes(self) -> Ids:
+        """[n] int64 global ids: those of rank 0 first."""
+        return np.concatenate(self.ids)
+
+    def number(self, columns: NDArray[Any], first: int) -> None:
+        """Give them numbers from ``first`` on, in a table of all sources."""
+        for at, ids in zip(self.at, self.ids, strict=True):
+            columns[at] = np.arange(first, first + ids.size)
+            first += ids.size
 
 
 def sort_sources(

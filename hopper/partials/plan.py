@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,114 +12,128 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.graph.block import Block
-from hopper.ops import weighted_sum
-from hopper.partials.wire import Wire
+from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.partials.wire import Kind, Sums, Wires
+
+Weighted = tuple[Block, Tensor]
+"""a pattern of sums, and [edges] weights"""
 
 
-@dataclass
-class Sending:
-    """Which rows go out for a layer, those for rank 0 first.
+@dataclass(frozen=True)
+class Outgoing:
+    """Which rows of a kind go out, those for rank 0 first.
 
     Attributes
     ----------
     lengths: rows for every rank.
-    rows: [n] int64, the own row that each is; None where some are partial sums.
-    sums: then: destinations are the rows that go out, sources the own rows.
-    weights: [edges of sums], 1 where a row goes out as it is.
+    rows: [n] int64, the own row that each is; of sums none.
+    sums: by relation, for partial sums: destinations are all sums, sources the own rows.
     """
 
     lengths: list[int]
-    rows: Tensor | None
-    sums: Block | None = None
-    weights: Tensor | None = None
+    rows: Tensor
+    sums: Mapping[Relation, Weighted]
 
-    def select(self, own: Tensor) -> Tensor:
-        """[n, ...]: what goes out, from the own rows [num_own, ...]."""
-        if self.rows is not None:
-            return own.index_select(0, self.rows)
-        assert self.sums is not None
-        assert self.weights is not None
-        return weighted_sum(self.sums, own, self.weights)
+    def to(self, device: torch.device) -> Outgoing:
+        """The same on another device."""
+        return Outgoing(self.lengths, to_device(self.rows, device), _to(self.sums, device))
 
 
-@dataclass
+@dataclass(frozen=True)
 class LayerPlan:
     """One layer's part of a plan.
 
     Attributes
     ----------
-    own: this rank's nodes as sources: what their rows are prepared with.
-    block: destinations are this rank's; sources are its own rows and, behind them, what comes from
-        rank 0, from rank 1, ...
-    weights: [edges], where partial sums are among the sources; None = the layer's own.
-    counts: rows from every rank.
-    sums_from: the ranks that send partial sums instead of rows.
+    own: by type, this rank's nodes as sources: what their rows are prepared with.
+    blocks: destinations are this rank's; sources of a type are its own rows and, behind them, those
+        that come as the layer reads them, from rank 0, from rank 1, ... Of a relation of a layer
+        that does not take all at once there follow what it receives projected, then sums.
+    raw: by type whose input rows come, their nodes.
+    weights: by relation, [edges], where partial sums are among the sources, or edges are in no
+        block; None = the layer's own.
+    more: by type of destinations, then: what else there is to add up, of the projected rows and the
+        sums that come (of each kind those from rank 0 first).
+    outgoing: by kind, what goes out. counts: by kind, rows from every rank.
     """
 
-    own: Block
-    block: Block
-    weights: Tensor | None
-    sending: Sending
-    counts: list[int]
-    sums_from: list[int]
+    own: Mapping[str, Block]
+    blocks: TypedBlocks
+    raw: Mapping[str, Block]
+    weights: Mapping[Relation, Tensor] | None
+    more: Mapping[str, Weighted]
+    outgoing: Mapping[Kind, Outgoing]
+    counts: Mapping[Kind, list[int]]
 
-    def describe(self, wire: Wire) -> dict[str, Any]:
+    @property
+    def num_edges(self) -> int:
+        """What this rank aggregates over."""
+        inner = [*self.blocks.blocks.values(), *(block for block, _ in self.more.values())]
+        return sum(block.num_edges for block in inner)
+
+    def describe(self, wires: Wires) -> dict[str, Any]:
         """For the run's log: this rank's work, and the rows that travel.
 
-        ``row_bytes`` includes the gradients' way back.
+        ``received_bytes`` are those of rows, and of the gradients that go back.
         """
+        sums = [counts for kind, counts in self.counts.items() if isinstance(kind, Sums)]
         return {
-            "own": self.own.num_src,
-            "destinations": self.block.num_dst,
-            "edges": self.block.num_edges,
-            "rows": "projected" if wire.projected else "as read",
-            "row_bytes": wire.row_bytes,
-            "sent": sum(self.sending.lengths),
-            "received": sum(self.counts),
-            "sums_from": self.sums_from,
+            "own": sum(block.num_src for block in self.own.values()),
+            "destinations": sum(self.blocks.destinations.values()),
+            "edges": self.num_edges,
+            "sent": sum(sum(each.lengths) for each in self.outgoing.values()),
+            "received": sum(sum(each) for each in self.counts.values()),
+            "received_bytes": sum(
+                sum(each) * wires.forms[kind].row_bytes for kind, each in self.counts.items()
+            ),
+            "sums_from": np.flatnonzero(np.sum(sums, 0)).tolist() if sums else [],
         }
 
+    def to(self, device: torch.device) -> LayerPlan:
+        """The same plan on another device."""
+        inner = {each: block.to(device) for each, block in self.blocks.blocks.items()}
+        weights = self.weights
+        if weights is not None:
+            weights = {each: to_device(own, device) for each, own in weights.items()}
+        return LayerPlan(
+            {each: block.to(device) for each, block in self.own.items()},
+            replace(self.blocks, blocks=inner, prepared={}),
+            {each: block.to(device) for each, block in self.raw.items()},
+            weights,
+            _to(self.more, device),
+            {kind: each.to(device) for kind, each in self.outgoing.items()},
+            self.counts,
+        )
 
-@dataclass
+
+@dataclass(frozen=True)
 class IterationPlan:
     """A rank's part of one iteration.
 
     Attributes
     ----------
-    nodes: [n] int64 global ids of the nodes whose input rows this rank reads, its roots first.
+    nodes: by type, [n] int64 global ids of the nodes whose input rows this rank reads; of the
+        target its roots first.
     roots: how many roots it has.
     layers: in order of computation.
     """
 
-    nodes: NDArray[np.int64]
+    nodes: Mapping[str, NDArray[np.int64]]
     roots: int
     layers: list[LayerPlan]
+
+    @property
+    def num_nodes(self) -> int:
+        """How many input rows this rank reads."""
+        return sum(ids.size for ids in self.nodes.values())
 
     def to(self, device: torch.device) -> IterationPlan:
         """The same plan with its blocks on another device."""
         if device.type == "cpu":
             return self
-        layers = []
-        for each in self.layers:
-            sending = each.sending
-            layers.append(
-                LayerPlan(
-                    each.own.to(device),
-                    each.block.to(device),
-                    _to(each.weights, device),
-                    Sending(
-                        sending.lengths,
-                        _to(sending.rows, device),
-                        None if sending.sums is None else sending.sums.to(device),
-                        _to(sending.weights, device),
-                    ),
-                    each.counts,
-                    each.sums_from,
-                )
-            )
-        return IterationPlan(self.nodes, self.roots, layers)
+        return replace(self, layers=[layer.to(device) for layer in self.layers])
 
 
-def _to(tensor: Tensor | None, device: torch.device) -> Tensor | None:
-    return None if tensor is None else to_device(tensor, device)
+def _to(sums: Mapping[Any, Weighted], device: torch.device) -> dict[Any, Weighted]:
+    return {each: (block.to(device), to_device(w, device)) for each, (block, w) in sums.items()}

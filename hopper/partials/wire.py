@@ -1,109 +1,167 @@
-"""What a layer puts on the wire: rows before or after its projection, alone or added up."""
+"""What may travel for a layer: rows before or after its projection, alone or added up."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 import torch
 
-from hopper.errors import RequestError
-from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.models import GNN
-from hopper.models.layer import Layer, SumLayer
+from hopper.partials.stack import Stack
+
+
+class Sums(NamedTuple):
+    """Partial sums for the destinations of a type: what of it names a kind of rows."""
+
+    node_type: str
+
+
+Kind = str | Relation | Sums
+"""what rows are: a type's as layers read them, a relation's projected ones, or partial sums"""
+
+
+def source_type(kind: str | Relation) -> str:
+    """The type of nodes whose rows are of a kind."""
+    return kind.src if isinstance(kind, Relation) else kind
 
 
 @dataclass(frozen=True)
-class Wire:
-    """How one layer's rows travel.
+class Form:
+    """How rows of one kind travel.
 
     Attributes
     ----------
-    projected: the source's owner projects; else the consumer does, from rows as the layer reads
-        them.
-    width: elements of a row that travels.
-    row_bytes: of a row and, where gradients flow, of its gradient.
-    item_bytes: of an element of the parameters' dtype, which weights of edges travel in.
-    folds: whether the layer adds its neighbours up, so that partial sums may travel.
+    shape: of a row.
+    row_bytes: of a row and, where that travels back, of its gradient.
+    has_gradient: whether it does.
     """
 
-    projected: bool
-    width: int
+    shape: tuple[int, ...]
     row_bytes: int
+    has_gradient: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Wires:
+    """How the rows that one layer reads of other ranks may travel.
+
+    Attributes
+    ----------
+    forms: by kind, in the order in which ranks send them. A type that has both a kind of its own
+        and its relations' projected rows takes whichever is fewer bytes, rank by rank. Sums take
+        the place of both where they are fewer bytes.
+    raw: types whose input rows travel; the rank that reads them enters them into the first layer.
+    added_as_read: by type of destination, the one relation into it, of which sums are made of rows
+        before their projection.
+    merged: whether the layer takes all of its relations at once: then projected rows and sums that
+        come are added up apart.
+    item_bytes: of the weight of an edge.
+    """
+
+    forms: Mapping[Kind, Form]
+    raw: frozenset[str]
+    added_as_read: Mapping[str, Relation]
+    merged: bool
     item_bytes: int
-    folds: bool
+
+    def kinds(self, *, has_gradient: bool) -> list[Kind]:
+        """Those that travel with a gradient, or without, in order."""
+        return [kind for kind, form in self.forms.items() if form.has_gradient == has_gradient]
 
 
 @torch.no_grad()
 def choose_wires(
-    model: torch.nn.Module,
-    in_dim: int,
+    stack: Stack,
     travels_as: torch.dtype | None = None,
     *,
     gradients: bool = True,
-) -> list[Wire]:
-    """The cheapest form for every layer of a stack, in bytes there and back.
+    learned: Collection[str] = (),
+) -> list[Wires]:
+    """The forms that can be the cheapest, layer by layer, in bytes there and back.
 
-    Rows of the first layer before projection are features: they have no gradient, and cross one
-    way only. At equal bytes the owner projects, once for all that read the row.
+    Features have no gradient, and cross one way only. At equal bytes the owner projects, once for
+    all that read the row, unless the layer takes all relations at once.
 
     Parameters
     ----------
-    in_dim: width of the features.
-    travels_as: what rows are on the wire; None = what they are.
+    travels_as: what rows are on the wire; None = what parameters are.
     gradients: whether they travel back.
-
-    Raises
-    ------
-    RequestError: the model is no stack of layers, so nothing is known of its parts.
+    learned: types whose input rows are learned, so that their gradients go back too.
     """
-    if not isinstance(model, GNN):
-        raise RequestError(
-            f"train.engine: cooperative places the parts of layers on different ranks; expected a "
-            f"hopper.models.gnn.GNN, given {type(model).__name__} with only a forward(), which "
-            "model_centric, hop and zero_hop train"
-        )
-    wires = []
-    parameter = next(model.parameters())
+    parameter = next(stack.model.parameters())
     size = (travels_as or parameter.dtype).itemsize
-    block = _lone_node(parameter.device)
-    rows = parameter.new_zeros(1, in_dim)
-    was_training = model.training
-    model.eval()
+    was_training = stack.model.training
+    stack.model.eval()
     try:
-        for index in range(len(model.layers)):
-            ready = model.prepare(index, block, rows)
-            back = 2 if gradients else 1
-            ways = 1 if index == 0 else back
-            wires.append(_choose(model.layer(index), ready, ways * size, back * size))
-            rows = model.step(index, block, rows)
+        return [
+            _choose(stack, index, rows, _Bytes(size, gradients), learned, parameter.itemsize)
+            for index, rows in enumerate(stack.lone_rows())
+        ]
     finally:
-        model.train(was_training)
-    return wires
+        stack.model.train(was_training)
 
 
-def _choose(layer: Layer, ready: torch.Tensor, item: int, projected_item: int) -> Wire:
-    """The wire of a layer that reads such a row; bytes of an item are there and back."""
-    projected = layer.project(ready)
-    before, after = ready.numel() * item, projected.numel() * projected_item
-    is_sum = isinstance(layer, SumLayer)
-    size = ready.element_size()
-    if projected is ready or before < after:
-        return Wire(False, ready.numel(), before, size, is_sum)
-    return Wire(True, projected.numel(), after, size, is_sum)
+@dataclass(frozen=True)
+class _Bytes:
+    size: int
+    gradients: bool
+
+    def form(self, row: torch.Tensor, has_gradient: bool) -> Form:
+        """Of rows that are like one, [1, ...]."""
+        goes_back = has_gradient and self.gradients
+        ways = 2 if goes_back else 1
+        return Form(tuple(row.shape[1:]), ways * row.numel() * self.size, goes_back)
 
 
-def _lone_node(device: torch.device) -> Block:
-    none, one = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
-    return Block(
-        Relation("node", "none", "node"),
-        num_src=1,
-        num_dst=1,
-        indptr=torch.zeros(2, dtype=torch.int64, device=device),
-        indices=none,
-        positions=none,
-        src_original=one,
-        dst_original=one,
-        src_out_degree=one,
-        dst_in_degree=one,
-    )
+def _choose(
+    stack: Stack,
+    index: int,
+    rows: Mapping[str, torch.Tensor],
+    count: _Bytes,
+    learned: Collection[str],
+    item_bytes: int,
+) -> Wires:
+    """Those of one layer, which reads rows like these, [1, ...]."""
+    relations, merges = stack.relations[index], stack.merges(index)
+    ready = {
+        each: count.form(row, index > 0 or not stack.reads_features or each in learned)
+        for each, row in rows.items()
+    }
+    as_rows = dict(ready)
+    if index == 0 and not stack.reads_features:
+        for each in set(rows) - set(learned):
+            features = count.form(rows[each].new_empty(1, stack.width(each)), False)
+            if features.row_bytes < ready[each].row_bytes:
+                as_rows[each] = features
+    made = {each: stack.aggregation(index, each).project(rows[each.src]) for each in relations}
+    projected = {each: count.form(row, True) for each, row in made.items()}
+    changed = {each for each, row in made.items() if row is not rows[each.src]}
+    forms: dict[Kind, Form] = {}
+    for name in sorted(rows):
+        # Where the layer takes all relations at once, rows of the same size are no gain.
+        most = as_rows[name].row_bytes - merges
+        read_by = [each for each in relations if each.src == name]
+        narrow = [each for each in read_by if each in changed and projected[each].row_bytes <= most]
+        if len(narrow) == len(read_by):
+            forms |= {each: projected[each] for each in read_by}
+        if len(narrow) < len(read_by) or len(read_by) > 1:
+            forms[name] = as_rows[name]
+    merged = merges and (stack.adds_up(index) or all(isinstance(each, str) for each in forms))
+    added_as_read = {}
+    for name in sorted({each.dst for each in relations}) if stack.adds_up(index) else []:
+        first, *others = (each for each in relations if each.dst == name)
+        before, after = ready[first.src], projected[first]
+        is_smaller = first not in changed or before.row_bytes < after.row_bytes
+        if is_smaller and not others and not merges:
+            added_as_read[name] = first
+        forms[Sums(name)] = before if name in added_as_read else after
+    raw = frozenset(each for each, form in as_rows.items() if form is not ready[each])
+    return Wires(forms, raw & forms.keys(), added_as_read, merged, item_bytes)

@@ -18,7 +18,7 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
-from hopper.engines import ENGINE_CLASSES, Engine, Request, engines_of
+from hopper.engines import Engine, Request, engines_of, find_engine
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.train.replay import replayed_engine
@@ -124,7 +124,7 @@ def _try(
     """One engine's try; none where it is refused. What it holds is let go of before the next."""
     own = request.under(with_engine(request.config, name))
     try:
-        ENGINE_CLASSES[name].check(own)
+        find_engine(own.config).check(own)
         engine = make_engine(own)
     except RequestError:
         # Not with this model, or with these options; equally so on every rank.

@@ -30,7 +30,7 @@ from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN, Objective, run_model
-from hopper.partials import Wire, choose_wires
+from hopper.partials import Wires, choose_wires, make_stack
 from hopper.partition.placement import Index
 
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
@@ -174,14 +174,15 @@ class LayerWiseEvaluator(Evaluator):
         first, *plan = self._plan(split)
         self._read_learned({self._target: [first]})
         known = _Rows(first, None)
-        wires = choose_wires(model, self._feature_dim, gradients=False)
+        stack = make_stack(model, self._sampler(1), self._feature_dim)
+        wires = choose_wires(stack, gradients=False)
         for layer, (mine, wire) in enumerate(zip(plan, wires, strict=True)):
             known = _Rows(mine, self._layer(model, layer, mine, known, wire))
         assert known.values is not None
         return known.ids, known.values.reshape(known.ids.size, self._classes)
 
     def _layer(
-        self, model: GNN, index: int, mine: NDArray[np.int64], own: _Rows, wire: Wire
+        self, model: GNN, index: int, mine: NDArray[np.int64], own: _Rows, wires: Wires
     ) -> Tensor:
         """[mine, width]: one layer of this rank's nodes, in chunks of bounded memory.
 
@@ -190,17 +191,18 @@ class LayerWiseEvaluator(Evaluator):
         own: rows of this rank's nodes from the layer before; of all that any rank reads.
         """
         layer = model.layer(index)
+        projected = self._relation in wires.forms
+        width = wires.forms[self._relation if projected else self._target].width
         ready = [
-            layer.project(rows) if wire.projected else rows
-            for rows in self._prepared(model, index, own)
+            layer.project(rows) if projected else rows for rows in self._prepared(model, index, own)
         ]
         sources = self._with_remote(own.ids, torch.cat(ready), mine)
         outputs = []
-        for chunk in self._chunks(mine, wire.width):
+        for chunk in self._chunks(mine, width):
             # Draws do not matter where all neighbours are taken.
             subgraph = self._sampler(1).sample(chunk, 0, 0)
             z_src = sources.of(subgraph.nodes[self._target])
-            if not wire.projected:
+            if not projected:
                 z_src = layer.project(z_src)
             (block,) = subgraph.blocks(self._cluster.device)
             h_dst = self._stored(own, chunk)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.relational import HGNN
-from hopper.partials import TypedForward, TypedPlan, TypedPlanner, make_typed_planner
+from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
 from hopper.run_log import RunLog
 from hopper.train.evaluate import Evaluator, Scene
 
@@ -36,7 +36,7 @@ class TypedEvaluator(Evaluator):
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene)
         self._sampler = sampler
-        self._planner: tuple[HGNN, TypedPlanner] | None = None
+        self._planner: tuple[HGNN, Planner, Forward] | None = None
         """of the model that was scored last: trials of a sweep may have different ones"""
         self._size: int | None = None
         """roots of a pass, once one was found to be small enough"""
@@ -44,8 +44,7 @@ class TypedEvaluator(Evaluator):
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
-        planner = self._planner_of(model)
-        forward = TypedForward(self._cluster, RunLog(None), model, self._dtype)
+        planner, forward = self._planner_of(model)
         left = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         ids = [np.empty(0, np.int64)]
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
@@ -58,21 +57,23 @@ class TypedEvaluator(Evaluator):
                 size = self._size = max(1, chunk.size // 2)
                 continue
             left = left[size:]
-            first = self._first_rows(model, plan)
+            rows = self._entered_rows(model, plan)
             plan = plan.to(self._cluster.device)
             ids.append(mine)
-            outputs.append(forward.logits(plan, first, "evaluation").cpu())
+            outputs.append(forward.logits(plan, {}, "evaluation", entered=rows).cpu())
         return np.concatenate(ids), torch.cat(outputs)
 
-    def _planner_of(self, model: HGNN) -> TypedPlanner:
+    def _planner_of(self, model: HGNN) -> tuple[Planner, Forward]:
         if self._planner is None or self._planner[0] is not model:
             # The old one's tables go first.
             self._planner = None
-            made = make_typed_planner(
-                model, self._sampler, self._placement, self._cluster, self._dtype
-            )
-            self._planner = model, made
-        return self._planner[1]
+            stack = make_stack(model, self._sampler, 0)
+            # Input rows are never held whole, so none travels as it is.
+            wires = choose_wires(stack, self._dtype, gradients=False, learned=stack.types)
+            planner = Planner(self._sampler, self._placement, self._cluster, stack, wires)
+            forward = Forward(self._cluster, RunLog(None), stack, wires, self._dtype)
+            self._planner = model, planner, forward
+        return self._planner[1:]
 
     def _mine(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of some nodes of the target type that this rank computes."""
@@ -98,14 +99,14 @@ class TypedEvaluator(Evaluator):
         )
         return int(everyones.max())
 
-    def _first_rows(self, model: HGNN, plan: TypedPlan) -> dict[str, Tensor]:
+    def _entered_rows(self, model: HGNN, plan: IterationPlan) -> dict[str, Tensor]:
         """By type, [n, hidden]: this rank's projected input rows; collective."""
         self._read_learned({name: [ids] for name, ids in plan.nodes.items()})
-        return {each: self._projected(model, each, plan) for each in model.types}
+        return {each: self._entered(model, each, plan.nodes[each]) for each in model.types}
 
-    def _projected(self, model: HGNN, node_type: str, plan: TypedPlan) -> Tensor:
+    def _entered(self, model: HGNN, node_type: str, nodes: NDArray[np.int64]) -> Tensor:
         """[n, hidden]: of one type, in chunks of bounded memory."""
-        nodes, limit = plan.nodes[node_type], self._rows_per_chunk(model.widths[node_type])
+        limit = self._rows_per_chunk(model.widths[node_type])
         parts = []
         for start in range(0, max(1, nodes.size), limit):
             chunk = nodes[start : start + limit]
@@ -114,6 +115,6 @@ class TypedEvaluator(Evaluator):
         return torch.cat(parts)
 
 
-def _edges(plan: TypedPlan) -> int:
+def _edges(plan: IterationPlan) -> int:
     """Edges that a rank aggregates over, in all layers."""
-    return sum(block.num_edges for layer in plan.layers for block in layer.blocks.blocks.values())
+    return sum(layer.num_edges for layer in plan.layers)

@@ -1,0 +1,250 @@
+"""A rank's forward pass, together with the others: every node's layer is computed by its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hopper.cluster import Cluster
+from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.models.merged import merge_relations
+from hopper.ops import in_full, weighted_sum
+from hopper.partials.exchange import KindsExchange
+from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
+from hopper.partials.stack import LayerInputs, Stack
+from hopper.partials.wire import Kind, Sums, Wires, source_type
+from hopper.run_log import RunLog
+
+Rows = Mapping[str, Tensor]
+"""by node type"""
+Projected = Mapping[Kind, Tensor]
+"""by relation"""
+
+
+class Forward:
+    """Carries plans out.
+
+    Parameters
+    ----------
+    wires: what the plans were made for.
+    travels_as: dtype of rows on their way.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        log: RunLog,
+        stack: Stack,
+        wires: Sequence[Wires],
+        travels_as: torch.dtype,
+    ) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._stack = stack
+        self._wires = wires
+        self._travels_as = travels_as
+
+    def logits(
+        self, plan: IterationPlan, inputs: Rows, where: str, *, entered: Rows | None = None
+    ) -> Tensor:
+        """[roots, out]: of this rank's roots; every rank has to call it.
+
+        Parameters
+        ----------
+        inputs: by type, [n, dim], the input rows of ``plan.nodes``; a type without any may be
+            missing.
+        where: names the moment in errors.
+        entered: by type, what :meth:`Stack.enter` makes of the input rows, where that is known and
+            no wire is of input rows themselves.
+        """
+        some = next(self._stack.model.parameters())
+        whole = {
+            name: inputs[name] if name in inputs else some.new_empty(0, self._stack.width(name))
+            for name in self._stack.types
+        }
+        rows = entered
+        if rows is None:
+            rows = {name: self._stack.enter(name, x) for name, x in whole.items()}
+        for index, layer in enumerate(plan.layers):
+            rows = self._layer(index, layer, rows, whole, f"{where}, layer {index}")
+        return self._stack.logits(rows)
+
+    def _layer(
+        self, index: int, plan: LayerPlan, before: Rows, raw: Rows, where: str
+    ) -> dict[str, Tensor]:
+        """By type, [destinations, width]: the new rows of this rank's destinations.
+
+        Parameters
+        ----------
+        before: by type, [own, width], this rank's rows of the layer before.
+        raw: by type, input rows.
+        """
+        log, stack, wires = self._log, self._stack, self._wires[index]
+        with log.stage("compute", operation="project", layer=index):
+            ready = {
+                name: stack.prepare(index, plan.own[name], rows) for name, rows in before.items()
+            }
+            made: dict[Kind, Tensor] = {
+                each: in_full(stack.aggregation(index, each).project(ready[each.src]))
+                for each in ([] if wires.merged else stack.relations[index])
+                if each in wires.forms
+            }
+            going = self._select(index, plan, ready, made, raw)
+        came = self._exchange(plan, wires, going, ready, f"exchanging rows, {where}")
+        with log.stage("compute", operation="aggregate", layer=index):
+            given = self._inputs(index, plan, before, ready, made, came)
+            return stack.new_rows(index, given)
+
+    def _select(
+        self, index: int, plan: LayerPlan, ready: Rows, made: Projected, raw: Rows
+    ) -> dict[Kind, Tensor]:
+        """By kind, [n, ...]: what goes out."""
+        wires, going = self._wires[index], {}
+        for kind, out in plan.outgoing.items():
+            if isinstance(kind, Sums):
+                continue
+            if kind in made:
+                going[kind] = made[kind].index_select(0, out.rows)
+                continue
+            rows = raw if kind in wires.raw else ready
+            chosen = rows[source_type(kind)].index_select(0, out.rows)
+            if isinstance(kind, Relation):
+                chosen = in_full(self._stack.aggregation(index, kind).project(chosen))
+            going[kind] = chosen
+        return going | self._add_up(index, plan, ready, made)
+
+    def _add_up(
+        self, index: int, plan: LayerPlan, ready: Rows, made: Projected
+    ) -> dict[Kind, Tensor]:
+        """By kind, [n, ...]: the partial sums that go out."""
+        wires, some = self._wires[index], next(iter(ready.values()))
+        wanted = {kind: out for kind, out in plan.outgoing.items() if isinstance(kind, Sums)}
+        found: dict[Kind, Tensor] = {
+            kind: some.new_zeros(sum(out.lengths), *wires.forms[kind].shape)
+            for kind, out in wanted.items()
+        }
+        if wires.merged:
+            return found | self._add_up_at_once(index, wanted, ready)
+        for kind, out in wanted.items():
+            for place, (relation, (block, weights)) in enumerate(out.sums.items()):
+                rows = made[relation] if relation in made else ready[relation.src]
+                if relation not in made and kind.node_type not in wires.added_as_read:
+                    rows = in_full(self._stack.aggregation(index, relation).project(rows))
+                added = weighted_sum(block, rows, weights)
+                found[kind] = added if place == 0 else found[kind] + added
+        return found
+
+    def _add_up_at_once(
+        self, index: int, wanted: Mapping[Sums, Outgoing], ready: Rows
+    ) -> dict[Kind, Tensor]:
+        """The sums of a layer that takes all of its relations at once, of types that have any."""
+        sums = {each: own for out in wanted.values() for each, own in out.sums.items()}
+        if not sums:
+            return {}
+        hop = TypedBlocks(
+            blocks={each: block for each, (block, _) in sums.items()},
+            sources={name: len(rows) for name, rows in ready.items()},
+            destinations={kind.node_type: sum(out.lengths) for kind, out in wanted.items()},
+            original={},
+        )
+        relations = sorted(sums)
+        merged = merge_relations(hop, relations, sorted({each.dst for each in relations}))
+        weights = {each: own for each, (_, own) in sums.items()}
+        total = self._stack.add_up(index, merged, relations, ready, weights)
+        return {Sums(name): total[place] for name, place in merged.places.items()}
+
+    def _exchange(
+        self,
+        plan: LayerPlan,
+        wires: Wires,
+        going: Mapping[Kind, Tensor],
+        ready: Rows,
+        operation: str,
+    ) -> dict[Kind, list[Tensor]]:
+        """By kind, the rows that come, by rank."""
+        if self._cluster.world == 1:
+            return {kind: [] for kind in going}
+        under_way = []
+        for has_gradient in (False, True):
+            kinds = wires.kinds(has_gradient=has_gradient)
+            if kinds:
+                sent = {kind: going[kind] for kind in kinds}
+                if has_gradient and not any(rows.requires_grad for rows in sent.values()):
+                    # Gradients come back to every rank, with something to send or without.
+                    sent[kinds[0]] = sent[kinds[0]] + sum(rows[:0].sum() for rows in ready.values())
+                lengths = [plan.outgoing[kind].lengths for kind in kinds]
+                counts = [plan.counts[kind] for kind in kinds]
+                under_way.append(
+                    KindsExchange(
+                        *(self._cluster, self._log, sent, lengths, counts),
+                        *(self._travels_as, operation),
+                    )
+                )
+        came: dict[Kind, list[Tensor]] = {}
+        for each in under_way:
+            came |= each.finish()
+        return came
+
+    def _inputs(
+        self,
+        index: int,
+        plan: LayerPlan,
+        before: Rows,
+        ready: Rows,
+        made: Projected,
+        came: Mapping[Kind, list[Tensor]],
+    ) -> LayerInputs:
+        """What a layer is computed from, once all of it has come."""
+        stack, wires = self._stack, self._wires[index]
+        others = {name: came.get(name, []) for name in ready}
+        for name in wires.raw if self._cluster.world > 1 else ():
+            entered = stack.enter(name, torch.cat(others[name]))
+            others[name] = [stack.prepare(index, plan.raw[name], entered)]
+        if wires.merged:
+            return self._merged_inputs(index, plan, before, ready, others, came)
+        projected: dict[Relation, Tensor] = {}
+        for each in stack.relations[index]:
+            project, rows = stack.aggregation(index, each).project, others[each.src]
+            # Sums over all relations into a type are among the sources of the first of them.
+            is_first = each.dst not in {known.dst for known in projected}
+            sums = came.get(Sums(each.dst), []) if is_first else []
+            if each.dst in wires.added_as_read:
+                rows, sums = [*rows, *sums], []
+            if each not in made:
+                parts = [in_full(project(_cat([ready[each.src], *rows])))]
+            else:
+                parts = [made[each], *([in_full(project(_cat(rows)))] if rows else [])]
+            projected[each] = _cat([*parts, *came.get(each, []), *sums])
+        return LayerInputs(plan.blocks, before, ready, projected, plan.weights, None)
+
+    def _merged_inputs(
+        self,
+        index: int,
+        plan: LayerPlan,
+        before: Rows,
+        ready: Rows,
+        others: Mapping[str, list[Tensor]],
+        came: Mapping[Kind, list[Tensor]],
+    ) -> LayerInputs:
+        """Those of a layer that takes all of its relations at once."""
+        sources = {name: _cat([rows, *others[name]]) for name, rows in ready.items()}
+        more = {}
+        for name, (block, weights) in plan.more.items():
+            into: list[Kind] = [each for each in self._stack.relations[index] if each.dst == name]
+            apart = [part for kind in (*into, Sums(name)) for part in came.get(kind, [])]
+            more[name] = weighted_sum(block, torch.cat(apart), weights)
+        if not more:
+            # Their gradients go back all the same.
+            name, rows = next(iter(sources.items()))
+            apart = [
+                part for kind, all in came.items() if not isinstance(kind, str) for part in all
+            ]
+            sources[name] = _cat([rows, *(part.reshape(0, *rows.shape[1:]) for part in apart)])
+        return LayerInputs(plan.blocks, before, sources, None, plan.weights, more or None)
+
+
+def _cat(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
