@@ -1,11 +1,26 @@
-"""Losses, metrics, optimisers and schedules that would spoil a run; no tests of their own."""
+"""Losses and the like that would spoil a run, and computed features; no tests of their own."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+
+class Angles:
+    """A source of features that are computed: sines and cosines of an id."""
+
+    dtype, dim = "float32", 4
+
+    def __init__(self, *, node_type: str, count: int, server: int) -> None:
+        self._step = 2 * np.pi / count
+
+    def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        angles = ids[:, None] * self._step * np.array([1, 5])
+        return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
 class MeanLoss:

@@ -23,12 +23,13 @@ from hopper.engines.optimizer import RULES, UpdateRule
 from hopper.engines.reference import Reference
 from hopper.engines.training_parts import check_training_parts, make_objective
 from hopper.errors import ConfigError
+from hopper.features import open_graph
 from hopper.graph import GraphDirectory, GraphSchema, Labels, NodeType
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.models.label_examples import make_examples
 from hopper.models.losses import LOSSES, Loss
 from hopper.models.metrics import METRICS, Metric
-from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition import partition_graph
 from hopper.plug_ins import find_plug_in
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
@@ -240,19 +241,26 @@ def test_engines_agree_with_one_process_on_parts_of_one_s_own(
     partition_graph(community_graph, tmp_path / "items", 2, "random")
     partition_graph(bare_graph, tmp_path / "by node", 2, "random")
     partition_by_relation(bare_graph, tmp_path / "by relation", 2, layers=2)
-    addresses = {name: serve_partitions(tmp_path / name, 2) for name in ("items", "by node")}
+    source = {"author": "own_parts:Angles"}
+    addresses = {
+        "items": serve_partitions(tmp_path / "items", 2),
+        "by node": serve_partitions(tmp_path / "by node", 2),
+        "sourced": serve_partitions(tmp_path / "by node", 2, "--features=author=own_parts:Angles"),
+    }
     cases = []
-    for parts, engine in (
-        ("items", "zero_hop"),
-        ("items", "cooperative"),
-        ("items", "hop"),
-        ("by node", "zero_hop"),
-        ("by relation", "raf"),
+    for parts, engine, features in (
+        ("items", "zero_hop", {}),
+        ("items", "cooperative", {}),
+        ("items", "hop", {}),
+        ("by node", "zero_hop", {}),
+        ("by relation", "raf", {}),
+        ("by node", "zero_hop", source),
+        ("by relation", "raf", source),
     ):
         is_typed = parts != "items"
         cases.append(
             {
-                "data": {"partitioned": str(tmp_path / parts)},
+                "data": {"partitioned": str(tmp_path / parts), "features": features},
                 "model": MODELS["rgcn"] if is_typed else {"layers": 2, "hidden": 8},
                 "sampler": {"fanouts": [3, 2]},
                 "train": TRAIN
@@ -261,18 +269,18 @@ def test_engines_agree_with_one_process_on_parts_of_one_s_own(
                 | {"record_gradients": [0, 8], "batch_size": 8},
                 "hop": {"merge": "off"},
                 "learnable": LEARNABLE,
-                "cluster": {"servers": addresses.get(parts, [])},
+                "cluster": {"servers": addresses.get("sourced" if features else parts, [])},
             }
         )
     results = train_cases(cases, 2, tmp_path)
     for values in cases:
         config = make_config(values)
-        graph = PartitionedGraph.open(config.data.partitioned)
+        graph = open_graph(config)
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
         parity = check_engine(config.train.engine, "float64", Reference(config, graph, 2), recorded)
         assert parity.gradient_difference < 1e-10, parity
         assert parity.loss_difference < 1e-10, parity
-    for first, *others in (results[:3], results[3:]):
+    for first, *others in (results[:3], results[3:5], results[5:]):
         for other in others:
             # Where a gradient is next to nothing, Lion's step may have another sign.
             assert other["losses"] == pytest.approx(first["losses"], rel=1e-6)
@@ -280,3 +288,6 @@ def test_engines_agree_with_one_process_on_parts_of_one_s_own(
         load_file(tmp_path / f"run {number}" / "learnable-rank-0.safetensors") for number in (3, 4)
     ]
     assert all(each["author"].shape[1] == LEARNABLE["dim"] for each in rows)
+    sourced = load_file(tmp_path / "run 6" / "learnable-rank-0.safetensors")
+    assert "author" not in sourced, "rows that come from a source are not learned"
+    assert results[5]["losses"] != results[3]["losses"]
