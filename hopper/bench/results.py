@@ -148,7 +148,7 @@ def _by_entry(value: Any) -> str:
     if len(text) <= _LINE or not isinstance(value, dict | list):
         return text
     entries = value.values() if isinstance(value, dict) else value
-    if not any(isinstance(each, dict | list) for each in entries):
+    if not any(each and isinstance(each, dict | list) for each in entries):
         return text
     lines = [_one_line(each) for each in entries]
     if isinstance(value, dict):
