@@ -39,10 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from cache_server.row_source import RowSource
     from hopper import config, graph, ops
     from hopper.config import Config, load_config, make_config
     from hopper.engines import Request
     from hopper.engines.assemble import make_sampler
+    from hopper.engines.learning_rate import LearningRateSchedule
+    from hopper.engines.optimizer import UpdateRule
     from hopper.features import FeatureSource, LocalRows
     from hopper.graph import GraphDirectory, GraphSchema, Relation
     from hopper.graph.block import Block, TypedBlocks
@@ -53,7 +56,11 @@ if TYPE_CHECKING:
     from hopper.models import GNN, Layer
     from hopper.models.combination import Combination
     from hopper.models.layer import SumLayer
+    from hopper.models.losses import Loss
+    from hopper.models.metrics import Metric
     from hopper.partition import PartitionedGraph
+    from hopper.partition.partitioner import Partitioner
+    from hopper.train.loggers import Logger
     from hopper.train.results import EpochRecord, TrialRecord
     from hopper.train.run_result import RunResult, TrialResult
 
@@ -75,15 +82,21 @@ __all__ = [
     "GraphSchema",
     "HopperError",
     "Layer",
+    "LearningRateSchedule",
     "LocalRows",
+    "Logger",
+    "Loss",
+    "Metric",
     "Micrograph",
     "NeighborSampler",
     "PartitionedGraph",
+    "Partitioner",
     "RankLost",
     "RankSilent",
     "Relation",
     "Request",
     "RequestError",
+    "RowSource",
     "RunResult",
     "ServerLost",
     "StorageError",
@@ -92,6 +105,7 @@ __all__ = [
     "TrialRecord",
     "TrialResult",
     "TypedBlocks",
+    "UpdateRule",
     "config",
     "divide_graph",
     "graph",
@@ -114,18 +128,25 @@ _HOMES = {
     "GraphDirectory": "hopper.graph",
     "GraphSchema": "hopper.graph",
     "Layer": "hopper.models",
+    "LearningRateSchedule": "hopper.engines.learning_rate",
     "LocalRows": "hopper.features",
+    "Logger": "hopper.train.loggers",
+    "Loss": "hopper.models.losses",
+    "Metric": "hopper.models.metrics",
     "Micrograph": "hopper.micrograph.micrograph",
     "NeighborSampler": "hopper.micrograph.sample",
     "PartitionedGraph": "hopper.partition",
+    "Partitioner": "hopper.partition.partitioner",
     "Relation": "hopper.graph",
     "Request": "hopper.engines",
+    "RowSource": "cache_server.row_source",
     "RunResult": "hopper.train.run_result",
     "Subgraph": "hopper.micrograph.subgraph",
     "SumLayer": "hopper.models.layer",
     "TrialRecord": "hopper.train.results",
     "TrialResult": "hopper.train.run_result",
     "TypedBlocks": "hopper.graph.block",
+    "UpdateRule": "hopper.engines.optimizer",
     "config": "",
     "divide_graph": "hopper.hetero.divide",
     "graph": "",

@@ -42,7 +42,8 @@ class _Trained:
 
     @property
     def metric(self) -> str:
-        """The name of what was scored: "accuracy", "micro_f1" or "rmse", by the kind of label."""
+        """The name of what was scored: "accuracy", "micro_f1", "rmse", or that of a
+        :class:`~hopper.Metric` of one's own."""
         return str(self.summary["metric"])
 
     @property
