@@ -48,6 +48,7 @@ from rich.table import Table
 from cache_server.client import FeatureClient
 from cache_server.shard import TableSpec, write_manifest
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 
 # link -> ids in a call -> pairs of calls
 PAIRS = {
@@ -221,7 +222,7 @@ def run(out: Path, megabytes: int, seed: int) -> None:
     }
     out.mkdir(parents=True, exist_ok=True)
     path = out / "feature_service.json"
-    path.write_text(json.dumps(result, indent=2) + "\n")
+    path.write_text(format_result(result))
     # The table must not be folded where the output is a file.
     console = Console(width=None if sys.stdout.isatty() else 130)
     show(console, links)

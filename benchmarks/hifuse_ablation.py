@@ -47,10 +47,10 @@ from torch import Tensor
 from torch.nn import functional
 from typed_batches import Asked, ask, header, layer_config
 
-from hopper.bench.paper.tables import ratio_text
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
 from hopper.device_copies import to_device
+from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
@@ -59,6 +59,8 @@ from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 RESULT_FILE = "hifuse_ablation.json"
 SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
@@ -108,11 +110,12 @@ class Workload:
         schema = self.graph.schema
         self.models: dict[bool, HGNN] = {}
         for merge, config in configs.items():
-            made = make_model(config, schema).to(device)
+            made = make_model(Request(config, self.graph)).to(device)
             assert isinstance(made, HGNN)
             self.models[merge] = made
-        self.sampler = make_sampler(configs[True], self.graph)
-        schedule = make_schedule(configs[True], self.graph, 1)
+        request = Request(configs[True], self.graph)
+        self.sampler = make_sampler(request)
+        schedule = make_schedule(request, 1)
         count = min(batches or schedule.iterations, schedule.iterations)
         self.roots = [schedule.batch(0, index).roots for index in range(count)]
         target = schema.target_type()
@@ -303,6 +306,8 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
 
 def run(asked: Asked) -> None:
     """Compare, print and write."""
+    from benchmarks.paper.tables import ratio_text
+
     console = Console()
     cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     result = header(asked.device, asked.rounds)

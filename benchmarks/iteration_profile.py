@@ -27,6 +27,7 @@ from hopper.bench.emulate.hosts import emulated
 from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.bench.span_lines import log_files, log_lines
 from hopper.bench.train_process import ended_by_signals
 from hopper.partition import PartitionedGraph
@@ -152,7 +153,7 @@ def main() -> int:
         "parts": parts,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    write_text(options.out / RESULT_FILE, format_result(result))
     show(console, result)
     return 0
 

@@ -39,6 +39,7 @@ from torch.nn import functional
 from typed_batches import Asked, ask, header, layer_config
 
 from hopper.bench.statistics import paired_ratio
+from hopper.engines import Request
 from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import TypedBlocks
 from hopper.micrograph.subgraph import Subgraph
@@ -66,8 +67,8 @@ class Workload:
             merge: layer_config(path, model, hidden, merge=merge) for merge in (False, True)
         }
         self.hidden, self.classes = hidden, self._classes()
-        sampler = make_sampler(self.configs[True], self.graph)
-        schedule = make_schedule(self.configs[True], self.graph, 1)
+        request = Request(self.configs[True], self.graph)
+        sampler, schedule = make_sampler(request), make_schedule(request, 1)
         count = min(batches or schedule.iterations, schedule.iterations)
         roots = [schedule.batch(0, index).roots for index in range(count)]
         self.batches: list[Subgraph] = [
@@ -109,7 +110,7 @@ class Workload:
 
 def hopper_side(work: Workload, *, merge: bool) -> tuple[Step, HGNN]:
     """Hopper's layers, and the model that they belong to."""
-    model = make_model(work.configs[merge], work.graph.schema).to(work.device)
+    model = make_model(Request(work.configs[merge], work.graph)).to(work.device)
     assert isinstance(model, HGNN)
 
     def step(batch: int) -> Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph
 from hopper.train.results import write_text
@@ -109,7 +109,7 @@ def run(out: Path, presets: list[str]) -> None:
         "presets": rows,
     }
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "presets.json", json.dumps(result, indent=1))
+    write_text(out / "presets.json", format_result(result))
 
 
 def show(console: Console, rows: list[dict[str, Any]]) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import json
 import statistics
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.bench.train_process import train_in_process
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
@@ -182,7 +182,7 @@ def run(data: Path, out: Path, seeds: int, only: list[str]) -> dict[str, Any]:
         "cases": rows,
     }
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "real_graphs.json", json.dumps(result, indent=1))
+    write_text(out / "real_graphs.json", format_result(result))
     show(console, rows)
     return result
 

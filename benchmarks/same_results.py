@@ -35,13 +35,13 @@ from hopper.bench.train_process import ended_by_signals, train_in_process
 from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE
-from hopper.train.loop import GRADIENTS_FOLDER
+from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import EPOCHS_FILE, write_text
 
 SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12
 RESULT_FILE: Final = "result.json"
-PAGE_FILE: Final = "page.md"
+PAGE_FILE: Final = "README.md"
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 Values = dict[str, dict[str, Any]]

@@ -34,6 +34,7 @@ from rich.table import Table
 
 from cache_server.draw import permutation
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
@@ -233,7 +234,7 @@ def run(options: argparse.Namespace) -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / RESULT_FILE
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(result, indent=1) + "\n")
+    unfinished.write_text(format_result(result))
     unfinished.replace(path)
     show(Console(), result)
     return 0

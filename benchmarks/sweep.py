@@ -35,6 +35,7 @@ from hopper.bench.emulate.hosts import emulated
 from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs, paired_ratio
 from hopper.bench.train_process import ended_by_signals, train_in_process
 from hopper.config import make_config
@@ -238,7 +239,7 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
         "ratios": ratios(runs) if difference <= TOLERANCE else None,
     }
     options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / RESULT_FILE, json.dumps(result, indent=1))
+    write_text(options.out / RESULT_FILE, format_result(result))
     show(console, result)
     if difference > TOLERANCE:
         console.print("the sides did not train the same, so nothing is compared")

@@ -11,7 +11,7 @@ both, whose order changes from round to round. Losses must be equal bit for bit,
 told. Figures are of epochs after a run's first, and of whole runs from start to end; ratios are
 ``after`` over ``before`` of a round, with their interval over the rounds.
 
-Writes ``DIR/result.json``, ``DIR/page.md`` and ``DIR/picture.png``.
+Writes ``DIR/result.json``, ``DIR/README.md`` and ``DIR/picture.webp``.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from typing import Any
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
+# Last, since PYTHONPATH says of which commit the packages are.
+sys.path.append(str(ROOT))
 SIDES = ("before", "after")
 RUN_SECONDS = 1800.0
 
@@ -121,13 +123,14 @@ def main() -> int:
                     )
         result = _result(options, overrides, engines, runs)
     options.out.mkdir(parents=True, exist_ok=True)
+    from hopper.bench.results import format_result
     from hopper.train.results import write_text
 
-    write_text(options.out / "result.json", json.dumps(result, indent=1) + "\n")
+    write_text(options.out / "result.json", format_result(result))
     if result["ratios"] is not None:
-        _draw(result, options.out / "picture.png")
-    write_text(options.out / "page.md", "\n".join(_page(result)) + "\n")
-    console.print((options.out / "page.md").read_text(), markup=False, highlight=False)
+        _draw(result, options.out / "picture.webp")
+    write_text(options.out / "README.md", "\n".join(_page(result)) + "\n")
+    console.print((options.out / "README.md").read_text(), markup=False, highlight=False)
     return 0 if result["ratios"] is not None else 1
 
 
@@ -219,10 +222,10 @@ def _result(
 
 
 def _page(result: Mapping[str, Any]) -> Iterator[str]:
+    from benchmarks.paper.experiment import Table
+    from benchmarks.paper.page import markdown
+    from benchmarks.paper.tables import ratio_text
     from hopper.bench.machine import tell_machine
-    from hopper.bench.paper.experiment import Table
-    from hopper.bench.paper.page import markdown
-    from hopper.bench.paper.tables import ratio_text
 
     yield f"# {result['commit'][:12]} after {result['before'][:12]}: {result['graph']}"
     yield ""
@@ -239,7 +242,7 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
         return
     yield "- losses equal bit for bit in all runs of an engine"
     yield ""
-    yield "![epochs of both, round by round](picture.png)"
+    yield "![epochs of both, round by round](picture.webp)"
     yield ""
     headings = ("engine", "epoch before, s", "after, s", "after over before", "whole run")
     rows = [
@@ -276,7 +279,7 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
             axes.plot(range(1, len(own) + 1), own, "o-", color=colour, label=side)
         axes.set(title=engine, xlabel="round", ylabel="seconds an epoch", ylim=(0, None))
         axes.legend()
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, pil_kwargs={"lossless": True})
 
 
 if __name__ == "__main__":

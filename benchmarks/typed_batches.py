@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
 from hopper.train.results import write_text
@@ -70,7 +70,7 @@ class Asked:
     def write(self, file: str, result: Mapping[str, Any]) -> None:
         """Write a result, whole or not at all."""
         self.out.mkdir(parents=True, exist_ok=True)
-        write_text(self.out / file, json.dumps(result, indent=1) + "\n")
+        write_text(self.out / file, format_result(result))
 
 
 def ask(

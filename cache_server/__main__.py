@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cache_server.errors import CacheServerError
 from cache_server.flow import DEFAULT_SEND_SECONDS
+from cache_server.row_source import parse_requests
 from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
 from cache_server.wire import IDS_PER_REQUEST
 
@@ -50,6 +51,20 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
     parser.add_argument(
         "--ids-per-request", type=_positive, default=IDS_PER_REQUEST, help="limit of one request"
     )
+    parser.add_argument(
+        "--features",
+        action="append",
+        default=[],
+        metavar="TYPE=package.module:Class",
+        help="where the features of a node type come from instead of a file; may be repeated",
+    )
+    parser.add_argument(
+        "--features-options",
+        action="append",
+        default=[],
+        metavar="TYPE={JSON}",
+        help="keywords for the constructor of that class",
+    )
     return parser
 
 
@@ -76,6 +91,7 @@ def serve_with(options: argparse.Namespace) -> int:
             drain_seconds=options.drain,
             ids_per_request=options.ids_per_request,
             send_seconds=options.send_timeout,
+            sources=parse_requests(options.features, options.features_options),
         )
     except (CacheServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

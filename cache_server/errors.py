@@ -2,6 +2,7 @@
 
 CacheServerError
 ├── ManifestError          shard.json or a table it names is unusable (file and field named)
+├── SourceError            a class that rows come from cannot be had, or gives something else
 ├── ListenError            the address to listen on is malformed or cannot be bound
 ├── BadRequest             what is asked cannot be answered; raised where that is noticed: by the
 │                          shard on the server, or by the client before anything is sent
@@ -22,6 +23,11 @@ class CacheServerError(Exception):
 
 class ManifestError(CacheServerError):
     """``shard.json`` or a table that it names is unusable; names the file and the field."""
+
+
+class SourceError(CacheServerError):
+    """A class that feature rows come from cannot be imported or made, or gives something else than
+    it says; names the node type and the class."""
 
 
 class ListenError(CacheServerError):

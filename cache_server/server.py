@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from cache_server.allocation import keep_freed_memory
 from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
 from cache_server.listen import bind
 from cache_server.parent import end_with_parent
+from cache_server.row_source import NO_SOURCES, SourceRequest
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
 from cache_server.wire import ID_BYTES, IDS_PER_REQUEST
@@ -96,6 +98,7 @@ def serve(
     drain_seconds: float = DEFAULT_DRAIN_SECONDS,
     ids_per_request: int = IDS_PER_REQUEST,
     send_seconds: float = DEFAULT_SEND_SECONDS,
+    sources: Mapping[str, SourceRequest] = NO_SOURCES,
 ) -> None:
     """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
 
@@ -104,7 +107,7 @@ def serve(
 
     Raises
     ------
-    ManifestError, ListenError: nothing is served.
+    ManifestError, SourceError, ListenError: nothing is served.
     """
     # Waited for and not handled: a handler that runs inside a lock of what it calls would hang.
     # Blocked before any thread starts, so that none of them gets the signal instead.
@@ -112,7 +115,7 @@ def serve(
     if die_with_parent is not None:
         end_with_parent(die_with_parent)
     keep_freed_memory()
-    shard = Shard.open(Path(directory) / f"server-{server}")
+    shard = Shard.open(Path(directory) / f"server-{server}", sources)
     running = FeatureServer(
         shard,
         listen,

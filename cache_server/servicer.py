@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from concurrent import futures
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl, TooManyReplies
 from cache_server.generated import features_pb2
-from cache_server.shard import Shard, Table
+from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import IDS_PER_REQUEST, SERVICE, ChunkWriter, check_name, decode_ids
 
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
@@ -80,9 +80,8 @@ class FeatureServicer:
             return b""
         tables = []
         for table in self.shard.tables.values():
-            fields = asdict(table.spec)
-            del fields["file"]
-            tables.append(features_pb2.TableDescription(**fields))
+            told = {each.name: getattr(table.spec, each.name) for each in fields(TableDescription)}
+            tables.append(features_pb2.TableDescription(**told))
         described = features_pb2.ServerDescription(
             server=self.shard.server,
             servers=self.shard.servers,

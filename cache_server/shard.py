@@ -13,7 +13,8 @@ import stat
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.errors import BadRequest, ManifestError
+from cache_server.errors import BadRequest, ManifestError, SourceError
+from cache_server.row_source import (
+    NO_SOURCES,
+    CheckedSource,
+    SourceRequest,
+    open_source,
+    read_nodes,
+)
 from cache_server.wire import DTYPES, little_endian
 
 MANIFEST: Final = "shard.json"
@@ -40,6 +48,7 @@ NPY_ERRORS: Final = (
 """what numpy raises of a file that is no .npy file, or has an altered header"""
 SCHEMA_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+FEATURES: Final = "features"
 _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
 
 
@@ -70,21 +79,19 @@ class TableSpec(TableDescription):
     file: str
 
 
-class Table:
-    """One memory-mapped table.
+class Table(ABC):
+    """One table, whatever its rows come from.
 
     Attributes
     ----------
-    spec: the manifest's entry.
-    array: [count, dim], read-only, little-endian.
+    spec: what it holds.
+    row_bytes: size of a row.
     """
 
-    def __init__(self, spec: TableSpec, array: NDArray[Any], server: int) -> None:
+    def __init__(self, spec: TableDescription, server: int) -> None:
         self.spec = spec
-        self.array = array
-        self.row_bytes = spec.dim * array.dtype.itemsize
+        self.row_bytes = spec.dim * little_endian(spec.dtype).itemsize
         self._name = f"{spec.kind}/{spec.type} of server {server}"
-        self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
 
     def expect(self, dtype: str, dim: int) -> None:
         """Raise BadRequest unless rows are ``dim`` elements of ``dtype``."""
@@ -110,10 +117,57 @@ class Table:
             )
         return rows
 
+    @abstractmethod
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Copy rows (checked by :meth:`local_rows`) into ``out`` [n, row_bytes]."""
+
+
+class MappedTable(Table):
+    """One memory-mapped table.
+
+    Attributes
+    ----------
+    array: [count, dim], read-only, little-endian.
+    """
+
+    def __init__(self, spec: TableSpec, array: NDArray[Any], server: int) -> None:
+        super().__init__(spec, server)
+        self.array = array
+        self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """See :class:`Table`."""
         # With mode="raise" numpy would gather into a buffer of its own first.
         np.take(self._bytes, rows, axis=0, out=out, mode="clip")
+
+
+class SourceTable(Table):
+    """Features that a class of one's own reads.
+
+    Parameters
+    ----------
+    original_ids: of the table's rows.
+    """
+
+    def __init__(
+        self,
+        spec: TableDescription,
+        source: CheckedSource,
+        original_ids: NDArray[np.int64],
+        server: int,
+    ) -> None:
+        super().__init__(spec, server)
+        self._source = source
+        self._original_ids = original_ids
+
+    def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """See :class:`Table`; BadRequest tells what the source failed with."""
+        try:
+            read = self._source.read(self._original_ids[rows])
+        except SourceError as error:
+            raise BadRequest(str(error)) from error
+        wanted = little_endian(self.spec.dtype)
+        out[:] = read.astype(wanted, copy=False).view(np.uint8).reshape(out.shape)
 
 
 class Shard:
@@ -139,19 +193,30 @@ class Shard:
         self.division = division
 
     @classmethod
-    def open(cls, directory: str | Path) -> Shard:
+    def open(
+        cls, directory: str | Path, sources: Mapping[str, SourceRequest] = NO_SOURCES
+    ) -> Shard:
         """Open ``directory``/shard.json and map its tables.
+
+        Parameters
+        ----------
+        sources: by node type, where its features come from instead of a table.
 
         Raises
         ------
         ManifestError: the manifest or a table is missing, or does not say or hold what it should.
+        SourceError: a source cannot be had, or its rows are not what it says.
         """
         path = Path(directory) / MANIFEST
         server, servers, division, specs = _read_manifest(path)
-        tables = {
-            (spec.kind, spec.type): Table(spec, _map_table(path.parent, spec), server)
+        tables: dict[tuple[str, str], Table] = {
+            (spec.kind, spec.type): MappedTable(spec, _map_table(path.parent, spec), server)
             for spec in specs
+            if not (spec.kind == FEATURES and spec.type in sources)
         }
+        for node_type, request in sources.items():
+            own = _open_source(path.parent.parent, node_type, server, request)
+            tables[FEATURES, node_type] = own
         return cls(server, servers, tables, division)
 
     def table(self, kind: str, type: str) -> Table:
@@ -169,6 +234,25 @@ class Shard:
         raise BadRequest(
             f"type: server {self.server} has no {kind} of type {type!r}; it has {', '.join(types)}"
         )
+
+
+def _open_source(
+    partitioned: Path, node_type: str, server: int, request: SourceRequest
+) -> SourceTable:
+    """A table of the features that a source has of a server's nodes."""
+    nodes = read_nodes(partitioned, node_type, server)
+    source = open_source(request, node_type, server, nodes.original_ids)
+    own = nodes.original_ids[nodes.first : nodes.stop]
+    source.check(np.asarray(own))
+    spec = TableDescription(
+        kind=FEATURES,
+        type=node_type,
+        first_id=nodes.first,
+        count=own.size,
+        dim=source.dim,
+        dtype=source.dtype.name,
+    )
+    return SourceTable(spec, source, own, server)
 
 
 def write_manifest(

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 import hopper
-from hopper.features import LocalRows
 from hopper.graph.synthesise import make
 
 # Where `gated_aggregation` is: here, and for the ranks, which are processes of their own.
@@ -52,8 +51,8 @@ def main(folder: Path) -> float:
             "learnable": {"learning_rate": 0.05},
         }
     )
-    accuracy = float(result.summary["accuracy"]["test"])
-    rows = LocalRows(parts, server=0).gather("features", "paper", np.array([0, 1]))
+    accuracy = result.metrics["accuracy"]["test"]
+    rows = hopper.LocalRows(parts, server=0).gather("features", "paper", np.array([0, 1]))
     print(f"test accuracy {accuracy:.3f}; features of two papers: {rows.shape} {rows.dtype}")
     return accuracy
 

@@ -32,8 +32,8 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 class RunLog:
     """Writes the spans of one rank and sums its stage times."""
 
-    def __init__(self, path: Path | None, append: bool = False) -> None:
-        """``path`` None keeps the sums and writes nothing; ``append`` keeps what it holds."""
+    def __init__(self, path: Path | None = None, append: bool = False) -> None:
+        """``path`` and ``append`` as of :meth:`open`; None keeps the sums and writes nothing."""
         self._opened = time.perf_counter()
         self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._within = 0.0
@@ -41,19 +41,30 @@ class RunLog:
         self._context: dict[str, Any] = {}
         self._file: TextIO | None = None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if append:
-                _drop_torn_line(path)
-            self._file = path.open("a" if append else "w")
-            self._write(
-                {
-                    "event": OPENED,
-                    "start": 0.0,
-                    "unix": time.time(),
-                    "monotonic": self._opened,
-                    "clock": _clock(),
-                }
-            )
+            self.open(path, append=append)
+
+    def open(self, path: Path, *, append: bool) -> None:
+        """Write to a file from now on, and forget the sums.
+
+        Parameters
+        ----------
+        append: keep what the file holds.
+        """
+        self.take_stage_seconds()
+        self._opened = time.perf_counter()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if append:
+            _drop_torn_line(path)
+        self._file = path.open("a" if append else "w")
+        self._write(
+            {
+                "event": OPENED,
+                "start": 0.0,
+                "unix": time.time(),
+                "monotonic": self._opened,
+                "clock": _clock(),
+            }
+        )
 
     def within(self, **context: Any) -> None:
         """Set what every following line carries (epoch, iteration)."""

@@ -17,6 +17,17 @@ say "build"
 "$python" -m build --no-isolation --outdir "$work/dist" . >"$work/build.log" 2>&1 ||
   { cat "$work/build.log" >&2 && exit 1; }
 
+say "nothing but the packages"
+"$python" - "$work"/dist/*.whl <<'PYTHON'
+import sys
+import zipfile
+
+[wheel] = sys.argv[1:]
+tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+others = {top for top in tops if not top.endswith(".dist-info")} - {"cache_server", "hopper"}
+assert not others, others
+PYTHON
+
 say "install into an empty environment"
 "$python" -m venv "$work/venv"
 "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
@@ -69,6 +80,14 @@ run_dir = "run"
 TOML
 hopper train train.toml
 test -s run/summary.json
+
+say "the papers' experiments, which only a checkout has"
+if hopper bench paper --list 2>refused; then
+  echo "hopper bench paper ran without a checkout" >&2 && exit 1
+fi
+grep -q '^error: bench paper: expected the experiments' refused
+(cd "$checkout" && env -u PYTHONPATH hopper bench paper --list >"$work/list")
+grep -q '^hopgnn-fig11 ' list
 
 say "tests without DGL"
 python -m pytest tests/ops tests/models tests/micrograph

@@ -49,9 +49,16 @@ def community_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
 
 
 def make_community_graph(
-    out: Path, *, nodes: int, feature_dim: int = 10, train: int = 83, classes: int = 6
+    out: Path,
+    *,
+    nodes: int,
+    feature_dim: int = 10,
+    train: int = 83,
+    classes: int = 6,
+    with_features: bool = True,
 ) -> GraphDirectory:
-    """Write a graph whose features and neighbours tell a node's class."""
+    """Write a graph whose features and neighbours tell a node's class; without features it is the
+    same otherwise."""
     generator = np.random.default_rng(7)
     community = generator.integers(0, classes, nodes)
     src = generator.integers(0, nodes, 6 * nodes)
@@ -73,7 +80,9 @@ def make_community_graph(
     ids = generator.permutation(nodes)
     schema = GraphSchema(
         name="community",
-        node_types={"item": NodeType(nodes, feature_dim, "float32")},
+        node_types={
+            "item": NodeType(nodes, feature_dim, "float32") if with_features else NodeType(nodes)
+        },
         relations={relation: EdgeType(len(pairs))},
         target="item",
         labels={"item": Labels("class", classes)},
@@ -83,7 +92,8 @@ def make_community_graph(
         writer.topology(relation, pairs[:, 0], pairs[:, 1])
         centres = generator.standard_normal((classes, feature_dim))
         noise = generator.standard_normal((nodes, feature_dim))
-        writer.features("item")[:] = centres[community] + noise
+        if with_features:
+            writer.features("item")[:] = centres[community] + noise
         writer.labels("item", community.astype(np.int64))
         # Isolated nodes are trained too.
         rest = ids[~np.isin(ids, lonely)]
@@ -96,29 +106,37 @@ def make_community_graph(
 @pytest.fixture(scope="session")
 def serve_partitions(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[Path, int], list[str]]]:
+) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses."""
     with ExitStack() as stack:
 
-        def start(partitioned: Path, servers: int) -> list[str]:
+        def start(partitioned: Path, servers: int, *options: str) -> list[str]:
             folder = tmp_path_factory.mktemp("servers")
             return [
-                stack.enter_context(_server(partitioned, index, folder)) for index in range(servers)
+                stack.enter_context(_server(partitioned, index, folder, *options))
+                for index in range(servers)
             ]
 
         yield start
 
 
+def own_path() -> str:
+    """``PYTHONPATH`` of processes that import classes of one's own."""
+    return os.pathsep.join([str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")])
+
+
 class _server:
-    def __init__(self, partitioned: Path, index: int, folder: Path) -> None:
+    def __init__(self, partitioned: Path, index: int, folder: Path, *options: str) -> None:
         self._port_file = folder / f"{index}.json"
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
                 *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
                 *("--die-with-parent", str(os.getpid())),
+                *options,
             ],
             stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": own_path()},
         )
 
     def __enter__(self) -> str:
@@ -152,10 +170,7 @@ def run_ranks() -> Callable[..., list[Any]]:
             "LOCAL_WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "PASSIVE",
-            # Where parts of models of one's own lie.
-            "PYTHONPATH": os.pathsep.join(
-                [str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": own_path(),
         }
         command = (str(script), str(world), str(folder), *arguments)
         launcher = subprocess.Popen(

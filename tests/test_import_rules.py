@@ -25,11 +25,13 @@ LINES = (
     (
         "config",
         "errors",
+        "plug_ins",
         "cluster",
         "traffic",
         "run_log",
         "scratch",
         "signal_handlers",
+        "array_exchange",
         "array_module",
         "device_copies",
         "rendezvous",
@@ -236,6 +238,21 @@ def test_imports_run_one_way() -> None:
     assert [wrong for module in modules("hopper") for wrong in against_direction(module)] == []
 
 
+def from_outside(module: Module) -> list[str]:
+    """Imports of what only a checkout has."""
+    return sorted(
+        f"{module.path}:{line}: {target}"
+        for target, line in module.imports()
+        if target.split(".")[0] in ("benchmarks", "scripts", "tests")
+    )
+
+
+def test_packages_import_nothing_that_is_not_installed() -> None:
+    assert [wrong for module in modules(*PACKAGES) for wrong in from_outside(module)] == []
+    assert from_outside(parse("hopper.cli.bench", "from benchmarks.paper import command"))
+    assert not from_outside(parse("hopper.cli.bench", "from hopper.bench import results"))
+
+
 def test_cache_server_knows_nothing_of_training() -> None:
     wrong = [
         f"{module.path}:{line}: {target}"
@@ -399,3 +416,38 @@ def test_importing_hopper_loads_nothing_else() -> None:
         [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+ENGINES = {"model_centric", "hop", "zero_hop", "cooperative", "raf", "locality"}
+KNOW_ENGINES = ("hopper.config.sections",)
+"""what lists them for users"""
+
+
+def named_engines(module: Module) -> Iterator[tuple[int, str]]:
+    """Lines that compare with the name of an engine, list one or assign one; an engine's own
+    ``name`` is none of these."""
+    for node in ast.walk(module.tree):
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            values = [node.left, *node.comparators]
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            values = node.elts
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if not any(isinstance(each, ast.Name) and each.id == "name" for each in targets):
+                values = [node.value]
+        for value in values:
+            if isinstance(value, ast.Constant) and value.value in ENGINES:
+                yield node.lineno, value.value
+
+
+def test_engines_are_asked_for_traits_and_not_for_their_names() -> None:
+    found = [
+        f"{module.path}:{line}: {name}"
+        for module in modules("hopper")
+        if not module.name.startswith(KNOW_ENGINES)
+        for line, name in named_engines(module)
+    ]
+    assert not found
+    bad = 'if engine == "raf" or engine in ("hop",):\n    own = "zero_hop"\nname = "locality"\n'
+    assert [name for _, name in named_engines(parse("x", bad))] == ["zero_hop", "raf", "hop"]

@@ -29,10 +29,13 @@ def test_commands_name_scripts_that_exist() -> None:
 
 
 def test_results_say_where_they_come_from() -> None:
-    results = sorted((ROOT / "benchmarks" / "results").rglob("*.json"))
+    folder = ROOT / "benchmarks" / "results"
+    results = [(path, path.read_text()) for path in sorted(folder.rglob("*.json"))]
+    for path in sorted(folder.rglob("*.jsonl")):
+        results += [(path, line) for line in path.read_text().splitlines()]
     assert results
-    for path in results:
-        found = json.loads(path.read_text())
+    for path, text in results:
+        found = json.loads(text)
         assert re.fullmatch(r"[0-9a-f]{40}\+?", found["commit"]), path
         assert found["machine"]["cpu"], path
         assert found["versions"]["torch"], path

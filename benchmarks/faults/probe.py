@@ -17,7 +17,7 @@ files     of partitioned directories, checkpoints, and sources of ``hopper datas
           another graph. No process may crash, and nothing may be left beside the destination.
 
 Disks are filled only where it runs as root. Ends with 1 if anything of this does not hold. Writes
-``DIR/result.json``, ``DIR/page.md`` and ``DIR/picture.png``. The moments, and what is altered,
+``DIR/result.json``, ``DIR/README.md`` and ``DIR/picture.webp``. The moments, and what is altered,
 follow from the seed; what happens at a moment does not.
 """
 
@@ -46,9 +46,9 @@ from altered_files import DIVISIONS, alter_files  # noqa: E402
 from bad_requests import send_bad_requests  # noqa: E402
 from faulty_runs import KINDS, Bench, make_faults  # noqa: E402
 
+from benchmarks.paper.experiment import Table  # noqa: E402
+from benchmarks.paper.page import markdown  # noqa: E402
 from hopper.bench.machine import commit, machine, tell_machine, versions  # noqa: E402
-from hopper.bench.paper.experiment import Table  # noqa: E402
-from hopper.bench.paper.page import markdown  # noqa: E402
 from hopper.cli import main as hopper  # noqa: E402
 from hopper.train.results import write_text  # noqa: E402
 
@@ -109,12 +109,14 @@ def main() -> int:
         )  # fmt: skip
     options.out.mkdir(parents=True, exist_ok=True)
     write_text(options.out / "result.json", _compact(result))
-    _draw(result, options.out / "picture.png")
-    write_text(options.out / "page.md", "\n".join(_page(result)) + "\n")
+    _draw(result, options.out / "picture.webp")
+    write_text(options.out / "README.md", "\n".join(_page(result)) + "\n")
     faults = [f"{part}: {fault}" for part in PARTS for fault in result[part]["faults"]]
     for fault in faults:
         console.print(fault, style="red", markup=False, soft_wrap=True)
-    console.print(f"{len(faults)} faults; {options.out / 'page.md'}", markup=False, soft_wrap=True)
+    console.print(
+        f"{len(faults)} faults; {options.out / 'README.md'}", markup=False, soft_wrap=True
+    )
     return 1 if faults else 0
 
 
@@ -139,7 +141,7 @@ def _page(result: dict[str, Any]) -> Iterator[str]:
     )
     yield from (f"- **{part}**: {fault}" for part in PARTS for fault in result[part]["faults"])
     yield ""
-    yield "![memory of the server, and how soon runs end](picture.png)"
+    yield "![memory of the server, and how soon runs end](picture.webp)"
     yield ""
     yield "## Requests"
     yield ""
@@ -235,7 +237,7 @@ def _draw(result: dict[str, Any], path: Path) -> None:
         title="runs that something happens to: red, ended by it; green, finished",
     )  # fmt: skip
     right.grid(axis="x", alpha=0.3)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, pil_kwargs={"lossless": True})
 
 
 if __name__ == "__main__":

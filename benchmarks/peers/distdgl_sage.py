@@ -38,6 +38,7 @@ from hopper.bench.emulate.network import INTERFACE
 from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import threads_per_rank, train_on_hosts
 from hopper.bench.machine import commit, machine, versions
+from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.bench.train_process import ended_by_signals
 from hopper.errors import ClusterError
@@ -292,12 +293,27 @@ def main() -> int:
             for key, value in vars(options).items()
             if key not in ("graph", "parts", "out")
         },
-        "runs": runs,
+        "seconds_a_step": {
+            f"{system}, {kind}": float(np.median(_steps(runs, system, kind)))
+            for system, kind in sides
+        },
+        "accuracy": {
+            f"{system}, {kind}": float(np.mean(_scores(runs, system, kind)))
+            for system, kind in sides
+        },
+        "runs": [_outline(run) for run in runs],
         "ratios": ratios(runs, sides),
     }
-    (options.out / RESULT_FILE).write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / RESULT_FILE).write_text(format_result(result))
     show(console, result, sides)
     return 0
+
+
+def _outline(run: dict[str, Any]) -> dict[str, Any]:
+    """A run without what neither times, losses nor accuracy of its epochs come from."""
+    kept = ("epoch", "seconds", "iterations", "loss", "bytes")
+    epochs = [{key: each[key] for key in kept if key in each} for each in run["epochs"]]
+    return run | {"epochs": epochs}
 
 
 def ratios(runs: list[dict[str, Any]], sides: list[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -323,16 +339,17 @@ def _steps(runs: list[dict[str, Any]], system: str, kind: str) -> list[float]:
     return [measured(run["epochs"]) for run in sorted(own, key=lambda run: run["round"])]
 
 
+def _scores(runs: list[dict[str, Any]], system: str, kind: str) -> list[float]:
+    """Test accuracy of every round."""
+    return [run["accuracy"] for run in runs if (run["system"], run["kind"]) == (system, kind)]
+
+
 def show(console: Console, result: dict[str, Any], sides: list[tuple[str, str]]) -> None:
     """Print the table."""
     table = Table("system", "", "s a step", "test accuracy")
     for system, kind in sides:
         steps = _steps(result["runs"], system, kind)
-        scores = [
-            run["accuracy"]
-            for run in result["runs"]
-            if (run["system"], run["kind"]) == (system, kind)
-        ]
+        scores = _scores(result["runs"], system, kind)
         table.add_row(system, kind, f"{np.median(steps):.3f}", f"{np.mean(scores):.4f}")
     console.print(table)
     for ratio in result["ratios"]:

@@ -29,11 +29,14 @@ from hopper.bench.results import assemble, run_entry
 from hopper.bench.train_process import train_in_process
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_division, check_ranks, check_request, make_schedule
+from hopper.engines import Request
+from hopper.engines.assemble import make_schedule
+from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import ClusterError, RequestError
+from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
-from hopper.train.loop import GRADIENTS_FOLDER
+from hopper.train.recorded_gradients import GRADIENTS_FOLDER
 from hopper.train.results import write_text
 
 CONFIG_FILE: Final = "config.json"
@@ -127,17 +130,14 @@ def make_plan(
     configs = [contender.configure(config) for contender in contenders]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     for contender, each in zip(contenders, configs, strict=True):
         own = contender.graph(config)
         _check_same_graph(contender, graph, own)
-        check_request(each, own.schema)
-        check_division(each, own)
+        check_request(Request(each, own))
     timed = _timed_config(config)
     plan = Plan(timed, contenders, out, rounds, 0.0, graph, 0)
-    for each in configs:
-        check_ranks(each, plan.world)
-    iterations = make_schedule(timed, graph, plan.world).iterations
+    iterations = make_schedule(Request(timed, graph), plan.world).iterations
     waits = timed.train.epochs * (iterations + 1) + 2
     deadlines = timed.cluster.start_timeout_seconds + waits * timed.cluster.timeout_seconds
     out.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
 def _reference(plan: Plan, config: Config) -> Reference:
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, local_ranks=plan.world, share_gpus=shares)
-    return Reference(config, PartitionedGraph.open(config.data.partitioned), plan.world, device)
+    return Reference(config, open_graph(config), plan.world, device)
 
 
 def _check(plan: Plan, contender: Contender, run_dir: Path, reference: Reference) -> EngineParity:

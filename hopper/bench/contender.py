@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hopper.config import Config, make_config
-from hopper.engines import ENGINE_CLASSES
+from hopper.engines import ENGINE_CLASSES, find_engine
 from hopper.engines.trial_configs import is_trials
 from hopper.errors import RequestError
+from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
 
 
@@ -44,6 +45,9 @@ class Contender:
         RequestError: an option is not KEY=VALUE.
         """
         engine, *options = text.split(":")
+        if engine not in ENGINE_CLASSES and options and "=" not in options[0]:
+            # A class of one's own: "package.module:Class".
+            engine = f"{engine}:{options.pop(0)}"
         words = [f"--train.engine={engine}"]
         shown = [engine]
         for option in options:
@@ -62,11 +66,13 @@ class Contender:
 
     def exact(self, config: Config) -> bool:
         """Whether its gradient is that of every other exact engine."""
-        return ENGINE_CLASSES[self.engine].is_exact(self.configure(config))
+        own = self.configure(config)
+        return find_engine(own).is_exact(own)
 
     def rounds(self, config: Config) -> bool:
         """Whether its gradient is near that of the exact engines on purpose, not equal to it."""
-        return ENGINE_CLASSES[self.engine].rounds(self.configure(config))
+        own = self.configure(config)
+        return find_engine(own).rounds(own)
 
     @property
     def folder(self) -> str:
@@ -95,7 +101,7 @@ class Contender:
         ------
         GraphError: it cannot be opened.
         """
-        return PartitionedGraph.open(self.configure(config).data.partitioned)
+        return open_graph(self.configure(config))
 
     def options(self, config: Config) -> dict[str, Any]:
         """The options that its engine alone reads: the section of its name, if it has one."""

@@ -19,6 +19,8 @@ from hopper.train.results import ROW_KINDS, write_text
 
 RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"
+_LINE: Final = 100
+"""characters; what is longer has a line for each of its entries"""
 
 
 def run_entry(
@@ -116,10 +118,56 @@ def describe_partition(graph: PartitionedGraph) -> dict[str, Any]:
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> Path:
-    """Write results.json; a number that JSON cannot hold becomes "nan", "inf" or "-inf"."""
+    """Write results.json, as :func:`format_result` does it."""
     path = folder / RESULTS_FILE
-    write_text(path, json.dumps(speakable(results), indent=1, allow_nan=False) + "\n")
+    write_text(path, format_result(results))
     return path
+
+
+def format_result(result: Mapping[str, Any], digits: int | None = None) -> str:
+    """A result as JSON that is short and can be compared line by line.
+
+    Every key has a line, and so has every entry of a list or mapping that is longer than a line
+    and holds others, such as the cells of a grid or the runs of an A/B.
+
+    Parameters
+    ----------
+    digits: significant digits of every float; None = all of them.
+
+    Returns
+    -------
+    JSON. A number that JSON cannot hold is a word in it: "nan", "inf" or "-inf".
+    """
+    plain = speakable(result if digits is None else _round_floats(result, digits))
+    lines = ",\n".join(f"{json.dumps(key)}: {_by_entry(value)}" for key, value in plain.items())
+    return f"{{\n{lines}\n}}\n"
+
+
+def _by_entry(value: Any) -> str:
+    text = _one_line(value)
+    if len(text) <= _LINE or not isinstance(value, dict | list):
+        return text
+    entries = value.values() if isinstance(value, dict) else value
+    if not any(each and isinstance(each, dict | list) for each in entries):
+        return text
+    lines = [_one_line(each) for each in entries]
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(key)}: {line}" for key, line in zip(value, lines, strict=True)]
+    return f"{text[0]}\n" + ",\n".join(lines) + f"\n{text[-1]}"
+
+
+def _one_line(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def _round_floats(value: Any, digits: int) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: _round_floats(each, digits) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_round_floats(each, digits) for each in value]
+    return value
 
 
 def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from typing import Any
 
 from scipy import stats
 
+from hopper.engines import ENGINE_CLASSES
+
 CONFIDENCE = 0.95
-BASELINES = ("model_centric", "locality")
+BASELINES = tuple(name for name, engine in ENGINE_CLASSES.items() if engine.is_baseline)
 """engines that speed-ups are taken against, where they ran"""
 
 Run = Mapping[str, Any]

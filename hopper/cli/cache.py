@@ -118,14 +118,15 @@ def _rows(room: Any, names: Sequence[str]) -> list[str]:
 
 
 def _load(config: Config, rank: int) -> CacheProfile:
+    from hopper.engines import Request
     from hopper.errors import RequestError
+    from hopper.features import open_graph
     from hopper.hetero.cache_profile import load_profile, profile_file
-    from hopper.partition import PartitionedGraph
     from hopper.train.warm_cache import check_profile, made_for
 
-    graph = PartitionedGraph.open(config.data.partitioned)
-    check_profile(config, graph)
-    ranks = graph.book.servers * config.cluster.ranks_per_server
-    if not 0 <= rank < ranks:
-        raise RequestError(f"--rank: expected 0 to {ranks - 1}, given {rank}")
-    return load_profile(profile_file(graph.path, made_for(config, graph.schema, ranks), rank))
+    graph = open_graph(config)
+    request = Request(config, graph)
+    check_profile(request)
+    if not 0 <= rank < request.ranks:
+        raise RequestError(f"--rank: expected 0 to {request.ranks - 1}, given {rank}")
+    return load_profile(profile_file(graph.path, made_for(request), rank))

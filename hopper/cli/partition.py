@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tomllib
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
 from hopper.partition.phases import Progress
 
 _OF_NODES: Final[dict[str, Any]] = {
+    "method_options": "{}",
     "seed": 0,
     "backend": "auto",
     "topology": "replicated",
@@ -54,7 +56,17 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--servers", type=whole, required=True, metavar="P", help="number of servers"
     )
-    parser.add_argument("--method", default="metis", help="metis (default), stream, random or meta")
+    parser.add_argument(
+        "--method",
+        default="metis",
+        help="metis (default), stream, random or meta, or package.module:Class",
+    )
+    parser.add_argument(
+        "--method-options",
+        default=_OF_NODES["method_options"],
+        metavar="{KEY = VALUE, ...}",
+        help="of a class of one's own: keywords of its constructor, as a TOML table",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument(
         "--layers", type=whole, metavar="K", help="meta: hops that models read at most (default 2)"
@@ -116,7 +128,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.method == BY_RELATION:
         return _run_by_relation(arguments)
-    check_method(arguments.servers, arguments.method)
+    options = _options(arguments.method_options)
+    check_method(arguments.servers, arguments.method, options)
     for name in ("layers", "target", "metapath", "weights", "weights_fanouts", "server_memory"):
         if getattr(arguments, name) not in (None, []):
             option = name.replace("_", "-")
@@ -135,6 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.servers,
         arguments.method,
         arguments.seed,
+        method_options=options,
         backend=arguments.backend,
         topology=arguments.topology,
         memory_limit=limit,
@@ -175,6 +189,18 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
     else:
         _show_by_relation(result.description, arguments.out)
     return 0
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = tomllib.loads(f"options = {text}")["options"]
+    except tomllib.TOMLDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise RequestError(
+            f"--method-options: expected a TOML table such as {{key = 1}}, given {text!r:.100}"
+        )
+    return options
 
 
 def _size(option: str, text: str | None) -> int | None:

@@ -33,11 +33,12 @@ def add_parser(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hopper.config import load_config
+    from hopper.engines import Request
     from hopper.engines.assemble import make_schedule
     from hopper.engines.trial_configs import is_trials
+    from hopper.features import open_graph
     from hopper.micrograph.merge import make_time_steps
     from hopper.migrate.picture import draw_schedule, tell_schedule
-    from hopper.partition import PartitionedGraph
 
     config = load_config(options.config, options.overrides)
     if is_trials(config):
@@ -45,9 +46,9 @@ def _run(options: argparse.Namespace) -> int:
             'hop.replicas: the steps shown are those of "synchronous"; with "independent" every '
             "model trains all roots on all ranks in turn"
         )
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
-    batches = make_schedule(config, graph, ranks)
+    batches = make_schedule(Request(config, graph))
     if not 0 <= options.iteration < batches.iterations:
         raise RequestError(
             f"--iteration: expected 0 to {batches.iterations - 1}, given {options.iteration}"

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+import hopper
+
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
@@ -27,14 +29,13 @@ def add_parser(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from hopper.config import override, read_values
-    from hopper.train import train
     from hopper.train.sweep import make_sweep
 
     where = str(options.config)
     config = make_sweep(override(read_values(where), options.overrides, where), where)
     console = Console()
     console.print(trials_table(config.hop.trials))
-    summary = train(config).summary
+    summary = hopper.train(config).summary
     console.print(ranking_table(summary))
     return 0
 

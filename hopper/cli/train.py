@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hopper.config import load_config
+import hopper
 
 
 def add_parser(commands: Any) -> None:
@@ -21,7 +21,5 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from hopper.train import train
-
-    train(load_config(options.config, options.overrides))
+    hopper.train(options.config, options.overrides)
     return 0

@@ -1,20 +1,46 @@
 """The configuration: TOML, typed, validated before any work starts.
 
 Every key can be overridden as ``--section.key value``; an unknown key is an error. The keys are in
-:mod:`hopper.config.sections`.
+:mod:`hopper.config.sections`, one class a section. A :class:`Config` and its sections cannot be
+changed; :func:`make_config` makes another one.
 """
 
-from hopper.config.loading import load_config, make_config, override, read_values
-from hopper.config.sections import DEEP_MODELS, ENGINES, ENGINES_NOT_BUILT, Config, Train
+from hopper.config.loading import load_config, make_config, override, read_config, read_values
+from hopper.config.sections import (
+    DEEP_MODELS,
+    ENGINES,
+    ENGINES_NOT_BUILT,
+    Cache,
+    Cluster,
+    Config,
+    Cooperative,
+    Data,
+    Hop,
+    Learnable,
+    Model,
+    Raf,
+    Sampler,
+    Train,
+)
 
 __all__ = [
     "DEEP_MODELS",
     "ENGINES",
     "ENGINES_NOT_BUILT",
+    "Cache",
+    "Cluster",
     "Config",
+    "Cooperative",
+    "Data",
+    "Hop",
+    "Learnable",
+    "Model",
+    "Raf",
+    "Sampler",
     "Train",
     "load_config",
     "make_config",
     "override",
+    "read_config",
     "read_values",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -17,24 +18,49 @@ from hopper.errors import ConfigError
 SHORT_NAMES: Final = {"--replay": "--train.replay"}
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file (or a run's ``config.json``) and apply ``--section.key value`` overrides.
 
     Raises
     ------
     ConfigError: the file cannot be read, or a key is unknown, missing or out of range.
     """
-    return make_config(read_values(path), overrides, where=str(path))
+    return make_config(read_values(path), overrides, where=os.fspath(path))
 
 
-def read_values(path: str | Path) -> dict[str, Any]:
+def read_config(
+    config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> Config:
+    """A checked configuration, from any form that a caller may have it in.
+
+    Parameters
+    ----------
+    config: the path of a file, nested values, or a checked configuration.
+
+    Raises
+    ------
+    ConfigError: as :func:`load_config` and :func:`make_config`; or it is of another type.
+    """
+    if isinstance(config, Config):
+        return make_config(config.model_dump(), overrides) if overrides else config
+    if isinstance(config, Mapping):
+        return make_config(config, overrides)
+    if isinstance(config, str | os.PathLike):
+        return load_config(config, overrides)
+    raise ConfigError(
+        "configuration: expected the path of a TOML file, a mapping of sections or a "
+        f"hopper.Config, got {type(config).__name__}"
+    )
+
+
+def read_values(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a TOML or JSON file's nested values, unchecked.
 
     Raises
     ------
     ConfigError: the file cannot be read.
     """
-    is_json = str(path).endswith(".json")
+    is_json = os.fspath(path).endswith(".json")
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise ConfigError(f"{path}: cannot read the configuration: expected a file")

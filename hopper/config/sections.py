@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -16,9 +17,12 @@ from pydantic import (
 )
 
 from hopper.config.bounds import COUNTS, SEEDS, is_fanout
+from hopper.plug_ins import check_form, import_class
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
+TRIALS_ENGINE: Final = "hop"
+"""the engine whose models may be several that differ"""
 
 SAMPLERS = ("node", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
@@ -30,6 +34,13 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
+BUILT_INS: Final = {
+    "loss": ("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
+    "metric": ("auto", "accuracy", "micro_f1", "rmse"),
+    "optimizer": ("adam", "sgd"),
+    "schedule": ("constant", "cosine", "step", "warmup"),
+}
+"""by key of ``[train]``, what it names besides classes of one's own"""
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
@@ -37,6 +48,7 @@ DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
 NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]
 Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
+Options = dict[str, Any]
 
 
 class _Section(BaseModel):
@@ -51,6 +63,31 @@ class Data(_Section):
     verify: Literal["quick", "full", "off"] = "quick"
     """what is compared with its checksum: quick = before the run all but features, and features
     while it trains; full = everything before the run; off = nothing (docs/partitions.md)"""
+    features: dict[str, str] = Field(default={})
+    """by node type, "package.module:Class": where its features come from instead of the partitions'
+    files, in ranks and feature servers (docs/plug-ins.md)"""
+    features_options: dict[str, Options] = Field(default={})
+    """by node type, keywords of that class's constructor"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Data:
+        for node_type, name in self.features.items():
+            check_form(f"features.{node_type}", name, ())
+        for node_type in self.features_options:
+            if node_type not in self.features:
+                raise ValueError(f"features_options.{node_type}: features does not name the type")
+        return self
+
+
+@cache
+def _reads_types(name: str) -> bool:
+    """Whether a model's class of one's own reads several node types.
+
+    Raises
+    ------
+    ConfigError: there is no such class.
+    """
+    return bool(getattr(import_class("model.name", name), "reads_types", False))
 
 
 class Model(_Section):
@@ -59,7 +96,9 @@ class Model(_Section):
     name: str = "sage"
     """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
     module of one's own; rgcn | rgat | hgt for typed graphs, or hgnn with an ``aggregate`` of one's
-    own"""
+    own, or a class of one's own that derives from :class:`hopper.models.relational.HGNN`"""
+    name_options: Options = Field(default={})
+    """keywords of a class of one's own"""
     layers: Positive = 3
     """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
     hidden: Positive = 16
@@ -97,13 +136,18 @@ class Model(_Section):
     @property
     def typed(self) -> bool:
         """Whether it reads several node types and relations."""
-        return self.name in TYPED_MODELS
+        return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
 
     @model_validator(mode="after")
     def _check(self) -> Model:
         for key in ("bases", "diagonal_blocks"):
             if getattr(self, key) and self.name != "rgcn":
                 raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
+        if self.name_options and ":" not in self.name:
+            raise ValueError(
+                f"name_options: those of a class of one's own; {self.name!r} takes the keys of "
+                f"[model]; got {self.name_options}"
+            )
         if self.metapaths and not self.typed:
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
         if self.head and self.name not in ("rgcn", "rgat"):
@@ -152,7 +196,10 @@ class Sampler(_Section):
 
     kind: str = "node"
     """node = so many neighbours of each node; layer = neighbours that are in a sample of the whole
-    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0)"""
+    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0);
+    "package.module:Class" = a class of one's own, whose draws may depend on nothing but the node"""
+    kind_options: Options = Field(default={})
+    """keywords of its class's constructor"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
     """in-neighbours per relation, first hop first; -1 = all; one per model layer (kind "layer" does
     not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are many"""
@@ -178,8 +225,7 @@ class Sampler(_Section):
                     f"of its micrographs and engines would train on different graphs; expected "
                     f"{', '.join(SAMPLERS)}"
                 )
-        if self.kind not in SAMPLERS:
-            raise ValueError(f"kind: expected {', '.join(SAMPLERS)}; got {self.kind!r}")
+        check_form("kind", self.kind, SAMPLERS)
         return self
 
     @property
@@ -198,12 +244,33 @@ class Train(_Section):
 
     engine: str = "auto"
     """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | locality
-    (approximate); "auto" tries the exact ones and takes the fastest"""
+    (approximate); "auto" tries the exact ones and takes the fastest; "package.module:Class" = a
+    class of one's own"""
+    engine_options: Options = Field(default={})
+    """keywords of its class's constructor"""
     batch_size: Positive = 1024
     """roots per rank and iteration"""
     epochs: Positive = 3
+    loss: str = "auto"
+    """cross_entropy | binary_cross_entropy | squared_error, or "package.module:Class"; "auto" = the
+    one of these for the graph's kind of labels (docs/plug-ins.md)"""
+    loss_options: Options = Field(default={})
+    """keywords of its class's constructor; so with all ``_options``"""
+    metric: str = "auto"
+    """accuracy | micro_f1 | rmse, or "package.module:Class"; "auto" = the one of these for the
+    graph's kind of labels"""
+    metric_options: Options = Field(default={})
+    optimizer: str = "adam"
+    """adam | sgd, or "package.module:Class"; of all parameters but learnable rows"""
+    optimizer_options: Options = Field(default={})
+    """adam: betas, epsilon"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
-    optimizer: Literal["adam", "sgd"] = "adam"
+    schedule: str = "constant"
+    """what multiplies this learning rate and that of learnable rows at every update: constant |
+    cosine | step | warmup, or "package.module:Class" """
+    schedule_options: Options = Field(default={})
+    """cosine: minimum; step: step_size (updates), gamma, minimum; these and warmup: warmup_steps
+    (updates) or warmup_fraction (of the run)"""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
     """bound of the global gradient norm; 0 = off"""
@@ -240,9 +307,22 @@ class Train(_Section):
     """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
     micro_batch: NonNegative = 0
     """roots a forward pass at most; 0 = four times batch_size"""
+    loggers: list[str] = Field(default=[])
+    """each "package.module:Class": told of every epoch on rank 0, besides what a run writes"""
+    loggers_options: list[Options] = Field(default=[])
+    """one table for each of ``loggers``, in their order; empty = none has options"""
 
     @model_validator(mode="after")
     def _check(self) -> Train:
+        for key, names in BUILT_INS.items():
+            check_form(key, getattr(self, key), names)
+        for name in self.loggers:
+            check_form("loggers", name, ())
+        if self.loggers_options and len(self.loggers_options) != len(self.loggers):
+            raise ValueError(
+                f"loggers_options: expected one table for each of the {len(self.loggers)} loggers, "
+                f"or none; got {len(self.loggers_options)}"
+            )
         if self.autocast != "off" and self.dtype != "float32":
             raise ValueError(
                 f"autocast: {self.autocast!r} takes the place of float32, not of {self.dtype}"
@@ -253,8 +333,7 @@ class Train(_Section):
             raise ValueError(
                 f"engine: {self.engine!r} is not built yet; built: {', '.join(ENGINES)}"
             )
-        if self.engine != "auto" and self.engine not in ENGINES:
-            raise ValueError(f"engine: expected auto, {', '.join(ENGINES)}; got {self.engine!r}")
+        check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 
     @property
@@ -324,8 +403,11 @@ class Raf(_Section):
 
 
 class Learnable(_Section):
-    """``[learnable]``: rows of node types without features, learned with the model."""
+    """``[learnable]``: input rows that are learned with the model."""
 
+    types: list[str] = Field(default=[])
+    """node types that have learnable rows beside their features; those without features always
+    have"""
     dim: NonNegative = 0
     """width of a row; 0 = model.hidden"""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
@@ -420,9 +502,10 @@ class Config(_Section):
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
             )
-        if self.hop.replicas == "independent" and self.train.engine != "hop":
+        if self.hop.replicas == "independent" and self.train.engine != TRIALS_ENGINE:
             raise ValueError(
-                f'hop.replicas: "independent" needs train.engine = "hop", got {self.train.engine!r}'
+                f'hop.replicas: "independent" needs train.engine = "{TRIALS_ENGINE}", got '
+                f"{self.train.engine!r}"
             )
         if self.cooperative.wire != "exact" and self.train.engine == "auto":
             raise ValueError(

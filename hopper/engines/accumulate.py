@@ -7,7 +7,7 @@ invariant 2), so groups, passes and ranks can be added in any split without chan
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.device_copies import to_device
+from hopper.engines.model_reads import ModelReads
 from hopper.errors import RequestError
 from hopper.features import (
     DeviceRows,
@@ -25,12 +26,12 @@ from hopper.features import (
     PregatheredRows,
     RowKind,
 )
-from hopper.graph.block import Block, TypedBlocks
-from hopper.hetero.learnable import FetchedRows, distinct
+from hopper.graph.block import TypedBlocks
+from hopper.hetero.learnable import LeafRows, distinct
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
-from hopper.models import Objective
+from hopper.models import Objective, run_model
 from hopper.ops import products_in
 from hopper.run_log import RunLog
 
@@ -43,43 +44,34 @@ a power of two, so that nothing is rounded when it is taken out again"""
 class Pass:
     """A subgraph with its rows, to be trained on by one model or by several in turn.
 
-    inputs: [nodes, dim] input rows; by node type for a model of typed graphs. labels: of the roots,
-    as the objective takes them.
+    inputs: by node type, [nodes, width] input rows; a type without nodes may be missing. labels: of
+    the roots, as the objective takes them.
     """
 
     subgraph: Subgraph
-    inputs: torch.Tensor | dict[str, torch.Tensor]
+    inputs: dict[str, torch.Tensor]
     labels: torch.Tensor
-    _blocks: list[Block] | list[TypedBlocks] | None = field(default=None, repr=False)
+    _blocks: list[TypedBlocks] | None = field(default=None, repr=False)
 
-    def blocks(
-        self, device: torch.device, dropout: int | None = None
-    ) -> list[Block] | list[TypedBlocks]:
+    def blocks(self, device: torch.device, dropout: int | None = None) -> list[TypedBlocks]:
         """The subgraph's blocks, made once; with another key of dropout masks, if one is given.
 
         What kernels prepare for a block depends on its edges alone, so it serves every model.
         """
         if self._blocks is None:
-            typed = isinstance(self.inputs, dict)
-            subgraph = self.subgraph
-            self._blocks = subgraph.typed_blocks(device) if typed else subgraph.blocks(device)
+            self._blocks = self.subgraph.typed_blocks(device)
         if dropout is None:
             return self._blocks
-        return [_keyed(each, dropout) for each in self._blocks]  # type: ignore[return-value]
+        return [_rekey(each, dropout) for each in self._blocks]
 
 
-def _keyed(blocks: Block | TypedBlocks, dropout: int) -> Block | TypedBlocks:
+def _rekey(hop: TypedBlocks, dropout: int) -> TypedBlocks:
     """The same with another key of dropout masks."""
-    if isinstance(blocks, TypedBlocks):
-        inner = {relation: _keyed_block(each, dropout) for relation, each in blocks.blocks.items()}
-        return replace(blocks, blocks=inner, iteration_key=dropout)
-    return _keyed_block(blocks, dropout)
-
-
-def _keyed_block(block: Block, dropout: int) -> Block:
-    keyed = copy.copy(block)
-    keyed.iteration_key = dropout
-    return keyed
+    blocks = {}
+    for relation, block in hop.blocks.items():
+        blocks[relation] = copy.copy(block)
+        blocks[relation].iteration_key = dropout
+    return replace(hop, blocks=blocks, iteration_key=dropout)
 
 
 def overflowed(where: str) -> RequestError:
@@ -95,34 +87,30 @@ class GroupTrainer:
 
     Parameters
     ----------
-    typed: whether the model reads several node types: blocks by relation, rows by type.
-    tables: by type whose rows are learned, their table; :attr:`learned` has those of an iteration.
+    reads: what the model reads; :attr:`learned` has the learnable rows of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     products_in: what matrix products are computed in, if not in ``dtype``.
-    on_device: features that are held on the device.
 
     Attributes
     ----------
+    on_device: features that are held on the device, where they are looked for first.
     scale: times the gradient that backward passes make; see :meth:`unscale`.
     """
 
     def __init__(
         self,
         sampler: NeighborSampler,
+        reads: ModelReads,
         log: RunLog,
         objective: Objective,
         micro_batch: int,
         dtype: torch.dtype,
         device: torch.device,
         *,
-        typed: bool = False,
-        tables: Mapping[str, str] | None = None,
         products_in: torch.dtype | None = None,
-        on_device: DeviceRows | None = None,
     ) -> None:
-        self.typed = typed
-        self.tables = dict(tables or {})
-        self.learned: FetchedRows | None = None
+        self.reads = reads
+        self.learned = LeafRows({}, {})
         self.sampler = sampler
         self._log = log
         self.objective = objective
@@ -131,7 +119,7 @@ class GroupTrainer:
         self._device = device
         self._products_in = products_in
         self.scale = _HALF_SCALE if products_in == torch.float16 else 1.0
-        self._on_device = on_device
+        self.on_device: DeviceRows | None = None
 
     def products(self) -> AbstractContextManager[None]:
         """Within it a forward pass computes matrix products as the configuration says."""
@@ -153,14 +141,14 @@ class GroupTrainer:
         Where rows that are held on the device make room for others, what will be missing is not
         known yet: each is fetched when it is.
         """
-        held = self._on_device
+        held = self.on_device
         if held is not None and held.evicts:
             return rows
         with self._log.stage("gather", operation="pregather"):
             wanted: dict[str, list[NDArray[np.int64]]] = {}
-            for each in self.sampler.original_ids if self.typed else [self.node_type]:
-                if each not in self.tables:
-                    stored = self._stored(each)
+            for each, own in self.reads.inputs.items():
+                if own.features:
+                    stored = own.node_type
                     groups = [subgraph.nodes[each] for subgraph in subgraphs]
                     if held is not None:
                         groups = [held.absent(stored, ids) for ids in groups]
@@ -168,7 +156,11 @@ class GroupTrainer:
             return PregatheredRows(rows, wanted)
 
     def accumulate(
-        self, packed: PackedModel, subgraphs: list[Subgraph], rows: FeatureSource, batch_size: int
+        self,
+        packed: PackedModel,
+        subgraphs: Sequence[Subgraph],
+        rows: FeatureSource,
+        batch_size: int,
     ) -> None:
         """Add a group's gradient and loss, divided by ``batch_size``, to the packed model."""
         for subgraph in subgraphs:
@@ -195,7 +187,7 @@ class GroupTrainer:
         with self._log.stage("compute", roots=work.subgraph.num_roots):
             blocks = work.blocks(self._device, dropout)
             with self.products():
-                logits = packed.module(blocks, work.inputs)
+                logits = run_model(packed.module, blocks, work.inputs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
             self.backward(packed, loss)
 
@@ -232,45 +224,54 @@ class GroupTrainer:
         self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
-        if kind == "features" and self._on_device is not None:
-            return self._on_device.read(rows, node_type, ids)
+        if kind == "features" and self.on_device is not None:
+            return self.on_device.read(rows, node_type, ids)
         return to_device(rows.gather(kind, node_type, ids), self._device)
 
-    def input_rows_of(
-        self, rows: FeatureSource, node_type: str, ids: NDArray[np.int64]
+    def input_rows_of(self, rows: FeatureSource, name: str, ids: NDArray[np.int64]) -> torch.Tensor:
+        """[n, width]: input rows of distinct nodes of a type, features first."""
+        own = self.reads.inputs[name]
+        features = None
+        if own.features:
+            features = self.read_rows_of(rows, "features", own.node_type, ids).to(self.dtype)
+        return self._with_learned(name, ids, features)
+
+    def _with_learned(
+        self, name: str, ids: NDArray[np.int64], features: torch.Tensor | None
     ) -> torch.Tensor:
-        """[n, dim]: features or learnable rows of distinct nodes of a type."""
-        if node_type in self.tables:
-            assert self.learned is not None
-            return self.learned.of(node_type, ids)
-        return self.read_rows_of(rows, "features", self._stored(node_type), ids).to(self.dtype)
+        """[n, width]: features, if there are any, and behind them learnable rows, if there are."""
+        if not self.reads.inputs[name].learned:
+            assert features is not None
+            return features
+        learned = self.learned.of(name, ids)
+        return learned if features is None else torch.cat((features, learned), 1)
 
-    def _stored(self, node_type: str) -> str:
-        return self.sampler.stored_as.get(node_type, node_type)
-
-    def _inputs(
-        self, subgraph: Subgraph, rows: FeatureSource
-    ) -> torch.Tensor | dict[str, torch.Tensor]:
-        if not self.typed:
-            return self.input_rows_of(rows, self.node_type, subgraph.nodes[self.node_type])
+    def _inputs(self, subgraph: Subgraph, rows: FeatureSource) -> dict[str, torch.Tensor]:
+        """By name of a type, the input rows of a subgraph's nodes; each row of features is read
+        once, whatever the number of names that its type has."""
         by_stored: dict[str, list[str]] = {}
-        for node_type, nodes in subgraph.nodes.items():
+        for name, nodes in subgraph.nodes.items():
             if nodes.size:
-                by_stored.setdefault(self._stored(node_type), []).append(node_type)
-        found: dict[str, torch.Tensor] = {}
+                by_stored.setdefault(self.reads.inputs[name].node_type, []).append(name)
+        inputs: dict[str, torch.Tensor] = {}
         for names in by_stored.values():
-            found |= self._rows_under_names(names, subgraph, rows)
-        return found
+            if len(names) == 1 or not self.reads.inputs[names[0]].features:
+                for name in names:
+                    inputs[name] = self.input_rows_of(rows, name, subgraph.nodes[name])
+            else:
+                inputs |= self._rows_under_names(names, subgraph, rows)
+        return inputs
 
     def _rows_under_names(
         self, names: Sequence[str], subgraph: Subgraph, rows: FeatureSource
     ) -> dict[str, torch.Tensor]:
-        """Input rows of one type's nodes by the names that it has, each row read once."""
-        if len(names) == 1 or names[0] in self.tables:
-            return {each: self.input_rows_of(rows, each, subgraph.nodes[each]) for each in names}
+        """Input rows of the nodes of one type with features, by the names that it has."""
         ids = distinct([subgraph.nodes[each] for each in names])
-        read = self.input_rows_of(rows, names[0], ids)
-        places = {each: np.searchsorted(ids, subgraph.nodes[each]) for each in names}
-        return {
-            each: read.index_select(0, to_device(own, read.device)) for each, own in places.items()
-        }
+        stored = self.reads.inputs[names[0]].node_type
+        read = self.read_rows_of(rows, "features", stored, ids).to(self.dtype)
+        inputs = {}
+        for name in names:
+            places = np.searchsorted(ids, subgraph.nodes[name])
+            features = read.index_select(0, to_device(places, read.device))
+            inputs[name] = self._with_learned(name, subgraph.nodes[name], features)
+        return inputs

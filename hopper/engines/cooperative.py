@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 import numba
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
 from hopper.partition.layouts import DividedTopology, Replicated
@@ -26,7 +27,27 @@ _Planned = tuple[IterationPlan, dict[str, float]]
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class Cooperative(Engine):
+@dataclass(frozen=True)
+class CooperativePlan(Plan):
+    """A rank's part of every layer.
+
+    Attributes
+    ----------
+    layers: what it computes, sends and receives.
+    """
+
+    layers: IterationPlan
+
+
+@dataclass(frozen=True)
+class CooperativeInputs:
+    """By type, [n, dim] this rank's input rows; and labels of its roots."""
+
+    rows: dict[str, Tensor]
+    labels: Tensor
+
+
+class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     """Each rank computes the nodes it owns, for all ranks.
 
     Raises
@@ -36,14 +57,16 @@ class Cooperative(Engine):
 
     name = "cooperative"
     layouts = (Replicated, DividedTopology)
+    reads_remote_rows = False
+    plans_on_host = True
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
-        trainer, graph = state.trainer, state.rows.graph
-        in_dim = graph.schema.node_types[trainer.node_type].feature_dim or 0
+        trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
+        in_dim = reads.inputs[reads.target].width
         self._stack = make_stack(state.packed.module, trainer.sampler, in_dim)
         travels_as = wire_dtype(state.config) or trainer.dtype
-        self._wires = choose_wires(self._stack, travels_as, learned=trainer.tables)
+        self._wires = choose_wires(self._stack, travels_as, learned=reads.tables)
         self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
@@ -63,46 +86,48 @@ class Cooperative(Engine):
         """See :class:`Engine`."""
         return super().rounds(config) or wire_dtype(config) is not None
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """See :class:`Engine`."""
+    def plan(self, batch: GlobalBatch) -> CooperativePlan:
+        """See :class:`Engine`: made ahead, if this is the batch that was told to be upcoming."""
         state = self.state
-        state.packed.clear()
         with state.log.stage("sample") as fields:
-            plan, fields["planning"] = self._take_plan(batch)
-            fields["roots"] = plan.roots
+            layers, fields["planning"] = self._take_plan(batch)
+            fields["roots"] = layers.roots
             fields["layers"] = [
-                layer.describe(wires) for layer, wires in zip(plan.layers, self._wires, strict=True)
+                layer.describe(wires)
+                for layer, wires in zip(layers.layers, self._wires, strict=True)
             ]
         if self.upcoming is not None:
             self._under_way = self.upcoming, self._planning.submit(self._plan, self.upcoming)
-        if state.learnable is not None:
-            self.fetch_learnable_rows({name: [ids] for name, ids in plan.nodes.items()}, batch)
-        with state.log.stage("gather", rows=plan.num_nodes, operation="own rows"):
-            inputs, labels = self._read(plan)
-        with state.log.stage("compute", roots=plan.roots):
+        return CooperativePlan(batch, {name: [ids] for name, ids in layers.nodes.items()}, layers)
+
+    def read(self, plan: CooperativePlan) -> CooperativeInputs:
+        """See :class:`Engine`: own rows, and labels of own roots."""
+        state, trainer, nodes = self.state, self.state.trainer, plan.layers.nodes
+        with state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
+            rows = {
+                name: trainer.input_rows_of(state.rows, name, ids)
+                for name, ids in nodes.items()
+                if ids.size
+            }
+            roots = nodes[trainer.node_type][: plan.layers.roots]
+            labels = trainer.read_rows(state.rows, "labels", roots)
+        return CooperativeInputs(rows, trainer.objective.shaped(labels))
+
+    def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
+        """See :class:`Engine`."""
+        state, batch = self.state, plan.batch
+        with state.log.stage("compute", roots=plan.layers.roots):
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
             with state.trainer.products():
-                logits = self._forward.logits(plan, inputs, where)
-                loss = state.trainer.objective.loss_sum(logits, labels) / batch.size
+                logits = self._forward.logits(plan.layers, inputs.rows, where)
+                loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-        return self.synchronise_and_update(batch)
 
     def close(self) -> None:
         """See :class:`Engine`; every rank has to call it."""
         self._planning.shutdown()
         self._channel.close()
-
-    def _read(self, plan: IterationPlan) -> tuple[dict[str, Tensor], Tensor]:
-        """By type, [n, dim] this rank's input rows; and its roots' labels."""
-        rows, trainer = self.state.rows, self.state.trainer
-        inputs = {
-            name: trainer.input_rows_of(rows, name, ids)
-            for name, ids in plan.nodes.items()
-            if ids.size
-        }
-        roots = plan.nodes[trainer.node_type][: plan.roots]
-        return inputs, trainer.objective.shaped(trainer.read_rows(rows, "labels", roots))
 
     def _take_plan(self, batch: GlobalBatch) -> _Planned:
         """The plan of a batch: made ahead, or now; and what making it took."""

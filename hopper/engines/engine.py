@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,41 +16,74 @@ from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
-from hopper.features import FeatureSource, PartitionedRows
-from hopper.hetero.learnable import LearnableRows
-from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.subgraph import Subgraph
+from hopper.engines.request import Request
+from hopper.features import PartitionedRows
+from hopper.hetero.learnable import FetchedRows, LearnableRows
+from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
-from hopper.run_log import RunLog
+from hopper.run_log import RunLog, Stage
 
 
 @dataclass
 class TrainState:
-    """What one rank trains, and with what."""
+    """What one rank trains, and with what.
 
-    config: Config
+    Attributes
+    ----------
+    name: of a model among several that are trained at once; a lone model has none.
+    overrides: what such a model replaces in the run's configuration, by "section.key".
+    """
+
+    request: Request
     cluster: Cluster
     log: RunLog
     rows: PartitionedRows
     packed: PackedModel
     optimizer: Optimizer
     trainer: GroupTrainer
-    learnable: LearnableRows | None = None
+    learnable: LearnableRows
+    name: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Config:
+        """The run's."""
+        return self.request.config
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One iteration, as every rank knows it.
+    """One iteration.
 
-    loss: sum of root losses divided by the size of the global batch.
+    losses: by number of a model, the sum of root losses divided by the size of the global batch; of
+    the models whose loss this rank knows.
     """
 
-    loss: float
+    losses: Mapping[int, float]
 
 
-class Engine(ABC):
-    """A way for the work to meet the data.
+@dataclass(frozen=True)
+class Plan:
+    """What a rank does in an iteration, as far as sampling and routing tell.
+
+    Attributes
+    ----------
+    batch: that it is for.
+    reads: by name of a type, in groups, the nodes whose input rows this rank reads.
+    """
+
+    batch: GlobalBatch
+    reads: Mapping[str, Sequence[NDArray[np.int64]]]
+
+
+PlanT = TypeVar("PlanT", bound=Plan)
+InputsT = TypeVar("InputsT")
+
+
+class Engine(ABC, Generic[PlanT, InputsT]):
+    """A way for the work to meet the data: a plan of an iteration, the rows that it reads, what is
+    computed of them, and an update.
 
     Engines that are ``exact`` compute the single-process gradient on the same roots and draws
     (design.md, invariant 2); they differ in what crosses the network.
@@ -59,9 +93,23 @@ class Engine(ABC):
     exact: ClassVar[bool] = True
     layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated,)
     """of the graphs that it can train"""
+    reads_remote_rows: ClassVar[bool] = True
+    """whether ranks read input rows of other servers, which a cache may keep"""
+    plans_on_host: ClassVar[bool] = False
+    """whether it draws in host memory alone"""
+    is_baseline: ClassVar[bool] = False
+    """whether others' speed is told against it"""
+    schedule: ClassVar[type[RootSchedule]] = RootSchedule
+    """what deals roots to global batches"""
 
     def __init__(self, state: TrainState) -> None:
         self.state = state
+        self.models: Sequence[TrainState] = [state]
+        """the models that are trained; their numbers are their places here"""
+        self.training: Sequence[int] = [0]
+        """numbers of the models that the next iteration trains, the same on every rank"""
+        self.fetched = FetchedRows(state.cluster, {}, {})
+        """learnable rows of the iteration under way"""
         self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
@@ -70,6 +118,15 @@ class Engine(ABC):
         """whether the gradient of the iteration under way will be recorded"""
         self.upcoming: GlobalBatch | None = None
         """the batch after the one that is trained, if the epoch has one; may be prepared"""
+
+    @classmethod  # most engines train anything
+    def check(cls, request: Request) -> None:
+        """Refuse what this engine cannot train.
+
+        Raises
+        ------
+        RequestError: names the key, what was expected and what was given.
+        """
 
     @classmethod
     def is_exact(cls, config: Config) -> bool:
@@ -81,55 +138,64 @@ class Engine(ABC):
         """Whether values are rounded on purpose, so that gradients are near the exact ones."""
         return config.train.autocast != "off"
 
-    @abstractmethod
     def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Train one global batch and update the parameters on every rank."""
+        """Train one global batch, and update every model that is in :attr:`training`."""
+        self.state.packed.clear()
+        plan = self.plan(batch)
+        self.fetch_learnable(plan)
+        self.compute(plan, self.read(plan))
+        return self.update(batch)
 
-    def close(self) -> None:  # noqa: B027  # most engines hold nothing
+    @abstractmethod
+    def plan(self, batch: GlobalBatch) -> PlanT:
+        """What this rank does for a batch: sampling and routing alone, a function of the batch.
+
+        Every rank has to call it: plans may be made by talking to other ranks.
+        """
+
+    @abstractmethod
+    def read(self, plan: PlanT) -> InputsT:
+        """The input rows of a plan, from wherever they are: own, cached, remote."""
+
+    @abstractmethod
+    def compute(self, plan: PlanT, inputs: InputsT) -> None:
+        """Add the gradient and the loss of this rank's part to the packed model."""
+
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """What plans depend on besides graph, model depth, sampler and schedule: engines with
+        equal keys read the same rows."""
+        return [cls.name]
+
+    def close(self) -> None:  # most engines hold nothing
         """Let go of threads and connections; the engine does not train again."""
 
     def decisions(self) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""
         return {}
 
-    def epoch_ended(self, seconds: float) -> None:  # noqa: B027  # most engines decide nothing
+    def epoch_ended(self, seconds: float) -> None:  # most engines decide nothing
         """Take note of an epoch's time: the maximum over ranks, the same number on all of them."""
 
     def decision_state(self) -> dict[str, Any]:
         """What the next decisions depend on, as JSON (for checkpoints)."""
         return {}
 
-    def restore_decisions(self, state: Mapping[str, Any]) -> None:  # noqa: B027  # as above
+    def restore_decisions(self, state: Mapping[str, Any]) -> None:  # as above
         """Go on from what :meth:`decision_state` returned."""
 
-    def fetched_once(self, subgraphs: Sequence[Subgraph]) -> FeatureSource:
-        """Rows for several passes: remote ones are fetched now, each once for all of them."""
-        return self.state.trainer.fetched_once(self.state.rows, subgraphs)
+    def fetch_learnable(self, plan: PlanT) -> None:
+        """Read the learnable rows of a plan, if there are any; collective."""
+        where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
+        with self._learnable_stage("gather"):
+            self.fetched = self.state.learnable.fetch(plan.reads, where)
+        self.state.trainer.learned = self.fetched
 
-    def train_roots(self, roots: NDArray[np.int64], batch: GlobalBatch) -> None:
-        """Sample, gather and train roots under this rank's replica; none is ordinary."""
-        state = self.state
-        subgraphs = state.trainer.sample(roots, batch.epoch, batch.iteration)
-        self.fetch_learnable(subgraphs, batch)
-        rows = self.fetched_once(subgraphs) if len(subgraphs) > 1 else state.rows
-        state.trainer.accumulate(state.packed, subgraphs, rows, batch.size)
-
-    def fetch_learnable(self, subgraphs: Sequence[Subgraph], batch: GlobalBatch) -> None:
-        """Read the learnable rows of an iteration's groups, if there are any; collective."""
-        if self.state.learnable is not None:
-            types = self.state.trainer.tables
-            wanted = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in types}
-            self.fetch_learnable_rows(wanted, batch)
-
-    def fetch_learnable_rows(
-        self, wanted: Mapping[str, Sequence[NDArray[np.int64]]], batch: GlobalBatch
-    ) -> None:
-        """Read the learnable rows of some nodes by type, in any number of groups; collective."""
-        state = self.state
-        assert state.learnable is not None
-        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-        with state.log.stage("gather", operation="learnable rows"):
-            state.trainer.learned = state.learnable.fetch(wanted, where)
+    def _learnable_stage(self, stage: Stage) -> AbstractContextManager[object]:
+        """Times what is done with learnable rows, where there are any."""
+        if not self.state.learnable:
+            return nullcontext()
+        return self.state.log.stage(stage, operation="learnable rows")
 
     def sum_gradients(self, operation: str) -> None:
         """Add gradients and loss up over ranks."""
@@ -146,25 +212,38 @@ class Engine(ABC):
         state.cluster.all_reduce(total, "control", operation)
         return float(total)
 
-    def complete_recorded(self, where: str) -> None:  # noqa: B027  # as below
+    def complete_recorded(self, where: str) -> None:  # as below
         """Make parameters and gradients whole on every rank, where they will be recorded."""
 
-    def complete(self, where: str, *, moments: bool = False) -> None:  # noqa: B027  # see below
+    def complete(self, where: str, *, moments: bool = False) -> None:  # see below
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
-        it before they are saved. Most engines keep all of it everywhere."""
+        it before they are saved. Most engines keep all of it everywhere.
+
+        Parameters
+        ----------
+        moments: whether all models are saved with their optimisers' states, as in a checkpoint;
+            otherwise one is, without, which was handed out to be scored.
+        """
+
+    def hand_out(self, model: int) -> None:  # as above
+        """Give every rank the parameters that it scores a model with; every rank has to call it
+        before that. Most engines keep them everywhere."""
+
+    def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
+        """Losses by number of a model and iteration, with those that other ranks know and this one
+        does not; every rank has to call it. Most engines know all of them everywhere."""
+        return losses
 
     def _unscale(self, where: str) -> None:
         """Let gradients be those of the loss; every rank learns whether any rank's overflowed."""
         state = self.state
-        is_finite = state.trainer.unscale(state.packed)
-        if state.learnable is not None:
-            is_finite = state.learnable.is_finite() and is_finite
+        is_finite = state.trainer.unscale(state.packed) and self.fetched.is_finite()
         broken = torch.tensor([int(not is_finite)])
         state.cluster.all_reduce(broken, "control", f"looking for overflows, {where}")
         if int(broken):
             raise overflowed(where)
 
-    def synchronise_and_update(self, batch: GlobalBatch) -> StepReport:
+    def update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then update what every rank holds."""
         state = self.state
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
@@ -177,10 +256,8 @@ class Engine(ABC):
         with state.log.stage("sync"):
             self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
-            if state.learnable is not None:
-                assert state.trainer.learned is not None
-                with state.log.stage("sync", operation="learnable rows"):
-                    state.learnable.push(state.trainer.learned, where, state.trainer.scale)
+            with self._learnable_stage("sync"):
+                self.fetched.push(where, state.trainer.scale)
         if state.trainer.scale != 1.0:
             self._unscale(where)
         if self.records:
@@ -192,11 +269,10 @@ class Engine(ABC):
         if clip:
             with state.log.stage("sync", operation="gradient norm"):
                 squares = self.parameter_squares(f"the norm of gradients, {where}")
-                if state.learnable is not None:
-                    squares += state.learnable.squares(f"the norm of learnable rows, {where}")
-        with state.log.stage("compute", operation="update"):
-            scale = state.optimizer.step(clip, squares)
-            if state.learnable is not None:
-                with state.log.stage("compute", operation="learnable rows"):
-                    state.learnable.step(scale)
-        return StepReport(loss=loss)
+                squares += self.fetched.squares(f"the norm of learnable rows, {where}")
+        factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
+        with state.log.stage("compute", operation="update", rate_factor=factor):
+            scale = state.optimizer.step(clip, squares, factor)
+            with self._learnable_stage("compute"):
+                self.fetched.step(scale, factor)
+        return StepReport({0: loss})

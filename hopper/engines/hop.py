@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.config import Config
+from hopper.engines.engine import Plan, TrainState
+from hopper.engines.request import Request
+from hopper.engines.sampled_groups import SamplingEngine, nodes_of
+from hopper.engines.zero_hop import HOMED
+from hopper.errors import RequestError
 from hopper.features import FeatureSource
 from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
@@ -20,7 +26,21 @@ Groups = dict[tuple[int, int], list[Subgraph]]
 """by time step and model"""
 
 
-class Hop(Engine):
+@dataclass(frozen=True)
+class HopPlan(Plan):
+    """The groups that visit a rank.
+
+    Attributes
+    ----------
+    schedule: the visits, time step by time step.
+    groups: by time step and model.
+    """
+
+    schedule: list[Visit]
+    groups: Groups
+
+
+class Hop(SamplingEngine[HopPlan]):
     """Models travel around a ring of ranks and train each group where its roots live.
 
     What moves: packed models (parameters and accumulated gradients, or gradients only, which is
@@ -28,6 +48,16 @@ class Hop(Engine):
     """
 
     name = "hop"
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`hopper.engines.engine.Engine`: there must be a time step left."""
+        merge, ranks = request.config.hop.merge, request.ranks
+        if isinstance(merge, int) and merge >= ranks:
+            raise RequestError(
+                f"hop.merge: expected at most {ranks - 1}, one less than the {ranks} ranks (an "
+                f"iteration has that many time steps), given {merge}"
+            )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
@@ -38,26 +68,41 @@ class Hop(Engine):
         self._transport = Transport(state.cluster, state.log, cause)
         self._adaptive = AdaptiveMerge(state.cluster.world - 1)
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """See :class:`Engine`."""
-        state = self.state
-        state.packed.clear()
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """See :class:`hopper.engines.engine.Engine`; with no time step dissolved."""
+        return [HOMED]
+
+    def plan(self, batch: GlobalBatch) -> HopPlan:
+        """See :class:`hopper.engines.engine.Engine`."""
         steps = self._time_steps(batch)
-        schedule = visits(steps.ranks, state.cluster.rank)
+        schedule = visits(steps.ranks, self.state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
-        self.fetch_learnable([part for group in groups.values() for part in group], batch)
-        rows = self._rows(groups)
+        parts = [part for group in groups.values() for part in group]
+        return HopPlan(batch, nodes_of(parts), schedule, groups)
+
+    def read(self, plan: HopPlan) -> FeatureSource:
+        """See :class:`hopper.engines.engine.Engine`: with pre-gathering, remote rows are fetched
+        once for all groups."""
+        if not self.state.config.hop.pregather:
+            return self.state.rows
+        return self.fetched_once([part for group in plan.groups.values() for part in group])
+
+    def compute(self, plan: HopPlan, inputs: FeatureSource) -> None:
+        """See :class:`hopper.engines.engine.Engine`."""
+        groups, schedule = plan.groups, plan.schedule
         self._dock.start(schedule[0].models)
         for visit in schedule:
             if visit.step > 0:
-                self._move_models(batch, schedule[visit.step - 1], visit)
+                self._move_models(plan.batch, schedule[visit.step - 1], visit)
             for model in visit.models:
-                self._train(batch, groups.pop((visit.step, model)), rows, visit.step, model)
+                # A group that was trained is let go of.
+                group = groups.pop((visit.step, model))
+                self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
-        return self.synchronise_and_update(batch)
 
     def decisions(self) -> dict[str, Any]:
-        """See :class:`Engine`: the number of time steps that are dissolved."""
+        """See :class:`hopper.engines.engine.Engine`: how many time steps are dissolved."""
         merge = self.state.config.hop.merge
         if merge == "adaptive":
             replayed = self.replayed.get("merge")
@@ -65,15 +110,15 @@ class Hop(Engine):
         return {"merge": 0 if merge == "off" else merge}
 
     def epoch_ended(self, seconds: float) -> None:
-        """See :class:`Engine`."""
+        """See :class:`hopper.engines.engine.Engine`."""
         self._adaptive.epoch_ended(seconds)
 
     def decision_state(self) -> dict[str, Any]:
-        """See :class:`Engine`."""
+        """See :class:`hopper.engines.engine.Engine`."""
         return {"merge_seconds": self._adaptive.seconds}
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
-        """See :class:`Engine`."""
+        """See :class:`hopper.engines.engine.Engine`."""
         self._adaptive = AdaptiveMerge(self.state.cluster.world - 1, state["merge_seconds"])
 
     def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
@@ -96,12 +141,6 @@ class Hop(Engine):
                         roots, batch.epoch, batch.iteration
                     )
         return groups
-
-    def _rows(self, groups: Groups) -> FeatureSource:
-        """Where input rows come from: with pre-gathering, remote ones are fetched once for all."""
-        if not self.state.config.hop.pregather:
-            return self.state.rows
-        return self.fetched_once([part for group in groups.values() for part in group])
 
     def _train(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hopper.engines.model_centric import ModelCentric
+from hopper.micrograph.route import LocalRootSchedule
 
 
 class Locality(ModelCentric):
@@ -15,3 +16,4 @@ class Locality(ModelCentric):
 
     name = "locality"
     exact = False
+    schedule = LocalRootSchedule

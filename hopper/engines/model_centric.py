@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from hopper.engines.engine import Engine, StepReport
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
 
 
-class ModelCentric(Engine):
+class ModelCentric(OneGroup):
     """Each rank trains its own mini-batch, drawn at random over all roots.
 
     What moves: the remote input rows of the rank's whole subgraph, each once, and gradients.
     """
 
     name = "model_centric"
+    is_baseline = True
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """See :class:`Engine`."""
-        self.state.packed.clear()
-        self.train_roots(batch.of_model(self.state.cluster.rank), batch)
-        return self.synchronise_and_update(batch)
+    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """See :class:`OneGroup`."""
+        return batch.of_model(self.state.cluster.rank)

@@ -1,41 +1,169 @@
-"""torch's optimisers over a packed model: one update of one flat buffer.
+"""Optimisers over a packed model: one update of one flat buffer.
 
-The arithmetic is that of ``torch.optim.adam.adam`` and ``torch.optim.sgd.sgd``. Their classes are
-not used because constructing one imports torch's compiler, which doubles the time that a rank takes
-to start.
+The arithmetic of the built-in ones is that of ``torch.optim.adam.adam`` and
+``torch.optim.sgd.sgd``. Their classes are not used because constructing one imports torch's
+compiler, which doubles the time that a rank takes to start.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from hopper.engines.learning_rate import CONSTANT, Pace
+from hopper.errors import ConfigError
 from hopper.migrate.packed_model import PackedModel
 
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
-class Optimizer(ABC):
+
+class UpdateRule(ABC):
+    """Makes an update of parameters from their gradient: the part of an optimiser that differs.
+
+    A rule works on all dense parameters at once, as one flat tensor, and each number by itself:
+    what it becomes depends on that number, its gradients and their count alone. (Under ``raf`` a
+    server updates only the numbers that it computes with.)
+
+    Parameters
+    ----------
+    parameters: [n], flat; their dtype and device are those of what the rule keeps.
+    weight_decay: ``train.weight_decay``; what it means is the rule's business.
+    """
+
+    def __init__(self, parameters: Tensor, *, weight_decay: float = 0.0) -> None:
+        self._weight_decay = weight_decay
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What the next update depends on besides parameters and gradient, by name.
+
+        The tensors are the rule's own: filling them in place restores it. Those of a number per
+        parameter have the parameters' shape.
+        """
+
+    @abstractmethod
+    def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """Update [n] parameters in place from their [n] gradient; called without autograd.
+
+        Parameters
+        ----------
+        learning_rate: that of this update, after schedules.
+        """
+
+
+class Sgd(UpdateRule):
+    """Gradient descent without momentum; ``weight_decay`` times the parameters is added to the
+    gradient (L2 penalty)."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """See :class:`UpdateRule`."""
+        sgd(
+            [parameters],
+            [gradient],
+            [None],
+            foreach=False,
+            weight_decay=self._weight_decay,
+            momentum=0.0,
+            lr=learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+class Adam(UpdateRule):
+    """Adam (Kingma and Ba, ICLR 2015, algorithm 1), with torch's defaults for betas and epsilon.
+
+    Parameters
+    ----------
+    parameters: as of :class:`UpdateRule`.
+    weight_decay: times the parameters, is added to the gradient (L2 penalty).
+    betas: what the moments are multiplied by at an update.
+    epsilon: added to the root of the second moment.
+    """
+
+    def __init__(
+        self,
+        parameters: Tensor,
+        *,
+        weight_decay: float = 0.0,
+        betas: tuple[Decay, Decay] = (0.9, 0.999),
+        epsilon: Annotated[float, Field(gt=0.0)] = 1e-8,
+    ) -> None:
+        super().__init__(parameters, weight_decay=weight_decay)
+        self._betas = betas
+        self._epsilon = epsilon
+        self._mean = torch.zeros_like(parameters)
+        self._square = torch.zeros_like(parameters)
+        self._steps = torch.zeros((), dtype=torch.float32)
+
+    def state(self) -> dict[str, Tensor]:
+        """Both moments (flat, as the parameters) and the number of updates so far."""
+        return {"mean": self._mean, "square": self._square, "steps": self._steps}
+
+    def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """See :class:`UpdateRule`."""
+        adam(
+            [parameters],
+            [gradient],
+            [self._mean],
+            [self._square],
+            [],
+            [self._steps],
+            foreach=False,
+            fused=False,
+            amsgrad=False,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
+            lr=learning_rate,
+            weight_decay=self._weight_decay,
+            eps=self._epsilon,
+            maximize=False,
+        )
+
+
+RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "sgd": Sgd}
+
+
+class Optimizer:
     """Updates a packed model's parameters from its gradients.
 
     Parameters
     ----------
+    rule: made from the model's parameters.
     learning_rate: step size.
-    weight_decay: times the parameters, is added to the gradient (L2 penalty).
+    pace: what multiplies the step size, by the moment of the run.
     """
 
     def __init__(
-        self, packed: PackedModel, *, learning_rate: float, weight_decay: float = 0.0
+        self,
+        packed: PackedModel,
+        rule: UpdateRule,
+        *,
+        learning_rate: float,
+        pace: Pace = CONSTANT,
     ) -> None:
         self._packed = packed
+        self._rule = rule
         self._learning_rate = learning_rate
-        self._weight_decay = weight_decay
+        self.pace = pace
 
     @torch.no_grad()
-    def step(self, clip_norm: float = 0.0, squares: float | None = None) -> float:
+    def step(
+        self, clip_norm: float = 0.0, squares: float | None = None, factor: float = 1.0
+    ) -> float:
         """Update the parameters in place.
 
         Parameters
@@ -44,6 +172,7 @@ class Optimizer(ABC):
             scaled down in place; 0 = none.
         squares: of the whole gradient, added up, where some of it is elsewhere; None = all of it is
             the model's.
+        factor: what multiplies the learning rate at this update.
 
         Returns
         -------
@@ -57,75 +186,55 @@ class Optimizer(ABC):
             # As torch's clip_grad_norm_ does it.
             scale = min(1.0, clip_norm / (norm + 1e-6))
             self._packed.gradients.mul_(scale)
-        self._update(self._packed.parameters, self._packed.gradients)
+        rate = self._learning_rate * factor
+        self._rule.update(self._packed.parameters, self._packed.gradients, rate)
         return scale
 
-    @abstractmethod
     def state(self) -> dict[str, Tensor]:
-        """What the next update depends on besides parameters and gradient, by name.
-
-        The tensors are the optimiser's own: filling them in place restores it.
-        """
-
-    @abstractmethod
-    def _update(self, parameters: Tensor, gradient: Tensor) -> None: ...
+        """What the next update depends on besides parameters and gradient; see
+        :meth:`UpdateRule.state`."""
+        return self._rule.state()
 
 
-class Sgd(Optimizer):
-    """Gradient descent without momentum."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def _update(self, parameters: Tensor, gradient: Tensor) -> None:
-        sgd(
-            [parameters],
-            [gradient],
-            [None],
-            foreach=False,
-            weight_decay=self._weight_decay,
-            momentum=0.0,
-            lr=self._learning_rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+_TRIED: Final = 4
 
 
-class Adam(Optimizer):
-    """Adam (Kingma and Ba, ICLR 2015, algorithm 1), with torch's defaults for betas and epsilon."""
+@torch.no_grad()
+def check_rule(name: str, rules: tuple[UpdateRule, UpdateRule], dtype: torch.dtype) -> None:
+    """Try a rule on a few numbers, before a run depends on it.
 
-    BETAS = (0.9, 0.999)
-    EPSILON = 1e-8
+    Parameters
+    ----------
+    name: of the rule, for errors.
+    rules: two fresh ones of it: of [4] and of [2] parameters.
 
-    def __init__(
-        self, packed: PackedModel, *, learning_rate: float, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(packed, learning_rate=learning_rate, weight_decay=weight_decay)
-        self._mean = torch.zeros_like(packed.parameters)
-        self._square = torch.zeros_like(packed.parameters)
-        self._steps = torch.zeros((), dtype=torch.float32)
-
-    def state(self) -> dict[str, Tensor]:
-        """Both moments (flat, as the parameters) and the number of updates so far."""
-        return {"mean": self._mean, "square": self._square, "steps": self._steps}
-
-    def _update(self, parameters: Tensor, gradient: Tensor) -> None:
-        adam(
-            [parameters],
-            [gradient],
-            [self._mean],
-            [self._square],
-            [],
-            [self._steps],
-            foreach=False,
-            fused=False,
-            amsgrad=False,
-            beta1=self.BETAS[0],
-            beta2=self.BETAS[1],
-            lr=self._learning_rate,
-            weight_decay=self._weight_decay,
-            eps=self.EPSILON,
-            maximize=False,
+    Raises
+    ------
+    ConfigError: it raises an error, keeps something else than tensors, makes numbers that are not
+        finite, or what a number becomes depends on the others.
+    """
+    parameters = torch.linspace(-1.0, 1.0, _TRIED, dtype=dtype)
+    half = parameters[: _TRIED // 2].clone()
+    for turn in range(2):
+        gradient = torch.linspace(0.5, -2.0, _TRIED, dtype=dtype) * (turn + 1)
+        try:
+            rules[0].update(parameters, gradient.clone(), 0.01)
+            rules[1].update(half, gradient[: half.numel()].clone(), 0.01)
+            state = rules[0].state()
+        # Whatever somebody else's rule raises, the key to look at is this one.
+        except Exception as error:
+            raise ConfigError(
+                f"train.optimizer: {name} cannot make an update ({type(error).__name__}: {error})"
+            ) from error
+        if not isinstance(state, dict) or not all(isinstance(e, Tensor) for e in state.values()):
+            raise ConfigError(
+                f"train.optimizer: {name}: expected state() to return tensors by name; got "
+                f"{state!r:.200}"
+            )
+    if not bool(parameters.isfinite().all()):
+        raise ConfigError(f"train.optimizer: {name}: its update makes {parameters.tolist()}")
+    if not torch.allclose(parameters[: half.numel()], half, rtol=1e-5, atol=1e-7):
+        raise ConfigError(
+            f"train.optimizer: {name}: expected an update of each number by itself; what one "
+            "becomes depends on the others"
         )

@@ -6,39 +6,72 @@ partial aggregations of the roots and their gradients; input features never do.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor
 
-from hopper.engines.engine import Engine, StepReport, TrainState
+from hopper.config import Config
+from hopper.config.sections import TYPED_MODELS
+from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
-from hopper.engines.typed_reads import unrolling_of
-from hopper.hetero.relation_first import (
-    RelationFirst,
-    draw_first,
-    nodes_below,
-    nodes_read,
-    renamed,
-)
+from hopper.engines.request import Request
+from hopper.errors import RequestError
+from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.hetero.rooted import nodes_below, nodes_read
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.partition.layouts import ByRelation
 
 
-class RelationAggregationFirst(Engine):
+@dataclass(frozen=True)
+class RafPlan(Plan):
+    """A rank's part of an iteration.
+
+    Attributes
+    ----------
+    shares: the roots that it aggregates, finishes and reads.
+    subgraph: below those that it aggregates.
+    """
+
+    shares: RootPlan
+    subgraph: Subgraph
+
+
+@dataclass(frozen=True)
+class RafInputs:
+    """Input rows by type of the nodes below the roots, [nodes, width]; those of the roots that are
+    read, [roots, width]; and labels of the roots that are finished."""
+
+    below: dict[str, Tensor]
+    of_roots: Tensor
+    labels: Tensor
+
+
+class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     """Each rank aggregates its server's relations for its part of the global batch, and finishes an
     equal part of the roots."""
 
     name = "raf"
     layouts = (ByRelation,)
+    reads_remote_rows = False
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`Engine`: it splits models by relation."""
+        if not request.config.model.typed:
+            raise RequestError(
+                f"train.engine: raf aggregates by relation, as typed models do; expected one of "
+                f"{', '.join(TYPED_MODELS)}, given model {request.config.model.name!r}"
+            )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
-        holdings = renamed(graph.holdings, unrolling_of(state.config, graph.schema))
+        holdings = state.request.reads.holdings
         servers = servers_of_parameters(model, holdings)
         self._homes = ParameterHomes(state.packed, state.cluster, servers)
         shares = RootShares(
@@ -49,40 +82,55 @@ class RelationAggregationFirst(Engine):
         self.forward = RelationFirst(state.cluster, state.log, model, shares)
         self._target = graph.schema.target_type()
         self._originals = graph.original_ids(self._target)
-        sampler = state.trainer.sampler
-        if state.learnable is None:
-            # Roots whose rows a layer does not need are not drawn for. (Learnable rows that such
-            # draws find are read, and so updated, under every engine.)
-            draw_first(sampler, self.forward.root_layers)
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
         """See :class:`Engine`."""
-        state, trainer = self.state, self.state.trainer
-        state.packed.clear()
-        with state.log.stage("sample") as fields:
-            plan = self.forward.plan(batch.size)
-            fields["roots"] = int(plan.mine.size)
-            subgraph = trainer.sampler.sample(batch.roots[plan.mine], batch.epoch, batch.iteration)
-        roots = batch.roots[plan.rows]
-        self._fetch_learnable(subgraph, roots, batch)
-        count = sum(int(nodes.size) for nodes in nodes_below(subgraph).values()) + roots.size
-        with state.log.stage("gather", rows=int(count), operation="own rows"):
-            x = {
+        of_model = ("name", "root_weight", "aggregate", "combine", "input_weights")
+        return [cls.name, config.raf.reduce, *(getattr(config.model, each) for each in of_model)]
+
+    def plan(self, batch: GlobalBatch) -> RafPlan:
+        """See :class:`Engine`."""
+        with self.state.log.stage("sample") as fields:
+            shares = self.forward.plan(batch.size)
+            fields["roots"] = int(shares.mine.size)
+            roots, sampler = batch.roots[shares.mine], self.state.trainer.sampler
+            subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+        reads = nodes_read(subgraph, self._target, batch.roots[shares.rows])
+        return RafPlan(batch, reads, shares, subgraph)
+
+    def read(self, plan: RafPlan) -> RafInputs:
+        """See :class:`Engine`."""
+        state, trainer, batch = self.state, self.state.trainer, plan.batch
+        count = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
+        with state.log.stage("gather", rows=count, operation="own rows"):
+            below = {
                 name: trainer.input_rows_of(state.rows, name, nodes)
-                for name, nodes in nodes_below(subgraph).items()
+                for name, nodes in nodes_below(plan.subgraph).items()
             }
-            x_roots = trainer.input_rows_of(state.rows, self._target, roots)
-            labels = self._labels(batch, plan)
+            roots = batch.roots[plan.shares.rows]
+            of_roots = trainer.input_rows_of(state.rows, self._target, roots)
+            finishing = batch.roots[plan.shares.finishing]
+            stored = trainer.read_rows_of(state.rows, "labels", self._target, finishing)
+        return RafInputs(below, of_roots, trainer.objective.shaped(stored))
+
+    def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
+        """See :class:`Engine`."""
+        state, trainer, batch, shares = self.state, self.state.trainer, plan.batch, plan.shares
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-        with state.log.stage("compute", roots=int(plan.finishing.size)):
+        with state.log.stage("compute", roots=int(shares.finishing.size)):
             with trainer.products():
                 logits, tie = self.forward.logits(
-                    plan, subgraph, x, x_roots, self._originals[roots], where
+                    shares,
+                    plan.subgraph,
+                    inputs.below,
+                    inputs.of_roots,
+                    self._originals[batch.roots[shares.rows]],
+                    where,
                 )
-                loss = trainer.objective.loss_sum(logits, labels) / batch.size
+                loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)
-        return self.synchronise_and_update(batch)
 
     def sum_gradients(self, operation: str) -> None:
         """See :class:`Engine`; what one server alone computes with stays with it."""
@@ -105,16 +153,3 @@ class RelationAggregationFirst(Engine):
             state = self.state.optimizer.state().values()
             tensors += [each for each in state if each.shape == parameters.shape]
         self._homes.complete(tensors, f"completing the model, {where}")
-
-    def _labels(self, batch: GlobalBatch, plan: RootPlan) -> Tensor:
-        trainer = self.state.trainer
-        ids = batch.roots[plan.finishing]
-        stored = trainer.read_rows_of(self.state.rows, "labels", self._target, ids)
-        return trainer.objective.shaped(stored)
-
-    def _fetch_learnable(
-        self, subgraph: Subgraph, roots: NDArray[np.int64], batch: GlobalBatch
-    ) -> None:
-        """Read the learnable rows of an iteration, if there are any; collective."""
-        if self.state.learnable is not None:
-            self.fetch_learnable_rows(nodes_read(subgraph, self._target, roots), batch)

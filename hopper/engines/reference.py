@@ -16,10 +16,10 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.assemble import make_group_trainer, make_model, make_schedule
-from hopper.engines.typed_reads import frozen_tables
+from hopper.engines.request import Request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows, RowKind
-from hopper.hetero.learnable import IDS, PREFIX, FetchedRows, distinct_by_table
+from hopper.hetero.learnable import IDS, PREFIX, Leaf, LeafRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition import PartitionedGraph
@@ -37,8 +37,8 @@ class EveryServersRows:
         """See :class:`hopper.features.FeatureSource`."""
         stored = [self._graph.stored(node_type, each) for each in range(len(self._servers))]
         most = max(range(len(stored)), key=lambda server: stored[server].count)
-        table = self._servers[most].table(kind, node_type)
-        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        dim, dtype = self._servers[most].row_format(kind, node_type)
+        out = np.empty((ids.size, dim), dtype)
         # Where relations are divided, several servers may store a row.
         left = np.arange(ids.size)
         for server, rows in zip(self._servers, stored, strict=True):
@@ -71,17 +71,16 @@ class Reference:
         self.dtype = config.train.dtype
         self._device = device or torch.device("cpu")
         self._rows = EveryServersRows(graph)
-        self._frozen = frozen_tables(config, graph.schema)
-        model = make_model(config, graph.schema).to(self._device)
+        # Whatever a run rounds on purpose, this does not.
+        train = config.train.model_copy(update={"autocast": "off"})
+        request = Request(config.model_copy(update={"train": train}), graph)
+        self._frozen = request.reads.frozen
+        model = make_model(request).to(self._device)
         self._packed = PackedModel(model.train())
-        self.schedule = make_schedule(config, graph, world)
+        self.schedule = make_schedule(request, world)
         # A pass as large as the global batch: the result does not depend on any grouping.
         one_pass = config.train.batch_size * world
-        # Whatever a run rounds on purpose, this does not.
-        full = config.model_copy(
-            update={"train": config.train.model_copy(update={"autocast": "off"})}
-        )
-        self._trainer = make_group_trainer(full, graph, RunLog(None), one_pass, self._device)
+        self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
 
     def gradient(
         self, epoch: int, iteration: int, parameters: Mapping[str, Tensor]
@@ -92,7 +91,7 @@ class Reference:
         ----------
         epoch, iteration: the moment of the run; they key draws and dropout.
         parameters: the value of every parameter of the model, by name, and the learnable rows that
-            the iteration reads, named as in :meth:`hopper.hetero.learnable.LearnableRows.collect`.
+            the iteration reads, named as recorded parameters are.
 
         Returns
         -------
@@ -108,19 +107,20 @@ class Reference:
         packed, batch = self._packed, self.schedule.batch(epoch, iteration)
         packed.clear()
         subgraphs = self._trainer.sample(batch.roots, epoch, iteration)
-        learned = self._learned(learnable, subgraphs)
-        self._trainer.learned = learned
+        leaves = self._leaves(learnable, subgraphs)
+        self._trainer.learned = LeafRows(leaves, self._trainer.reads.tables)
         self._trainer.accumulate(packed, subgraphs, self._rows, batch.size)
         gradients = {name: g.cpu().clone() for name, g in packed.named_gradients().items()}
-        for table in sorted(set(self._trainer.tables.values()) - self._frozen):
-            gradients[f"{PREFIX}{table}"] = learned.gradient(table).cpu()
+        for table, leaf in leaves.items():
+            if leaf.learns:
+                gradients[f"{PREFIX}{table}"] = leaf.gradient().cpu()
         return float(packed.loss), gradients
 
-    def _learned(
+    def _leaves(
         self, parameters: Mapping[str, Tensor], subgraphs: Sequence[Subgraph]
-    ) -> FetchedRows:
-        """The learnable rows that a run has read in an iteration, which must be those of it."""
-        found, tables = {}, self._trainer.tables
+    ) -> dict[str, Leaf]:
+        """By table, the rows that a run has read in an iteration, which must be those of it."""
+        leaves, tables = {}, self._trainer.reads.tables
         read = {name: [subgraph.nodes[name] for subgraph in subgraphs] for name in tables}
         for table, wanted in distinct_by_table(read, tables).items():
             key = f"{PREFIX}{table}"
@@ -132,8 +132,9 @@ class Reference:
                     f"{key}: expected the {wanted.size} rows that the iteration reads, given "
                     f"{ids.size}, others among them"
                 )
-            found[table] = ids, parameters[key].to(self._device)
-        return FetchedRows(found, tables, set(found) - self._frozen)
+            rows = parameters[key].to(self._device)
+            leaves[table] = Leaf(ids, rows, learns=table not in self._frozen)
+        return leaves
 
     @torch.no_grad()
     def _set(self, parameters: Mapping[str, Tensor]) -> None:

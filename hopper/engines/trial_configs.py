@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hopper.config import Config, make_config
+from hopper.engines.zero_hop import ZeroHop
 from hopper.errors import ConfigError
 
 Value = str | int | float
@@ -23,12 +24,13 @@ TRIAL_KEYS: Final = (
     "train.learning_rate",
     "train.weight_decay",
     "train.optimizer",
+    "train.schedule",
     "train.clip_norm",
     "train.model_seed",
     "train.seed",
 )
 """the keys that trials may differ in"""
-ALONE: Final = "zero_hop"
+ALONE: Final = ZeroHop.name
 """the engine that a trial's own configuration names; every exact engine trains the same"""
 
 
@@ -46,9 +48,14 @@ class TrialConfig:
     config: Config
 
 
+def trial_name(number: int) -> str:
+    """What a trial is called, and its folder in that of the run."""
+    return f"trial-{number}"
+
+
 def is_trials(config: Config) -> bool:
     """Whether a configuration trains several models at once."""
-    return config.train.engine == "hop" and config.hop.replicas == "independent"
+    return config.hop.replicas == "independent"
 
 
 def all_configs(config: Config, ranks: int) -> list[Config]:

@@ -7,154 +7,189 @@ back home, where its own optimiser updates it. The features that a rank reads se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
-from hopper.cluster import Cluster
+import torch
+from torch import Tensor
+
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer, overflowed
-from hopper.engines.optimizer import Optimizer
-from hopper.engines.trial_groups import OwnGroups, SharedGroup, VisitedGroups
-from hopper.features import PartitionedRows
+from hopper.engines.accumulate import Pass, overflowed
+from hopper.engines.engine import Engine, Plan, StepReport, TrainState
+from hopper.engines.request import Request
+from hopper.engines.sampled_groups import nodes_of
+from hopper.engines.zero_hop import HOMED
+from hopper.features import FeatureSource
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import dropout_key
+from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.dock import Dock
-from hopper.migrate.packed_model import PackedModel
 from hopper.migrate.passage import move_models
 from hopper.migrate.schedule import Visit, round_trips, visits
-from hopper.migrate.transport import Transport
-from hopper.run_log import RunLog
+from hopper.migrate.transport import Transport, hand_out
+
+Passes = Mapping[int, Iterable[Pass]]
+"""by trial; those of an empty group are none"""
 
 
-@dataclass
-class Trial:
-    """One model, as one rank has it.
-
-    Attributes
-    ----------
-    home: the rank that holds its parameters and makes its updates; elsewhere ``packed`` lends its
-        module to the visitor, and what its buffer and the optimiser hold means nothing.
-    config: the configuration that trains it alone.
-    """
-
-    index: int
-    home: int
-    config: Config
-    packed: PackedModel
-    optimizer: Optimizer
-
-    @cached_property
-    def dock(self) -> Dock:
-        """Where the model stands while it is on this rank."""
-        return Dock(self.packed, moves_parameters=True)
-
-
-@dataclass
-class TrialsState:
-    """What one rank trains, and with what.
+@dataclass(frozen=True)
+class TrialsPlan(Plan):
+    """The groups that visitors train on a rank.
 
     Attributes
     ----------
-    trials: all of them, in order.
-    trainers, schedules: by trial; with shared sampling the same for all.
+    groups: by trial that is trained, a subgraph per pass; with shared sampling the same for all.
     """
 
-    config: Config
-    cluster: Cluster
-    log: RunLog
-    rows: PartitionedRows
-    trials: Sequence[Trial]
-    trainers: Sequence[GroupTrainer]
-    schedules: Sequence[RootSchedule]
-
-    @property
-    def iterations(self) -> int:
-        """Iterations of an epoch, the same for all trials."""
-        return self.schedules[0].iterations
+    groups: dict[int, list[Subgraph]]
 
 
-class Trials:
-    """The ``hop`` engine with independent replicas."""
+class Trials(Engine[TrialsPlan, Passes]):
+    """The ``hop`` engine with independent replicas.
 
-    name: ClassVar[str] = "hop"
-    exact: ClassVar[bool] = True
+    Trial d is at home on rank d mod N, which holds its parameters and makes its updates. Elsewhere
+    it lends its module to the visitor, and what its buffer and its optimiser hold means nothing.
 
-    def __init__(self, state: TrialsState) -> None:
-        self.state = state
-        self._docks = {trial.index: trial.dock for trial in state.trials}
-        self._transport = Transport(state.cluster, state.log, "model")
+    Parameters
+    ----------
+    request: the run's.
+    trials: each with the configuration that trains it alone. With shared sampling all have the same
+        trainer.
+    schedules: by trial, the roots of a trial that samples for itself; not read with shared
+        sampling.
+    """
 
-    def train_step(self, epoch: int, iteration: int, active: Sequence[int]) -> dict[int, float]:
-        """Train an iteration of some trials, and update those that are at home on this rank.
+    name = "hop"
 
-        Parameters
-        ----------
-        active: the trials, the same on every rank.
+    def __init__(
+        self, request: Request, trials: Sequence[TrainState], schedules: Sequence[RootSchedule]
+    ) -> None:
+        super().__init__(replace(trials[0], request=request))
+        self.models = trials
+        self.training = range(len(trials))
+        self._schedules = schedules
+        self._docks = {
+            number: Dock(trial.packed, moves_parameters=True) for number, trial in enumerate(trials)
+        }
+        self._transport = Transport(self.state.cluster, self.state.log, "model")
 
-        Returns
-        -------
-        By trial at home here: the sum of root losses divided by the size of the mini-batch.
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """See :class:`Engine`: one trial reads what the engine does."""
+        return [HOMED]
 
-        Raises
-        ------
-        ClusterError: a rank or server was lost, or a deadline passed.
-        """
+    def plan(self, batch: GlobalBatch) -> TrialsPlan:
+        """Samples this rank's roots: once for all trials, or for each by its own batch."""
+        if self._shares:
+            group = self._sample(0, batch)
+            return TrialsPlan(batch, nodes_of(group), dict.fromkeys(self.training, group))
+        groups = {}
+        for trial in self.training:
+            own = self._schedules[trial].batch(batch.epoch, batch.iteration)
+            with self.state.log.noting(model=trial):
+                groups[trial] = self._sample(trial, own)
+        return TrialsPlan(batch, nodes_of([*chain(*groups.values())]), groups)
+
+    def read(self, plan: TrialsPlan) -> Passes:
+        """Rows that are shared are held until the last trial has come. Others are read when their
+        trial comes; with pre-gathering, those of other servers before, all at once."""
+        trainer, rows = self.state.trainer, self.state.rows
+        if not self._shares:
+            source: FeatureSource = rows
+            if self.state.config.hop.pregather:
+                source = trainer.fetched_once(rows, [*chain(*plan.groups.values())])
+            return {trial: self._read_later(trial, plan, source) for trial in plan.groups}
+        group = next(iter(plan.groups.values()))
+        source = trainer.fetched_once(rows, group) if len(group) > 1 else rows
+        passes = [trainer.read(subgraph, source) for subgraph in group]
+        return dict.fromkeys(plan.groups, passes)
+
+    def compute(self, plan: TrialsPlan, inputs: Passes) -> None:
+        """Every trial goes around the ranks and home."""
         state = self.state
-        places = round_trips(len(state.trials), state.cluster.world, active)
+        places = round_trips(len(self.models), state.cluster.world, self.training)
         *timeline, homecoming = visits(places, state.cluster.rank)
-        batches = self._batches(epoch, iteration, active)
-        groups = self._groups(batches)
-        for model in timeline[0].models:
-            state.trials[model].packed.clear()
-            self._docks[model].start([model])
+        for trial in timeline[0].models:
+            self.models[trial].packed.clear()
+            self._docks[trial].start([trial])
         for visit in timeline:
             if visit.step > 0:
-                self._move(epoch, iteration, timeline[visit.step - 1], visit)
-            for model in visit.models:
-                with state.log.noting(step=visit.step, model=model):
-                    self._train(model, batches[model], groups)
-        self._move(epoch, iteration, timeline[-1], homecoming, homeward=True)
-        return {model: self._update(state.trials[model]) for model in homecoming.models}
+                self._move(plan.batch, timeline[visit.step - 1], visit)
+            for trial in visit.models:
+                with state.log.noting(step=visit.step, model=trial):
+                    self._train(trial, plan.batch, inputs[trial])
+        self._move(plan.batch, timeline[-1], homecoming, homeward=True)
 
-    def _batches(
-        self, epoch: int, iteration: int, active: Sequence[int]
-    ) -> Mapping[int, GlobalBatch]:
-        schedules = self.state.schedules
-        if self.state.config.hop.share_sampling:
-            return dict.fromkeys(active, schedules[0].batch(epoch, iteration))
-        return {trial: schedules[trial].batch(epoch, iteration) for trial in active}
+    def update(self, batch: GlobalBatch) -> StepReport:
+        """Every trial is updated at home, where its loss is reported."""
+        at_home = [trial for trial in self.training if self._is_home(trial)]
+        return StepReport({trial: self._update(trial, batch) for trial in at_home})
 
-    def _groups(self, batches: Mapping[int, GlobalBatch]) -> VisitedGroups:
-        state, rank = self.state, self.state.cluster.rank
-        if state.config.hop.share_sampling:
-            batch = next(iter(batches.values()))
-            return SharedGroup(state.trainers[0], state.rows, batch, rank)
-        trainers = dict(enumerate(state.trainers))
-        pregather = state.config.hop.pregather
-        return OwnGroups(trainers, state.rows, batches, rank, state.log, pregather)
+    def hand_out(self, model: int) -> None:
+        """A trial's parameters go from its home to all ranks."""
+        self._hand_out(model, self.models[model].packed.parameters)
 
-    def _train(self, model: int, batch: GlobalBatch, groups: VisitedGroups) -> None:
-        state = self.state
-        dropout = dropout_key(
-            state.trials[model].config.train.own_seed, batch.epoch, batch.iteration
-        )
-        with self._docks[model].aboard(model) as packed:
-            for work in groups.passes(model):
-                state.trainers[model].train(packed, work, batch.size, dropout)
+    def complete(self, where: str, *, moments: bool = False) -> None:
+        """For a checkpoint every trial is handed out, with its optimiser's state; a trial that is
+        saved by itself was handed out before."""
+        if moments:
+            for trial, state in enumerate(self.models):
+                self._hand_out(trial, state.packed.parameters, *state.optimizer.state().values())
+
+    def spread_losses(self, losses: Mapping[int, list[float]]) -> Mapping[int, list[float]]:
+        """A trial's losses are those that its home knows."""
+        known = torch.tensor(list(losses.values()), dtype=torch.float64)
+        known[[not self._is_home(trial) for trial in losses]] = 0.0
+        self.state.cluster.all_reduce(known, "control", "adding up losses")
+        return dict(zip(losses, known.tolist(), strict=True))
+
+    @property
+    def _shares(self) -> bool:
+        return self.state.config.hop.share_sampling
+
+    def _is_home(self, trial: int) -> bool:
+        return self._home(trial) == self.state.cluster.rank
+
+    def _home(self, trial: int) -> int:
+        return trial % self.state.cluster.world
+
+    def _hand_out(self, trial: int, *tensors: Tensor) -> None:
+        for tensor in tensors:
+            what = f"handing out trial {trial}"
+            hand_out(self.state.cluster, tensor, self._home(trial), what)
+
+    def _sample(self, trial: int, batch: GlobalBatch) -> list[Subgraph]:
+        roots = batch.homed_at(self.state.cluster.rank)
+        return self.models[trial].trainer.sample(roots, batch.epoch, batch.iteration)
+
+    def _read_later(self, trial: int, plan: TrialsPlan, rows: FeatureSource) -> Iterator[Pass]:
+        # A group that was trained is let go of.
+        for subgraph in plan.groups.pop(trial):
+            yield self.models[trial].trainer.read(subgraph, rows)
+
+    def _train(self, trial: int, batch: GlobalBatch, passes: Iterable[Pass]) -> None:
+        state = self.models[trial]
+        dropout = dropout_key(state.config.train.own_seed, batch.epoch, batch.iteration)
+        with self._docks[trial].aboard(trial) as packed:
+            for work in passes:
+                # Batches of an iteration are equally large, whatever their seed.
+                state.trainer.train(packed, work, batch.size, dropout)
 
     def _move(
-        self, epoch: int, iteration: int, before: Visit, now: Visit, homeward: bool = False
+        self, batch: GlobalBatch, before: Visit, now: Visit, *, homeward: bool = False
     ) -> None:
-        moment = (epoch, iteration, now.step)
+        moment = (batch.epoch, batch.iteration, now.step)
         with self.state.log.noting(step=now.step):
             move_models(self._transport, self._docks, moment, before, now, homeward=homeward)
 
-    def _update(self, trial: Trial) -> float:
-        with self.state.log.stage("compute", operation="update", model=trial.index):
-            trial.dock.unload()
-            if not self.state.trainers[trial.index].unscale(trial.packed):
-                raise overflowed(f"trial {trial.index}")
-            trial.optimizer.step(trial.config.train.clip_norm)
-        return float(trial.packed.loss)
+    def _update(self, trial: int, batch: GlobalBatch) -> float:
+        state = self.models[trial]
+        with state.log.stage("compute", operation="update", model=trial):
+            self._docks[trial].unload()
+            if not state.trainer.unscale(state.packed):
+                raise overflowed(f"trial {trial}")
+            factor = state.optimizer.pace.factor_at(batch.epoch, batch.iteration)
+            state.optimizer.step(state.config.train.clip_norm, factor=factor)
+        return float(state.packed.loss)

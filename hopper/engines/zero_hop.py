@@ -6,11 +6,20 @@ any replica. This is hop's data movement without its migrations, time steps and 
 
 from __future__ import annotations
 
-from hopper.engines.engine import Engine, StepReport
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.config import Config
+from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
 
+HOMED: Final = "homed"
+"""what plans are told apart by where a rank reads for the roots that it owns"""
 
-class ZeroHop(Engine):
+
+class ZeroHop(OneGroup):
     """Each rank trains all roots of the global batch that are homed at it.
 
     What moves: few remote input rows, and gradients. Unlike ``locality``, the global batch is drawn
@@ -19,8 +28,11 @@ class ZeroHop(Engine):
 
     name = "zero_hop"
 
-    def train_step(self, batch: GlobalBatch) -> StepReport:
-        """See :class:`Engine`."""
-        self.state.packed.clear()
-        self.train_roots(batch.homed_at(self.state.cluster.rank), batch)
-        return self.synchronise_and_update(batch)
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """See :class:`hopper.engines.engine.Engine`."""
+        return [HOMED]
+
+    def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
+        """See :class:`OneGroup`."""
+        return batch.homed_at(self.state.cluster.rank)

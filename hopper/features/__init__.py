@@ -3,6 +3,7 @@
 from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
+from hopper.features.opening import open_graph, own_server
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
@@ -21,4 +22,6 @@ __all__ = [
     "RemoteSource",
     "RowCounts",
     "RowKind",
+    "open_graph",
+    "own_server",
 ]

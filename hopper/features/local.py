@@ -1,4 +1,4 @@
-"""Rows of one server, read from its own files."""
+"""Rows of one server, read from its own files, or from where its features come from instead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.errors import SourceError
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
 from hopper.features.source import RowKind
@@ -23,7 +24,10 @@ class LocalRows:
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`; an id of another server is an error."""
-        return np.take(self.table(kind, node_type), self._rows(kind, node_type, ids), axis=0)
+        rows = self._rows(kind, node_type, ids)
+        if self._is_sourced(kind, node_type):
+            return self._read(node_type, ids)
+        return np.take(self._table(kind, node_type), rows, axis=0)
 
     def fill(
         self,
@@ -35,7 +39,29 @@ class LocalRows:
     ) -> None:
         """See :class:`RowFiller`."""
         rows = self._rows(kind, node_type, ids)
-        copy_rows(self.table(kind, node_type), rows, out, places)
+        if self._is_sourced(kind, node_type):
+            out[places] = self._read(node_type, ids)
+        else:
+            copy_rows(self._table(kind, node_type), rows, out, places)
+
+    def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:
+        """How many numbers a row has, and of which dtype."""
+        if self._is_sourced(kind, node_type):
+            source = self._graph.feature_sources[node_type](self._server)
+            return source.dim, source.dtype
+        table = self._table(kind, node_type)
+        return table.shape[1], table.dtype
+
+    def _is_sourced(self, kind: RowKind, node_type: str) -> bool:
+        return kind == "features" and node_type in self._graph.feature_sources
+
+    def _read(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """[n, dim]: features of this server's nodes that are in no file of the graph."""
+        source = self._graph.feature_sources[node_type](self._server)
+        try:
+            return source.read(self._graph.original_ids(node_type)[ids])
+        except SourceError as error:
+            raise GraphError(str(error)) from error
 
     def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64: the local rows of ids, all of this server."""
@@ -46,7 +72,7 @@ class LocalRows:
             )
         return rows
 
-    def table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
+    def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[rows, dim] memory map of this server's rows."""
         found = self._tables.get((kind, node_type))
         if found is None:

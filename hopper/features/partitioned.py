@@ -98,8 +98,8 @@ class PartitionedRows:
                 f"{kind}/{node_type}: node {ids[away[0]]} is not stored on the only server"
             )
         here = np.flatnonzero(local)
-        table = self.local.table(kind, node_type)
-        out = np.empty((ids.size, table.shape[1]), table.dtype)
+        dim, dtype = self.local.row_format(kind, node_type)
+        out = np.empty((ids.size, dim), dtype)
         coming = self._fetcher.submit(remote.fill, kind, node_type, ids[away], out, away)
         try:
             self.local.fill(kind, node_type, ids[here], out, here)

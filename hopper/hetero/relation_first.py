@@ -7,9 +7,7 @@ for layers that read their destination, the roots' finished rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,102 +20,12 @@ from hopper.device_copies import to_device
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares
-from hopper.hetero.unroll import Unrolling
-from hopper.micrograph.sample import NeighborSampler
+from hopper.hetero.rooted import ROOTS, of_roots
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
 from hopper.partials import RowExchange
-from hopper.partition import PartitionedGraph
-from hopper.partition.layouts import Holding
 from hopper.run_log import RunLog
-
-ROOTS: Final = "the roots"
-"""the roots as a node type of their own: unlike other nodes of the target type, which may be met
-deeper in a sub-metatree, a server draws for them its root relations alone"""
-
-
-def of_roots(relation: Relation) -> Relation:
-    """A root relation under the name that it has in blocks, where it ends in the roots."""
-    return Relation(relation.src, relation.rel, ROOTS)
-
-
-def make_rooted_sampler(
-    kind: Callable[..., NeighborSampler],
-    graph: PartitionedGraph,
-    server: int,
-    fanouts: Sequence[int],
-    seed: int,
-    unrolling: Unrolling | None = None,
-) -> NeighborSampler:
-    """A sampler over what one server stores, which draws for :data:`ROOTS` its root relations.
-
-    Parameters
-    ----------
-    kind, fanouts, seed: as of :class:`hopper.micrograph.sample.NeighborSampler`.
-    unrolling: names of places in the metatree; None = a type is one wherever it is met.
-    """
-    (held,) = renamed([graph.holdings[server]], unrolling)
-    relations = {} if unrolling is None else unrolling.relations
-    stored = {each: relations.get(each, each) for each in held.relations}
-    stored |= {of_roots(each): relations.get(each, each) for each in held.roots}
-    names = {} if unrolling is None else unrolling.types
-    types = {each: names.get(each, each) for each in held.node_types}
-    # Each once, whatever the number of its names.
-    below = {own: graph.topology(own, server) for own in _of(stored, is_root=False)}
-    first = {own: graph.root_topology(own, server) for own in _of(stored, is_root=True)}
-    topologies = {
-        each: first[own] if each.dst == ROOTS else below[own] for each, own in stored.items()
-    }
-    originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
-    originals[ROOTS] = graph.original_ids(graph.schema.target_type())
-    sampler = kind(topologies, originals, ROOTS, fanouts, seed)
-    sampler.drawn_as, sampler.stored_as = stored, types
-    return sampler
-
-
-def _of(stored: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
-    """What is stored of relations into the roots, or of the others."""
-    return {own for each, own in stored.items() if (each.dst == ROOTS) == is_root}
-
-
-def draw_first(sampler: NeighborSampler, hops: int) -> None:
-    """Draw for roots at so many hops alone, the first ones."""
-    sampler.drawn_first = {each: hops for each in sampler.topologies if each.dst == ROOTS}
-
-
-def renamed(holdings: Sequence[Holding], unrolling: Unrolling | None) -> list[Holding]:
-    """What servers hold of what is followed, under its names."""
-    if unrolling is None:
-        return list(holdings)
-    found = []
-    for held in holdings:
-        followed = [each for each in held.roots if each in unrolling.roots]
-        relations = frozenset(each for root in followed for each in unrolling.below[root])
-        found.append(
-            replace(
-                held,
-                roots=tuple(sorted(unrolling.roots[each] for each in followed)),
-                relations=relations,
-                node_types=frozenset(end for each in relations for end in (each.src, each.dst)),
-            )
-        )
-    return found
-
-
-def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
-    """By type, the nodes below the roots; types without any are missing."""
-    return {each: ids for each, ids in subgraph.nodes.items() if each != ROOTS and ids.size}
-
-
-def nodes_read(
-    subgraph: Subgraph, target: str, roots: NDArray[np.int64]
-) -> dict[str, list[NDArray[np.int64]]]:
-    """By type, in groups, the nodes whose input rows a pass reads: those below the roots, and
-    roots."""
-    found = {each: [ids] for each, ids in nodes_below(subgraph).items()}
-    found.setdefault(target, []).append(roots)
-    return found
 
 
 def reads_roots(model: HGNN) -> bool:
@@ -177,7 +85,7 @@ class RelationFirst:
 
         Parameters
         ----------
-        subgraph: of ``plan.mine``, as :func:`make_rooted_sampler` samples it.
+        subgraph: of ``plan.mine``, as :func:`hopper.hetero.rooted.make_rooted_sampler` samples it.
         x: by type, input rows of the subgraph's nodes.
         x_roots: [k, in], those of ``plan.rows``.
         original: [k] their original ids.

@@ -16,7 +16,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.partition.training import training_roots
 
 BATCHES: Final = 8
@@ -56,8 +56,8 @@ def sampled_weights(
         tree.target,
         fanouts,
         seed,
+        names=StoredNames(names.relations),
     )
-    sampler.drawn_as = names.relations
     order = permutation(seed, 0, ids)[: BATCHES * BATCH_SIZE]
     weights = dict.fromkeys(tree.roots, 0)
     for number, first in enumerate(range(0, order.size, BATCH_SIZE)):

@@ -19,9 +19,14 @@ class SparseOptimizer(ABC):
         self._rate = learning_rate
 
     @abstractmethod
-    def step(self, records: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor, factor: float = 1.0) -> None:
         """Update, in place, [n, 1 + parts, dim] records, a row and what is kept of it each, by the
-        gradients [n, dim] of the rows; n may be 0. What is kept begins as zero."""
+        gradients [n, dim] of the rows; n may be 0. What is kept begins as zero.
+
+        Parameters
+        ----------
+        factor: what multiplies the learning rate at this update.
+        """
 
     def state(self) -> dict[str, Tensor]:
         """What the next update depends on besides the records; its own tensors."""
@@ -42,14 +47,14 @@ class SparseAdam(SparseOptimizer):
         """See :class:`SparseOptimizer`."""
         return {"steps": self._steps}
 
-    def step(self, records: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor, factor: float = 1.0) -> None:
         """See :class:`SparseOptimizer`."""
         self._steps += 1
         rows, mean, square = records.unbind(1)
         mean += (gradient - mean) * (1 - 0.9)
         square += (gradient * gradient - square) * (1 - 0.999)
         steps = int(self._steps)
-        size = self._rate * (1 - 0.999**steps) ** 0.5 / (1 - 0.9**steps)
+        size = self._rate * factor * (1 - 0.999**steps) ** 0.5 / (1 - 0.9**steps)
         rows -= size * mean / (square.sqrt() + 1e-8)
 
 
@@ -58,19 +63,19 @@ class SparseAdagrad(SparseOptimizer):
 
     parts: ClassVar[int] = 1
 
-    def step(self, records: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor, factor: float = 1.0) -> None:
         """See :class:`SparseOptimizer`."""
         rows, total = records.unbind(1)
         total += gradient * gradient
-        rows -= self._rate * gradient / (total.sqrt() + 1e-10)
+        rows -= self._rate * factor * gradient / (total.sqrt() + 1e-10)
 
 
 class SparseSGD(SparseOptimizer):
     """``torch.optim.SGD`` on sparse gradients."""
 
-    def step(self, records: Tensor, gradient: Tensor) -> None:
+    def step(self, records: Tensor, gradient: Tensor, factor: float = 1.0) -> None:
         """See :class:`SparseOptimizer`."""
-        records[:, 0] -= self._rate * gradient
+        records[:, 0] -= self._rate * factor * gradient
 
 
 OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {

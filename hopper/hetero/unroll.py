@@ -9,10 +9,11 @@ type that goes by another name, but has the same features, draws and parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from hopper.graph.schema import Relation
+from hopper.partition.layouts import Holding
 
 if TYPE_CHECKING:
     # It loads networkx, which ranks of most models do without.
@@ -45,16 +46,6 @@ class Unrolling:
         :meth:`hopper.hetero.metatree.Metatree.read_at`."""
         types = sorted(each for each, depth in self.depths.items() if depth <= hop)
         return tuple(sorted(each for each in self.relations if each.dst in types)), tuple(types)
-
-    def stored(
-        self, reads: tuple[Sequence[Relation], Sequence[str]]
-    ) -> tuple[tuple[Relation, ...], tuple[str, ...]]:
-        """What names of relations and types stand for, each once."""
-        relations, types = reads
-        return (
-            tuple(sorted({self.relations[each] for each in relations})),
-            tuple(sorted({self.types[each] for each in types})),
-        )
 
 
 By = Literal["root", "relation"]
@@ -100,3 +91,20 @@ def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling
                 roots[root] = own
         below[root] = tuple(found)
     return Unrolling(types, tables, relations, roots, below, depths)
+
+
+def rename_holdings(holdings: Sequence[Holding], unrolling: Unrolling) -> list[Holding]:
+    """What servers hold of what is followed, under its names."""
+    renamed = []
+    for held in holdings:
+        followed = [each for each in held.roots if each in unrolling.roots]
+        relations = frozenset(each for root in followed for each in unrolling.below[root])
+        renamed.append(
+            replace(
+                held,
+                roots=tuple(sorted(unrolling.roots[each] for each in followed)),
+                relations=relations,
+                node_types=frozenset(end for each in relations for end in (each.src, each.dst)),
+            )
+        )
+    return renamed

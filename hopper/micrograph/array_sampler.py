@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Final
+from typing import Final, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier import UNSEEN
-from hopper.micrograph.sample import NeighborSampler, dropout_key
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
 _LOW: Final = np.uint64(0xFFFFFFFF)
@@ -49,8 +49,9 @@ class ArraySampler(NeighborSampler):
         fanouts: Sequence[int],
         seed: int,
         module: ModuleType = np,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(topologies, original_ids, target, fanouts, seed)
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         cut = [str(each) for each, own in self.topologies.items() if own.positions is not None]
         if cut:
             raise RequestError(
@@ -125,9 +126,7 @@ class ArraySampler(NeighborSampler):
         """Draw one hop of every relation; frontiers grow."""
         xp = self._np
         destinations = dict(frontiers)
-        drawn = [
-            each for each in self.topologies if hop < self.drawn_first.get(each, len(self.fanouts))
-        ]
+        drawn = [each for each in self.topologies if self.is_drawn(each, hop)]
         none = xp.empty(0, np.int64)
         rows = [destinations[each.dst] + self._first_row[each] for each in drawn]
         counts = np.array([len(own) for own in rows], np.int64)

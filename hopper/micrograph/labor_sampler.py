@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import source_draw
 from hopper.micrograph.frontier import Drawn, threads_for
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
 class LaborSampler(NeighborSampler):
@@ -38,8 +39,9 @@ class LaborSampler(NeighborSampler):
         target: str,
         fanouts: Sequence[int],
         seed: int,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(topologies, original_ids, target, fanouts, seed)
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self.inclusions = [None if fanout == -1 else ByInDegree(fanout) for fanout in fanouts]
 
     def draw(

@@ -9,7 +9,7 @@ depends on nothing else (design.md, invariant 1); the probabilities are the same
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,13 @@ from torch import Tensor
 
 from cache_server.draw import LAYERS
 from hopper.device_copies import to_device
+from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph import source_draw
 from hopper.micrograph.frontier import Drawn, threads_for
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
 class LayerSampler(NeighborSampler):
@@ -34,7 +35,8 @@ class LayerSampler(NeighborSampler):
 
     Parameters
     ----------
-    layer_sizes: nodes in the sample of each hop, first hop first; -1 takes all neighbours.
+    fanouts: the layer sizes: nodes in the sample of each hop, first hop first; -1 takes all
+        neighbours.
     """
 
     size_key: ClassVar[str] = "layer_sizes"
@@ -44,18 +46,33 @@ class LayerSampler(NeighborSampler):
         topologies: Mapping[Relation, Topology],
         original_ids: Mapping[str, NDArray[np.int64]],
         target: str,
-        layer_sizes: Sequence[int],
+        fanouts: Sequence[int],
         seed: int,
+        **options: Unpack[SamplerOptions],
     ) -> None:
-        super().__init__(topologies, original_ids, target, layer_sizes, seed)
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         weights = {
             relation: source_draw.column_weights(
                 topology.indptr, topology.indices, topology.out_degrees
             )
             for relation, topology in self.topologies.items()
         }
-        self._samples = [None if size == -1 else LayerSample(size, weights) for size in layer_sizes]
+        self._samples = [None if size == -1 else LayerSample(size, weights) for size in fanouts]
         self.inclusions = self._samples
+
+    @classmethod
+    def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
+        """See :class:`NeighborSampler`."""
+        if typed:
+            raise RequestError(
+                "sampler.kind: 'layer' draws one sample of the whole graph per relation, which "
+                "models of typed graphs do not take; expected node or labor"
+            )
+        if not draws_alone:
+            raise RequestError(
+                f"sampler.kind: 'layer' weighs nodes by all edges, and the topology of {where} is "
+                "partitioned; expected node or labor"
+            )
 
     def draw(
         self,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,41 @@ from hopper.micrograph import frontier
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 _MOST_NODES = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class StoredNames:
+    """What is stored for relations and node types that go by names of their own.
+
+    Attributes
+    ----------
+    relations: by name, whose draws theirs are. types: by name, whose rows theirs are. What is
+        missing is stored under its name.
+    """
+
+    relations: Mapping[Relation, Relation] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def relation(self, name: Relation) -> Relation:
+        """What is stored for a relation."""
+        return self.relations.get(name, name)
+
+    def node_type(self, name: str) -> str:
+        """What is stored for a node type."""
+        return self.types.get(name, name)
+
+
+class SamplerOptions(TypedDict, total=False):
+    """What every sampler takes by keyword.
+
+    names: of relations and types that are stored under others.
+    hops: by relation that is not drawn at every hop, at how many, the first ones.
+    dropout_seed: first word of the key of dropout masks; None = the seed of draws.
+    """
+
+    names: StoredNames
+    hops: Mapping[Relation, int]
+    dropout_seed: int | None
 
 
 class NeighborSampler:
@@ -37,6 +73,7 @@ class NeighborSampler:
     target: node type of the roots.
     fanouts: one per hop, first hop first; -1 takes all neighbours.
     seed: first word of every draw's key.
+    options: see :class:`SamplerOptions`.
 
     Raises
     ------
@@ -54,6 +91,7 @@ class NeighborSampler:
         target: str,
         fanouts: Sequence[int],
         seed: int,
+        **options: Unpack[SamplerOptions],
     ) -> None:
         if not fanouts or any(fanout == 0 or fanout < -1 for fanout in fanouts):
             raise ConfigError(
@@ -71,18 +109,30 @@ class NeighborSampler:
         self.target = target
         self.fanouts = tuple(fanouts)
         self.seed = seed
-        self.dropout_seed = seed
-        """first word of the key of dropout masks; a model may have its own"""
-        self.drawn_as: Mapping[Relation, Relation] = {}
-        """relations that are another under a name of their own: whose draws theirs are"""
-        self.stored_as: Mapping[str, str] = {}
-        """node types that are another under a name of their own: whose rows theirs are"""
-        self.drawn_first: Mapping[Relation, int] = {}
-        """relations that are not drawn at every hop: at how many, the first ones"""
+        names = options.get("names", StoredNames())
+        self.drawn_as, self.stored_as = names.relations, names.types
+        self._hops = options.get("hops", {})
+        dropout_seed = options.get("dropout_seed")
+        self.dropout_seed = seed if dropout_seed is None else dropout_seed
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
         """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
         self._lock = threading.Lock()
+
+    @classmethod
+    def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
+        """Refuse models and layouts that it cannot draw for.
+
+        Parameters
+        ----------
+        typed: whether the model reads several relations.
+        draws_alone: whether a rank has the topology that it draws from.
+        where: the graph, for errors.
+
+        Raises
+        ------
+        RequestError: names the key, what was expected and what was given.
+        """
 
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
         """Sample the subgraph of distinct roots.
@@ -160,6 +210,10 @@ class NeighborSampler:
                 topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
             )
 
+    def is_drawn(self, relation: Relation, hop: int) -> bool:
+        """Whether a relation is drawn at a hop."""
+        return hop < self._hops.get(relation, len(self.fanouts))
+
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
         """The key that a node's draws at one hop of one relation extend (docs/draws.md)."""
         relation = self.drawn_as.get(relation, relation)
@@ -179,7 +233,7 @@ class NeighborSampler:
         edges = {}
         for relation in self.topologies:
             destinations = frontiers[relation.dst]
-            if hop >= self.drawn_first.get(relation, len(self.fanouts)):
+            if not self.is_drawn(relation, hop):
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
                 continue

@@ -120,3 +120,15 @@ def _describe(step: int, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> s
     parts = [f"sending model {each.move.model} to rank {each.move.rank}" for each in leaving]
     parts += [f"receiving model {each.move.model} from rank {each.move.rank}" for each in coming]
     return f"before time step {step}: {', '.join(parts)}"
+
+
+def hand_out(cluster: Cluster, tensor: Tensor, owner: int, operation: str) -> None:
+    """Give every rank what one rank has in a tensor; in place, and every rank has to call it.
+
+    Raises
+    ------
+    ClusterError: a rank was lost, or a deadline passed; names the operation.
+    """
+    if cluster.rank != owner:
+        tensor.zero_()
+    cluster.all_reduce(tensor, "model", operation)

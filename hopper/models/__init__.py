@@ -5,6 +5,7 @@ from hopper.models.gnn import GNN
 from hopper.models.layer import Layer
 from hopper.models.objective import Objective, check_training_labels
 from hopper.models.registry import build_model, build_typed_model
+from hopper.models.run import run_model
 
 __all__ = [
     "GNN",
@@ -14,4 +15,5 @@ __all__ = [
     "build_typed_model",
     "check_exactness",
     "check_training_labels",
+    "run_model",
 ]

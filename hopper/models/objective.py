@@ -1,4 +1,4 @@
-"""Loss and metric of each kind of label, as sums that ranks can add.
+"""Loss and metric of a run, as sums that ranks can add.
 
 The loss of an iteration is the sum of root losses over the global batch divided by its size, so
 nothing here is ever a mean.
@@ -6,47 +6,50 @@ nothing here is ever a mean.
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.schema import LabelKind
+from hopper.models.losses import DEFAULT_LOSSES, LOSSES, UNLABELLED, Loss
+from hopper.models.metrics import DEFAULT_METRICS, METRICS, Metric
 from hopper.ops import in_full
 
-UNLABELLED = -1
 
-
-@dataclass(frozen=True)
 class Objective:
     """What is minimised and what is reported for one kind of label.
 
     ====================  =====================================  ===========================
-    kind                  loss of a root                         metric, from these sums
+    kind                  loss of a root, by default             metric, by default
     ====================  =====================================  ===========================
-    class, int64 [n]      cross-entropy                          accuracy: correct, labelled
-    multi_hot, uint8      binary cross-entropy, summed over      micro-F1: true positives,
-    [n, c]                classes                                false positives, false
-                                                                 negatives, roots
-    float, float32 [n]    squared error, summed over outputs     RMSE: squared error, values
+    class, int64 [n]      cross-entropy                          accuracy
+    multi_hot, uint8      binary cross-entropy, summed over      micro-F1
+    [n, c]                classes
+    float, float32 [n]    squared error, summed over outputs     RMSE
     or [n, c]
     ====================  =====================================  ===========================
+
+    Parameters
+    ----------
+    loss, metric: others than the defaults, which do not depend on the number of classes.
     """
 
-    kind: LabelKind
+    def __init__(
+        self, kind: LabelKind, loss: Loss | None = None, metric: Metric | None = None
+    ) -> None:
+        self.kind = kind
+        self._loss = LOSSES[DEFAULT_LOSSES[kind]](classes=0) if loss is None else loss
+        self._metric = METRICS[DEFAULT_METRICS[kind]](classes=0) if metric is None else metric
 
     @property
     def metric(self) -> str:
         """Name of the metric."""
-        return {"class": "accuracy", "multi_hot": "micro_f1", "float": "rmse"}[self.kind]
+        return self._metric.name
 
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger metric is a better one."""
-        return self.kind != "float"
+        return self._metric.higher_is_better
 
     def shaped(self, rows: Tensor) -> Tensor:
         """Labels as the methods below take them, from rows [n, dim] as they are stored."""
@@ -55,8 +58,8 @@ class Objective:
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """[] of the logits' dtype: the sum of the roots' losses.
 
-        Unlabelled roots (class -1) contribute 0; that no *training* root is unlabelled is checked
-        once, by :func:`check_training_labels`.
+        That no *training* root is unlabelled (class -1) is checked once, by
+        :func:`check_training_labels`.
 
         Parameters
         ----------
@@ -66,19 +69,17 @@ class Objective:
         Raises
         ------
         RequestError
-            The shapes do not fit each other.
+            The shapes do not fit each other, or the loss is not one number a root.
         """
         # Before labels are made like them.
         logits = in_full(logits)
-        if self.kind == "class":
-            self._check_shape(logits, labels, (logits.shape[0],))
-            return functional.cross_entropy(
-                logits, labels.long(), ignore_index=UNLABELLED, reduction="sum"
+        losses = self._loss.root_losses(logits, self._as_given(logits, labels))
+        if losses.shape != logits.shape[:1]:
+            raise RequestError(
+                f"train.loss: {type(self._loss).__name__}: expected [{logits.shape[0]}] losses, "
+                f"one a root; got {list(losses.shape)}"
             )
-        target = self._like(logits, labels).to(logits.dtype)
-        if self.kind == "multi_hot":
-            return functional.binary_cross_entropy_with_logits(logits, target, reduction="sum")
-        return functional.mse_loss(logits, target, reduction="sum")
+        return losses.sum()
 
     @torch.no_grad()
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -86,40 +87,25 @@ class Objective:
 
         Unlabelled roots count nowhere. Parameters and errors as :meth:`loss_sum`.
         """
+        labels = self._as_given(logits, labels)
         if self.kind == "class":
-            self._check_shape(logits, labels, (logits.shape[0],))
             labelled = labels != UNLABELLED
-            correct = (logits.argmax(-1) == labels) & labelled
-            return _sums(correct.sum(), labelled.sum())
-        if self.kind == "multi_hot":
-            actual = self._like(logits, labels) != 0
-            claimed = logits > 0
-            hits, wrong, missed = actual & claimed, claimed & ~actual, actual & ~claimed
-            return _sums(hits.sum(), wrong.sum(), missed.sum(), logits.shape[0])
-        error = logits.double() - self._like(logits, labels).double()
-        return _sums(error.square().sum(), error.numel())
+            logits, labels = logits[labelled], labels[labelled]
+        return self._metric.sums(logits, labels)
 
     def metric_from_sums(self, sums: Tensor) -> float:
-        """The metric from added sums; NaN where nothing was labelled.
+        """The metric from added sums; NaN where nothing was labelled."""
+        return self._metric.value(sums)
 
-        Micro-F1 where nothing was positive and nothing was claimed is 1.
-        """
-        values = [float(value) for value in sums.tolist()]
-        if values[-1] == 0:
-            return math.nan
+    def _as_given(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Labels as losses and metrics take them: [n] int64, or [n, classes] of the logits' dtype,
+        checked to fit the logits."""
         if self.kind == "class":
-            return values[0] / values[1]
-        if self.kind == "multi_hot":
-            hits, wrong, missed, _ = values
-            claims = 2 * hits + wrong + missed
-            return 2 * hits / claims if claims else 1.0
-        return math.sqrt(values[0] / values[1])
-
-    def _like(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The labels, [n] as [n, 1], checked to have the logits' shape."""
+            self._check_shape(logits, labels, (logits.shape[0],))
+            return labels.long()
         shaped = labels.unsqueeze(-1) if labels.dim() == 1 else labels
         self._check_shape(logits, shaped, tuple(logits.shape))
-        return shaped
+        return shaped.to(logits.dtype)
 
     def _check_shape(self, logits: Tensor, labels: Tensor, expected: tuple[int, ...]) -> None:
         if logits.dim() != 2 or tuple(labels.shape) != expected:
@@ -160,7 +146,3 @@ def check_training_labels(
             f"labels: expected {expected}; given {labels[bad][:5].tolist()} at original ids {some}"
             f" ({int(bad.sum())} in all)"
         )
-
-
-def _sums(*values: Tensor | int) -> Tensor:
-    return torch.stack([torch.as_tensor(value, dtype=torch.float64).cpu() for value in values])

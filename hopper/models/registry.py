@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +22,9 @@ from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
 from hopper.ops.counter_mask import drop_threshold
+from hopper.plug_ins import expected, import_class
+
+_Model = TypeVar("_Model", bound=nn.Module)
 
 MODELS: Final[dict[str, type[nn.Module]]] = {
     "gcn": GCN,
@@ -57,6 +59,7 @@ def build_model(
     dropout: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> nn.Module:
     """Build a model, initialised the same in every process whatever was drawn before.
 
@@ -70,6 +73,7 @@ def build_model(
         dropout whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
     dropout: probability in [0, 1).
     seed: of the initialisation.
+    options: further keywords of a class of one's own.
 
     Raises
     ------
@@ -81,13 +85,7 @@ def build_model(
     drop_threshold(dropout)
     model_class = _find(name)
     with _initialisation(seed):
-        try:
-            model = model_class(**sizes, out_dim=out_dim, dropout=dropout)
-        except TypeError as error:
-            raise ConfigError(
-                f"model.name: {name} cannot be called with the keywords in_dim, out_dim, layers, "
-                f"hidden, heads, dropout: {error}"
-            ) from error
+        model = _call(model_class, name, sizes | {"out_dim": out_dim, "dropout": dropout}, options)
     return model.to(dtype)
 
 
@@ -123,31 +121,44 @@ def build_typed_model(
     ConfigError
         A value is out of range, or not one that the model takes; names the key.
     """
-    if name not in TYPED_MODELS:
-        raise ConfigError(f"model.name: expected {', '.join(TYPED_MODELS)}; given {name!r}")
-    refused = [key for key in more if key not in TYPED_OPTIONS[name]]
-    if refused:
-        raise ConfigError(f"model.{refused[0]}: {name} does not take it")
+    kind: Callable[..., HGNN]
+    if ":" in name:
+        kind = import_class("model.name", name, HGNN, "subclass of hopper.models.relational.HGNN")
+    elif name not in TYPED_MODELS:
+        raise ConfigError(f"model.name: expected {expected(TYPED_MODELS)}; given {name!r}")
+    else:
+        kind = TYPED_MODELS[name]
+        refused = [key for key in more if key not in TYPED_OPTIONS[name]]
+        if refused:
+            raise ConfigError(f"model.{refused[0]}: {name} does not take it")
     widths = {f"features of {each}": width for each, width in inputs.items()}
     sizes = {"layers": len(reads), "hidden": hidden, "heads": heads, "out_dim": out_dim}
     _check_sizes(sizes | widths)
     drop_threshold(dropout)
-    if "aggregate" in more:
-        more["aggregate"] = import_module_class("model.aggregate", more["aggregate"])
+    if "aggregate" in more and name in TYPED_MODELS:
+        more["aggregate"] = _import_module("model.aggregate", more["aggregate"])
         if more["combine"] not in COMBINATIONS:
-            more["combine"] = import_module_class("model.combine", more["combine"])
+            more["combine"] = _import_module("model.combine", more["combine"])
+    given = {"target": target, "inputs": inputs, "reads": reads, "out_dim": out_dim}
+    given |= {"hidden": hidden, "heads": heads, "dropout": dropout}
     with _initialisation(seed):
-        model = TYPED_MODELS[name](
-            target=target,
-            inputs=inputs,
-            reads=reads,
-            out_dim=out_dim,
-            hidden=hidden,
-            heads=heads,
-            dropout=dropout,
-            **more,
-        )
+        model = _call(kind, name, given, more)
     return model.to(dtype)
+
+
+def _call(
+    kind: Callable[..., _Model], name: str, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> _Model:
+    """A model, made from what every model is given and the options of its own."""
+    if ":" not in name:
+        return kind(**given, **options)
+    try:
+        return kind(**given, **options)
+    except TypeError as error:
+        raise ConfigError(
+            f"model.name: {name} cannot be called with the keywords "
+            f"{', '.join([*given, *options])}: {error}"
+        ) from error
 
 
 def _check_sizes(sizes: Mapping[str, int]) -> None:
@@ -177,33 +188,8 @@ def _find(name: str) -> type[nn.Module]:
     known = f"{', '.join([*MODELS, *TYPED_MODELS])} or package.module:Class"
     if ":" not in name:
         raise ConfigError(f"model.name: expected {known}; given {name!r}")
-    return import_module_class("model.name", name)
+    return _import_module("model.name", name)
 
 
-def import_module_class(key: str, name: str) -> type[nn.Module]:
-    """The class that "package.module:Class" names.
-
-    Parameters
-    ----------
-    key: of the configuration, for errors.
-
-    Raises
-    ------
-    ConfigError: it cannot be imported, or is no subclass of ``nn.Module``.
-    """
-    module_name, _, class_name = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    # Whatever the user's module raises while it is imported, the key to look at is this one.
-    except Exception as error:
-        raise ConfigError(
-            f"{key}: {name}: module {module_name!r} cannot be imported "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    for part in class_name.split("."):
-        found = getattr(found, part, None)
-    if found is None:
-        raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise ConfigError(f"{key}: {name}: expected a subclass of torch.nn.Module; given {found!r}")
-    return found
+def _import_module(key: str, name: str) -> type[nn.Module]:
+    return import_class(key, name, nn.Module, "subclass of torch.nn.Module")

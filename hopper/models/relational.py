@@ -270,6 +270,9 @@ class HGNN(nn.Module):
     projects: whether there are input projections; otherwise rows are ``hidden`` wide as they come.
     """
 
+    reads_types: ClassVar[bool] = True
+    """what tells a class of one's own for typed graphs from one for graphs of one type"""
+
     def __init__(
         self,
         target: str,

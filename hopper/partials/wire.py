@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
@@ -85,7 +85,7 @@ def choose_wires(
     travels_as: torch.dtype | None = None,
     *,
     gradients: bool = True,
-    learned: Iterable[str] = (),
+    learned: Collection[str] = (),
 ) -> list[Wires]:
     """The forms that can be the cheapest, layer by layer, in bytes there and back.
 
@@ -128,14 +128,16 @@ def _choose(
     index: int,
     rows: Mapping[str, torch.Tensor],
     count: _Bytes,
-    learned: Iterable[str],
+    learned: Collection[str],
     item_bytes: int,
 ) -> Wires:
     """Those of one layer, which reads rows like these, [1, ...]."""
     layer = stack.layers[index]
     relations, merges = list(layer.aggregations), layer.merges
-    has_gradient = index > 0 or not stack.reads_features
-    ready = {each: count.form(row, has_gradient) for each, row in rows.items()}
+    ready = {
+        each: count.form(row, index > 0 or not stack.reads_features or each in learned)
+        for each, row in rows.items()
+    }
     as_rows = dict(ready)
     if index == 0 and not stack.reads_features:
         for each in set(rows) - set(learned):

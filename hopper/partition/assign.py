@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,12 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import balance_classes
 from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.neighbor_stream import NeighborStream
+from hopper.partition.partitioner import NONE, assign_by, find_partitioner
 from hopper.partition.phases import Phases
 from hopper.partition.random import assign_random
 from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
+from hopper.plug_ins import FORM
 
 METHODS: Final = ("metis", "stream", "random")
 BY_RELATION: Final = "meta"
@@ -34,37 +36,48 @@ class Assignment:
     """per node type [count] int32, by original id"""
     method: str
     backend: str
-    """what computed it: "dgl", "pymetis" or "hopper" """
+    """what computed it: "dgl", "pymetis", "hopper" or the package of a class of one's own"""
     seed: int
     seed_used: bool
     """False where the result does not depend on the seed"""
 
 
-def check_method(servers: int, method: str) -> None:
+def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
     """Refuse what no graph could be divided by, before one is opened.
+
+    Parameters
+    ----------
+    options: of a partitioner of one's own.
 
     Raises
     ------
-    RequestError: an unknown method, fewer than one server.
+    RequestError: an unknown method, options of a built-in one, fewer than one server.
+    ConfigError: a partitioner of one's own cannot be found or made.
     """
-    if method not in METHODS:
+    if ":" in method:
+        find_partitioner(method, options).make()
+    elif method not in METHODS:
         raise RequestError(
             f"unknown partition method {method!r}; expected one of: {', '.join(METHODS)}, which "
-            f"divide nodes ({BY_RELATION} divides relations)"
+            f"divide nodes ({BY_RELATION} divides relations), or {FORM}"
         )
+    elif options:
+        raise RequestError(f"method_options: method {method} has none; got {sorted(options)}")
     if servers < 1:
         raise RequestError(f"number of servers: expected at least 1, given {servers}")
 
 
-def check_request(schema: GraphSchema, servers: int, method: str) -> None:
+def check_request(
+    schema: GraphSchema, servers: int, method: str, options: Mapping[str, Any] = NONE
+) -> None:
     """Refuse what cannot be carried out, before any work.
 
     Raises
     ------
-    RequestError: an unknown method, fewer than one server, an empty graph, more servers
-        than nodes, METIS on a graph without edges.
+    RequestError, ConfigError: as :func:`check_method`; an empty graph, more servers than nodes,
+        METIS on a graph without edges.
     """
-    check_method(servers, method)
+    check_method(servers, method, options)
     nodes = sum(described.count for described in schema.node_types.values())
     if nodes == 0:
         raise RequestError(f"graph {schema.name!r} is empty: it has no node to give to a server")
@@ -89,6 +102,7 @@ def assign(
     phases: Phases,
     scratch: Path,
     backend: str = "auto",
+    options: Mapping[str, Any] = NONE,
 ) -> Assignment:
     """Assign every node of a graph to a server.
 
@@ -97,13 +111,21 @@ def assign(
     roots: [nodes of the target type] int64, training roots per node (balanced by METIS and stream).
     scratch: a folder on a disk with room for what METIS reads (8 bytes an end), for a while.
     backend: which METIS: "auto", "dgl" or "pymetis".
+    options: of a partitioner of one's own.
 
     Raises
     ------
-    RequestError: see :func:`check_request`; a missing backend; a failure of METIS.
+    RequestError: see :func:`check_request`; a missing backend; a failure of METIS; servers that a
+        partitioner of one's own gives to nodes and that do not exist.
     """
     schema = graph.schema
-    check_request(schema, servers, method)
+    check_request(schema, servers, method, options)
+    if ":" in method:
+        own = find_partitioner(method, options).make()
+        with phases.phase(f"assign nodes ({method})"):
+            homes = assign_by(own, method, graph, servers, seed)
+        package = method.replace(":", ".").partition(".")[0]
+        return Assignment(homes, method, package, seed, seed_used=True)
     if method == "random":
         with phases.phase("assign nodes (random)"):
             homes = assign_random(schema, servers, seed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from hopper.partition.memory import (
 )
 from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.partition.partitioner import NONE
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.relabel import relabel
 from hopper.partition.training import training_roots
@@ -41,6 +42,7 @@ def partition_graph(
     method: str = "metis",
     seed: int = 0,
     *,
+    method_options: Mapping[str, Any] = NONE,
     backend: str = "auto",
     topology: Literal["replicated", "partitioned"] = "replicated",
     memory_limit: int | None = None,
@@ -54,8 +56,10 @@ def partition_graph(
     ----------
     out: destination; must not exist, or be an empty directory. It appears when it is complete.
     method: "metis" (few cut edges, balanced nodes, degrees and training nodes), "stream" (the same
-        in passes over the graph on disk; edges are balanced roughly) or "random".
-    seed: of "stream", "random" and pymetis; DGL's METIS has none.
+        in passes over the graph on disk; edges are balanced roughly), "random", or
+        "package.module:Class", a :class:`hopper.partition.partitioner.Partitioner`.
+    seed: of all methods but DGL's METIS, which has none.
+    method_options: keywords of the constructor of a class of one's own.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
     topology: whether every server needs all edges, or the in-edges of its own nodes alone (which
         only engine ``cooperative`` trains on).
@@ -70,7 +74,7 @@ def partition_graph(
     GraphError: the graph directory is damaged.
     """
     out, schema = Path(out), graph.schema
-    check_request(schema, servers, method)
+    check_request(schema, servers, method, method_options)
     if topology not in ("replicated", "partitioned"):
         raise RequestError(f"topology: expected replicated or partitioned, given {topology!r}")
     split = topology == "partitioned"
@@ -85,7 +89,11 @@ def partition_graph(
     edges = sum(kind.count for kind in schema.relations.values())
     with unpublished_partitions(out, partitioned_bytes(schema, servers, split=split)) as work:
         roots = training_roots(graph)
-        assignment = assign(graph, servers, method, seed, roots, phases, work, chosen or "auto")
+        assignment = assign(
+            *(graph, servers, method, seed, roots, phases, work),
+            chosen or "auto",
+            method_options,
+        )
         with phases.phase("number the nodes"):
             maps = {name: relabel(homes, servers) for name, homes in assignment.homes.items()}
             write_maps(work, maps)

@@ -78,7 +78,8 @@ def estimate_memory(
         # Labels, servers and classes of nodes (10), votes (8), classes being made (8), roots (8).
         phases = {"assign (stream)": nodes * 34 + _DENSE * blocks**2 + _CHUNKS}
     else:
-        phases = {"assign (random)": nodes * 4 + largest * 40 + _BUFFERS}
+        # What a partitioner of one's own takes, it alone knows.
+        phases = {f"assign ({method})": nodes * 4 + largest * 40 + _BUFFERS}
     # Server of every node (4), both maps (16), training roots (8).
     phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
     return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})

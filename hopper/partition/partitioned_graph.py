@@ -6,13 +6,14 @@ What lies where is the business of its layout (:mod:`hopper.partition.layouts`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.row_source import CheckedSource
 from hopper.errors import GraphError
 from hopper.graph import layout
 from hopper.graph.array_file import open_array
@@ -52,6 +53,8 @@ class PartitionedGraph:
         """partition.json as it stands: method, edge cut, balance, locality, ..."""
         self.layout = LAYOUTS[description["topology"]](path, schema, book, description)
         """who has what of it"""
+        self.feature_sources: Mapping[str, Callable[[int], CheckedSource]] = {}
+        """by node type whose features are in no file of it, what reads those of a server"""
 
     @property
     def holdings(self) -> Sequence[Holding]:

@@ -18,18 +18,13 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
-from hopper.engines import Engine
-from hopper.engines.assemble import check_ranks
+from hopper.engines import Engine, Request, engines_of, find_engine
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.train.replay import replayed_engine
 from hopper.train.results import write_text
 
 ENGINE_FILE: Final = "engine.json"
-CANDIDATES: Final = ("cooperative", "zero_hop", "hop", "model_centric")
-"""in the order in which they are tried"""
-ALONE: Final = "zero_hop"
-"""what a single rank takes: with nobody to share with, all do the same"""
 
 
 @dataclass(frozen=True)
@@ -57,43 +52,44 @@ class Choice:
 
 
 def settle_engine(
-    config: Config,
+    request: Request,
     cluster: Cluster,
     batches: Sequence[GlobalBatch],
-    make_engine: Callable[[Config], Engine],
+    make_engine: Callable[[Request], Engine],
     say: Callable[[str], None],
-    only: tuple[str, str] | None = None,
-) -> Config:
-    """The configuration with an engine instead of "auto"; every rank calls it.
+) -> Request:
+    """The request with an engine instead of "auto"; every rank calls it.
 
     Parameters
     ----------
     batches: the first ones of epoch 0, one at least; the second is timed, if there is one.
     make_engine: an engine with a model, an optimiser and a log of its own.
     say: told the reason.
-    only: the one engine that fits how the graph was divided, and the reason; None = several do.
 
     Raises
     ------
     RequestError: the run to resume or to replay does not tell its engine.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
+    config, candidates = request.config, engines_of(request)
     run_dir = Path(config.train.run_dir)
     if config.train.resume:
-        return with_engine(config, _read_engine(run_dir))
+        return request.under(with_engine(config, _read_engine(run_dir)))
     if config.train.replay:
         choice = Choice(replayed_engine(config), "replayed")
-    elif only is not None:
-        choice = Choice(*only)
+    elif len(candidates) == 1:
+        choice = Choice(candidates[0].name, request.graph.layout.explain("the graph"))
     elif cluster.world == 1:
-        choice = Choice(ALONE, "a single rank sends nothing")
+        # With nobody to share with all do the same: the one that does least besides.
+        alone = next(each for each in candidates if not each.plans_on_host)
+        choice = Choice(alone.name, "a single rank sends nothing")
     else:
-        choice = _choose(config, cluster, batches, make_engine)
+        choice = _choose(request, candidates, cluster, batches, make_engine)
     say(f"engine auto: {choice.engine}: {choice.reason}")
     if cluster.rank == 0:
         run_dir.mkdir(parents=True, exist_ok=True)
         write_text(run_dir / ENGINE_FILE, json.dumps(asdict(choice), indent=1) + "\n")
-    return with_engine(config, choice.engine)
+    return request.under(with_engine(config, choice.engine))
 
 
 def with_engine(config: Config, engine: str) -> Config:
@@ -104,14 +100,15 @@ def with_engine(config: Config, engine: str) -> Config:
 
 
 def _choose(
-    config: Config,
+    request: Request,
+    candidates: Sequence[type[Engine]],
     cluster: Cluster,
     batches: Sequence[GlobalBatch],
-    make_engine: Callable[[Config], Engine],
+    make_engine: Callable[[Request], Engine],
 ) -> Choice:
     tries: list[Try] = []
-    for name in CANDIDATES:
-        tries += _try(name, config, cluster, batches, make_engine)
+    for each in candidates:
+        tries += _try(each.name, request, cluster, batches, make_engine)
     best = min(tries, key=lambda each: each.seconds)
     told = "; ".join(str(each) for each in sorted(tries, key=lambda each: each.seconds))
     return Choice(best.engine, f"an iteration each: {told}", tuple(tries))
@@ -119,15 +116,15 @@ def _choose(
 
 def _try(
     name: str,
-    config: Config,
+    request: Request,
     cluster: Cluster,
     batches: Sequence[GlobalBatch],
-    make_engine: Callable[[Config], Engine],
+    make_engine: Callable[[Request], Engine],
 ) -> list[Try]:
     """One engine's try; none where it is refused. What it holds is let go of before the next."""
-    own = with_engine(config, name)
+    own = request.under(with_engine(request.config, name))
     try:
-        check_ranks(own, cluster.world)
+        find_engine(own.config).check(own)
         engine = make_engine(own)
     except RequestError:
         # Not with this model, or with these options; equally so on every rank.

@@ -12,12 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from hopper.array_module import array_module
-from hopper.config import Config
 from hopper.device_copies import finish_copies, to_device
-from hopper.engines.assemble import FETCHING_ENGINES
-from hopper.engines.typed_reads import learnable_tables, typed_inputs
+from hopper.engines import Request, engines_of
 from hopper.features import DeviceRows, PartitionedRows
-from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.row_cache import RecentRows, RowCache
@@ -27,35 +24,24 @@ _ROWS_AT_ONCE: Final = 1 << 16
 _NOTHING: Final = np.empty(0, np.int64)
 
 
-def cached_features(config: Config, schema: GraphSchema) -> list[str]:
+def cached_features(request: Request) -> list[str]:
     """The node types whose features may be held, in order of name: where the rank trains, of any
     that the model reads; otherwise, of those that it reads of other servers."""
-    if not is_fetching(config) and not _is_on_device(config):
-        return []
-    if not config.model.typed:
-        return [schema.target_type()]
-    return sorted(
-        each for each in typed_inputs(config, schema) if schema.node_types[each].feature_dim
-    )
+    if is_fetching(request) or request.config.cache.memory == "device":
+        return request.reads.featured
+    return []
 
 
-def is_fetching(config: Config) -> bool:
+def is_fetching(request: Request) -> bool:
     """Whether the engine reads rows of other servers."""
-    return config.train.engine in FETCHING_ENGINES
+    return any(each.reads_remote_rows for each in engines_of(request))
 
 
-def _is_on_device(config: Config) -> bool:
-    own = config.cache
-    # Of other ranks' roots nothing is known before training.
-    is_known = config.train.engine != "cooperative" or own.policy == "lru"
-    return own.memory == "device" and is_known
-
-
-def cached_tables(config: Config, schema: GraphSchema) -> list[str]:
+def cached_tables(request: Request) -> list[str]:
     """The tables of learnable rows that are on disk, in order of name."""
-    if config.learnable.storage != "mmap":
+    if request.config.learnable.storage != "mmap":
         return []
-    return sorted(set(learnable_tables(config, schema).values()))
+    return sorted(set(request.reads.tables.values()))
 
 
 class CacheSource(ABC):
@@ -229,41 +215,40 @@ class DeviceFeatures(Features):
 
 
 class RecordsOnDisk(CacheSource):
-    """Learnable rows that this rank owns, with the optimiser's state.
+    """Learnable rows that this rank owns, with the optimiser's state."""
 
-    Parameters
-    ----------
-    tables: which.
-    """
-
-    def __init__(self, tables: Sequence[str], learnable: LearnableRows) -> None:
+    def __init__(self, learnable: LearnableRows) -> None:
         self._learnable = learnable
-        self._records = {each: learnable.records[each] for each in tables}
 
     def known(self) -> dict[str, TypeProfile]:
         """See :class:`CacheSource`."""
         return {
-            each: TypeProfile(records.record_bytes, len(records.stored), _NOTHING, _NOTHING)
-            for each, records in self._records.items()
+            share.name: TypeProfile(
+                share.records.record_bytes, len(share.records.stored), _NOTHING, _NOTHING
+            )
+            for share in self._learnable
         }
 
     def counts(self) -> dict[str, int]:
         """See :class:`CacheSource`: ids are places among the rank's own rows."""
-        return {each: len(records.stored) for each, records in self._records.items()}
+        return {share.name: len(share.records.stored) for share in self._learnable}
 
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """See :class:`CacheSource`: those that any rank asks for."""
-        _, asked = self._learnable.ask(nodes, where)
-        return {each: distinct([own.numpy() for own in asked[each]]) for each in self._records}
+        return {
+            routes.share.name: distinct([places.numpy() for places in routes.asked])
+            for routes in self._learnable.ask(nodes, where)
+        }
 
     def miss(self, name: str, ids: Ids) -> None:
         """See :class:`CacheSource`: a record is read, and written back after its update, as far as
         the disk. What lies in the page cache would tell of the moment, not of the type."""
-        records, places = self._records[name], torch.from_numpy(ids)
-        records.write(places, records.read(places))
-        self._learnable.write_out(name)
+        share, places = self._learnable[name], torch.from_numpy(ids)
+        share.records.write(places, share.records.read(places))
+        share.write_out()
 
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""
-        room = {each: plan.room[each] for each in self._records}
-        self._learnable.hold(room, None if plan.policy == "lru" else plan.held)
+        for share in self._learnable:
+            places = None if plan.policy == "lru" else plan.held[share.name]
+            share.hold(plan.room[share.name], places)

@@ -7,7 +7,7 @@ the run and what was scored so far. A checkpoint is one file of tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,30 +62,6 @@ def load_model(path: Path, module: nn.Module) -> dict[str, Any]:
     return facts
 
 
-def save_checkpoint(
-    path: Path,
-    identity: dict[str, Any],
-    module: nn.Module,
-    optimizer: Optimizer,
-    progress: Progress,
-) -> None:
-    """Write a checkpoint; an older one stays whole until this one is."""
-    save_training(path, identity, training_state(module, optimizer), asdict(progress))
-
-
-def load_checkpoint(
-    path: Path, identity: dict[str, Any], module: nn.Module, optimizer: Optimizer
-) -> Progress:
-    """Restore module and optimiser in place; returns where the run goes on.
-
-    Raises
-    ------
-    RequestError: there is no whole checkpoint, or it is of a run with another configuration
-        (names the key).
-    """
-    return Progress(**load_training(path, identity, training_state(module, optimizer)))
-
-
 def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """All tensors that a model's training depends on, by name; filling them restores it."""
     state = {f"model.{name}": value.detach() for name, value in _state(module).items()}
@@ -95,7 +71,12 @@ def training_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]
 def save_training(
     path: Path, identity: dict[str, Any], state: Mapping[str, Tensor | PickedRows], progress: Any
 ) -> None:
-    """Write a checkpoint of any number of models; ``progress`` as JSON."""
+    """Write a checkpoint of any number of models; an older one stays whole until this one is.
+
+    Parameters
+    ----------
+    progress: where training goes on, as JSON.
+    """
     save_tensors(path, state, {"identity": identity, "progress": progress})
 
 
@@ -110,7 +91,7 @@ def load_training(
 
     Raises
     ------
-    RequestError: as :func:`load_checkpoint`.
+    RequestError: as :func:`read_progress`, or the file's tensors are others.
     """
     progress = read_progress(path, identity)
     fill_tensors(state, path, partly=partly)
@@ -122,7 +103,8 @@ def read_progress(path: Path, identity: dict[str, Any]) -> Any:
 
     Raises
     ------
-    RequestError: as :func:`load_checkpoint`.
+    RequestError: there is no whole checkpoint, or it is of a run with another configuration
+        (names the key).
     """
     facts = read_facts(path)
     found = facts["identity"]
@@ -136,18 +118,24 @@ def read_progress(path: Path, identity: dict[str, Any]) -> Any:
 
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
     """What must be equal for a run to continue another: all that decides its bits."""
-    of_run = ("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay")
-    # What a machine makes of the last two is compared instead.
+    of_run = (
+        *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
+        *("loggers", "loggers_options"),
+    )
+    # What a machine makes of device and threads is compared instead.
     free = {("train", key) for key in (*of_run, "device", "threads")}
     free |= {("learnable", "folder"), ("learnable", "storage"), ("sampler", "device")}
     values = config.model_dump()
     identity = {
         f"{section}.{key}": value
-        for section in ("model", "sampler", "train", "hop", "cooperative", "raf", "learnable")
+        for section in Config.model_fields
+        if section not in ("data", "cache", "cluster")
         for key, value in values[section].items()
         if (section, key) not in free
     }
     return identity | {
+        "data.features": values["data"]["features"],
+        "data.features_options": values["data"]["features_options"],
         "the division of the graph": read_division(graph.path),
         "the number of ranks": cluster.world,
         "ranks a server": cluster.ranks_per_server,

@@ -8,7 +8,7 @@ row of features crosses a link unless it is narrower than a hidden one. No sampl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,17 +19,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
+from hopper.engines import Request
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.hetero.learnable import FetchedRows, LearnableRows
+from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models import GNN, Objective
+from hopper.models import GNN, Objective, run_model
 from hopper.partials import Wires, choose_wires, make_stack
-from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Index
 
 # Input rows of one pass, in bytes: bounds the memory of a chunk.
@@ -37,6 +38,7 @@ _CHUNK_BYTES = 256 << 20
 # Roots of one pass where whole k-hop neighbourhoods are needed.
 ROOTS_PER_PASS = 256
 ROWS_PER_PASS = 200_000
+_PLANNING = "planning evaluation"
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,29 @@ class Scene:
     dtype: of the model's parameters.
     """
 
-    graph: PartitionedGraph
+    request: Request
     cluster: Cluster
     rows: PartitionedRows
     objective: Objective
     dtype: torch.dtype
+    learnable: LearnableRows
 
 
 class Evaluator(ABC):
     """Scores a model on a split, on all ranks together."""
 
     def __init__(self, scene: Scene) -> None:
-        self._graph = scene.graph
+        self._graph = scene.request.graph
+        self._reads = scene.request.reads
         self._cluster = scene.cluster
-        self._placement = scene.graph.placement(scene.cluster.ranks_per_server)
+        self._placement = self._graph.placement(scene.cluster.ranks_per_server)
         self._rows = scene.rows
         self.objective = scene.objective
         self._dtype = scene.dtype
-        self.learnable: LearnableRows | None = None
-        self._stored_as: Mapping[str, str] = {}
-        """types that the model knows by another name"""
-        schema = scene.graph.schema
+        self.learnable = scene.learnable
+        self._learned = LeafRows({}, {})
+        """of the pass under way"""
+        schema = self._graph.schema
         self._target = schema.target_type()
         self._classes = schema.labels[self._target].classes
 
@@ -104,15 +108,20 @@ class Evaluator(ABC):
     def _rows_per_chunk(self, width: int) -> int:
         return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
 
-    def _inputs(
-        self, node_type: str, ids: NDArray[np.int64], learned: FetchedRows | None = None
-    ) -> Tensor:
-        """[n, dim]: features of distinct nodes, or their learnable rows, if there are any."""
-        if learned is not None and node_type in learned:
-            return learned.of(node_type, ids)
-        stored = self._stored_as.get(node_type, node_type)
-        rows = torch.from_numpy(self._rows.gather("features", stored, ids))
-        return rows.to(self._cluster.device).to(self._dtype)
+    def _read_learned(self, wanted: Mapping[str, Sequence[NDArray[np.int64]]]) -> None:
+        """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
+        groups; collective."""
+        self._learned = self.learnable.read(wanted, "evaluation")
+
+    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
+        """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
+        own, parts = self._reads.inputs[node_type], []
+        if own.features:
+            rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
+            parts.append(rows.to(self._cluster.device).to(self._dtype))
+        if own.learned:
+            parts.append(self._learned.of(node_type, ids))
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 class LayerWiseEvaluator(Evaluator):
@@ -143,7 +152,7 @@ class LayerWiseEvaluator(Evaluator):
 
     @property
     def _feature_dim(self) -> int:
-        return self._graph.schema.node_types[self._target].feature_dim or 1
+        return self._reads.inputs[self._target].width
 
     @cached_property
     def _plans(self) -> dict[str, list[NDArray[np.int64]]]:
@@ -163,6 +172,7 @@ class LayerWiseEvaluator(Evaluator):
 
     def _layer_wise(self, model: GNN, split: str) -> tuple[NDArray[np.int64], Tensor]:
         first, *plan = self._plan(split)
+        self._read_learned({self._target: [first]})
         known = _Rows(first, None)
         stack = make_stack(model, self._sampler(1), self._feature_dim)
         wires = choose_wires(stack, gradients=False)
@@ -238,7 +248,7 @@ class LayerWiseEvaluator(Evaluator):
             return _Rows(known, rows)
         wanted = self._placement.deal(self._target, self._read_by(mine)).parts()
         wanted[self._cluster.rank] = np.empty(0, np.int64)
-        requests = self._exchange_ids(wanted)
+        (requests,) = exchange_arrays(self._cluster, [wanted], "control", _PLANNING)
         held = _Rows(known, rows)
         received = self._cluster.exchange(
             [held.of(ids).cpu() for ids in requests],
@@ -255,23 +265,15 @@ class LayerWiseEvaluator(Evaluator):
         """[n] int64, ascending: the distinct in-neighbours of some of this rank's nodes."""
         return _in_neighbours(self._topology.indptr, self._topology.indices, nodes)
 
-    def _exchange_ids(self, wanted: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-        counts = torch.tensor([ids.size for ids in wanted], dtype=torch.int64)
-        table = self._cluster.all_gather(counts, "control", "planning evaluation")
-        asked = self._cluster.exchange(
-            [torch.from_numpy(ids) for ids in wanted],
-            table[:, self._cluster.rank].tolist(),
-            "control",
-            "planning evaluation",
-        )
-        return [ids.numpy() for ids in asked]
-
     def _whole_neighbourhoods(
         self, model: torch.nn.Module, split: str
     ) -> tuple[NDArray[np.int64], Tensor]:
         """For a module with only a ``forward``: every node's full k-hop neighbourhood, some nodes a
         pass; fewer where these would be too many rows."""
-        mine = self._plan(split)[-1]
+        mine = read = self._plan(split)[-1]
+        for _ in range(self._layers):
+            read = np.union1d(read, self._read_by(read))
+        self._read_learned({self._target: [read]})
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
@@ -287,8 +289,7 @@ class LayerWiseEvaluator(Evaluator):
 
     def _of_subgraph(self, model: torch.nn.Module, subgraph: Subgraph) -> Tensor:
         inputs = self._inputs(self._target, subgraph.nodes[self._target])
-        found: Tensor = model(subgraph.blocks(self._cluster.device), inputs)
-        return found
+        return run_model(model, subgraph.typed_blocks(self._cluster.device), {self._target: inputs})
 
     def _plan(self, split: str) -> list[NDArray[np.int64]]:
         """The ids whose input rows are read, and those that each layer computes, ascending: this
@@ -303,8 +304,8 @@ class LayerWiseEvaluator(Evaluator):
                 for ids in asked:
                     needed[placement.place_of(target, ids)] = True
                 plan.insert(0, self._owned[needed])
-                wanted = placement.deal(target, self._read_by(plan[0]))
-                asked = self._exchange_ids(wanted.parts())
+                wanted = placement.deal(target, self._read_by(plan[0])).parts()
+                (asked,) = exchange_arrays(self._cluster, [wanted], "control", _PLANNING)
             for ids in asked:
                 needed[placement.place_of(target, ids)] = True
             plan.insert(0, self._owned[needed])

@@ -18,6 +18,7 @@ from typing import Final
 
 from hopper.config import Config
 from hopper.errors import DeadlineExceeded, ServerLost
+from hopper.partition import PartitionedGraph
 from hopper.signal_handlers import TO_END, deferred
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
@@ -145,6 +146,7 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
                 *("--server", str(index), "--listen", f"{place.address}:0"),
                 *("--port-file", str(folder / f"{index}.json")),
                 *("--die-with-parent", str(os.getpid())),
+                *_sources(config),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -152,6 +154,18 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
             # Ctrl-C reaches the launching process alone, which then ends the run in order.
             start_new_session=True,
         )
+
+
+def _sources(config: Config) -> Iterator[str]:
+    """What tells a server where features come from instead of its files; nothing where no rank
+    asks for rows."""
+    if not PartitionedGraph.open(config.data.partitioned).layout.reads_remote_rows:
+        return
+    for node_type, name in config.data.features.items():
+        yield f"--features={node_type}={name}"
+        options = config.data.features_options.get(node_type)
+        if options:
+            yield f"--features-options={node_type}={json.dumps(options)}"
 
 
 def _await_address(

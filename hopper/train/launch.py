@@ -7,32 +7,29 @@ else is taken down, and nothing is left behind.
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from hopper.config import Config, make_config
-from hopper.engines.assemble import (
-    check_division,
-    check_ranks,
-    check_request,
-    make_model,
-    make_schedule,
-)
+from hopper.config import Config, read_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_model, make_schedule
+from hopper.engines.checks import check_request
+from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
+from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
+from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
@@ -43,38 +40,21 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
-from hopper.train.results import SUMMARY_FILE, refuse_finished, write_text
+from hopper.train.results import refuse_finished, write_text
 from hopper.train.resume import will_resume
 from hopper.train.run_lock import lock_run_folder, make_run_folder
+from hopper.train.run_result import RunResult
 from hopper.train.verify import verify_data
 from hopper.train.warm_cache import check_profile, made_for
 
 
-@dataclass(frozen=True)
-class RunResult:
-    """Where a run's files are, and its summary (losses, bytes, scores)."""
-
-    run_dir: Path
-    summary: dict[str, Any]
-
-
-def train(config: Config | Mapping[str, Any]) -> RunResult:
-    """Train on this machine: start servers and ranks, wait, and take them down again.
-
-    Must be called from the main thread. A run's servers and ranks never outlive it.
-
-    Parameters
-    ----------
-    config: a checked configuration, or nested values as in the TOML file.
-
-    Raises
-    ------
-    ConfigError, RequestError, GraphError: before anything is started.
-    ServerLost, RankLost, ClusterError: a server or rank ended; names it and says how.
-    """
+def train(
+    config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+) -> RunResult:
+    """The work of :func:`hopper.train`, which documents parameters, result and errors."""
     if threading.current_thread() is not threading.main_thread():
         raise RequestError("hopper.train: call it from the main thread: it handles signals")
-    checked = config if isinstance(config, Config) else make_config(config)
+    checked = read_config(config, overrides)
     if checked.cluster.interface:
         sent_bytes(checked.cluster.interface)
     graph, ranks, run_dir = prepare(checked)
@@ -86,7 +66,7 @@ def train(config: Config | Mapping[str, Any]) -> RunResult:
     ):
         config_file = write_config(checked, run_dir, servers.addresses)
         _run_ranks(config_file, ranks, servers, checked)
-    return RunResult(run_dir, read_summary(run_dir))
+    return RunResult.open(run_dir)
 
 
 def profile(config: Config) -> list[CacheProfile]:
@@ -102,8 +82,8 @@ def profile(config: Config) -> list[CacheProfile]:
     As :func:`train`; RequestError also where neither rows of other servers nor records on disk are
     read.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
-    check_profile(config, graph)
+    graph = open_graph(config)
+    check_profile(Request(config, graph))
     with scratch_folder("hopper-profile-") as folder:
         values = config.model_dump()
         values["train"] |= {"run_dir": str(folder), "resume": False}
@@ -116,7 +96,7 @@ def profile(config: Config) -> list[CacheProfile]:
         with _ended_in_order(), feature_servers(own, run_dir, places) as servers:
             config_file = write_config(own, run_dir, servers.addresses)
             _run_ranks(config_file, ranks, servers, own, "hopper.train.profile")
-    key = made_for(config, graph.schema, ranks)
+    key = made_for(Request(config, graph))
     return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
 
 
@@ -131,18 +111,19 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     ------
     ConfigError, RequestError, GraphError: names what is wrong.
     """
-    graph = PartitionedGraph.open(config.data.partitioned)
+    graph = open_graph(config)
     ranks = graph.book.servers * config.cluster.ranks_per_server
-    check_request(config, graph.schema)
-    check_division(config, graph)
+    request = Request(config, graph)
+    check_request(request)
+    check_loggers(config)
     verify_data(config, graph, range(graph.book.servers))
     if config.train.engine == "auto" and config.train.replay:
-        check_division(with_engine(config, replayed_engine(config)), graph)
-    check_ranks(config, ranks)
+        check_request(request.under(with_engine(config, replayed_engine(config))))
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):
-        make_model(each, graph.schema)
-        make_schedule(each, graph, ranks)
+        own = request.under(each)
+        make_model(own)
+        check_training_parts(each, graph.schema, make_schedule(own).iterations)
     return graph, ranks, _make_run_dir(config)
 
 
@@ -151,12 +132,6 @@ def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
     path = run_dir / "config.json"
     write_text(path, _resolved(config, run_dir, addresses).model_dump_json(indent=1))
     return path
-
-
-def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What a finished run wrote of itself."""
-    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
-    return summary
 
 
 def _make_run_dir(config: Config) -> Path:

@@ -2,12 +2,13 @@
 
 A file names the steps of the files that it goes on from, its chain, which begins with one of all
 rows. Once the changes along a chain are as many as there are rows, the next file has all of them
-again, so that restoring reads no more than twice that and writing is spread over the changes.
+again, so that restoring reads no more than twice that and writing is spread over the changes. Where
+nothing is learned there are no files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,16 @@ from hopper.cluster import Cluster
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.row_records import PickedRows
 from hopper.train.checkpoint import load_training, read_progress, save_training
+from hopper.train.tensor_file import save_tensors
+
+
+def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: LearnableRows) -> None:
+    """Write one rank's rows, as a run ends with them, and their original ids."""
+    results: dict[str, Tensor] = {}
+    for table in learnable:
+        results |= table.result()
+    if results:
+        save_tensors(run_dir / f"learnable-rank-{cluster.rank}.safetensors", results)
 
 
 class LearnableCheckpoints:
@@ -41,19 +52,23 @@ class LearnableCheckpoints:
 
         Parameters
         ----------
-        with_kept: as of :meth:`LearnableRows.state`.
+        with_kept: as of :meth:`TableShare.state`.
         """
-        learnable = self._learnable
-        self._changed += learnable.count_changed()
-        is_again = step in self._chain
-        if is_again or not self._chain or self._changed >= learnable.count():
-            chain, self._changed = [step], 0
-            content: Mapping[str, Tensor | PickedRows] = learnable.state(with_kept)
-        else:
-            chain, content = [*self._chain, step], learnable.changes(with_kept)
+        if not self._learnable:
+            return
+        self._changed += sum(table.count_changed() for table in self._learnable)
+        is_again, count = step in self._chain, sum(table.count() for table in self._learnable)
+        is_whole = is_again or not self._chain or self._changed >= count
+        content: dict[str, Tensor | PickedRows] = {}
+        for table in self._learnable:
+            content |= table.state(with_kept) if is_whole else table.changes(with_kept)
+        chain = [step] if is_whole else [*self._chain, step]
+        if is_whole:
+            self._changed = 0
         progress = {"chain": chain, "changed": self._changed}
         save_training(self._file(step), self._identity, content, progress)
-        learnable.saved()
+        for table in self._learnable:
+            table.saved()
         self._cluster.arrive("writing learnable rows")
         # Those of the checkpoint before are needed until the next one is whole.
         self._before, self._chain = self._chain, chain
@@ -67,11 +82,16 @@ class LearnableCheckpoints:
         ------
         RequestError: a file is missing, broken or of another run.
         """
-        path, state = self._file(step), self._learnable.state(with_kept)
+        if not self._learnable:
+            return
+        path, state = self._file(step), dict[str, Tensor]()
+        for table in self._learnable:
+            state |= table.state(with_kept)
         progress = read_progress(path, self._identity)
         for each in progress["chain"]:
             load_training(self._file(each), self._identity, state, partly=each != step)
-        self._learnable.restored()
+        for table in self._learnable:
+            table.restored()
         self._chain, self._changed = progress["chain"], progress["changed"]
         self._forget(lambda each: each > step)
 

@@ -1,82 +1,72 @@
-"""The training loop of one rank: epochs, scores, checkpoints, results."""
+"""The training loop of one rank: epochs of one model, or of several that are trained at once."""
 
 from __future__ import annotations
 
-import json
-import shutil
+import math
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hopper.engines import Engine, TrainState
-from hopper.micrograph.route import GlobalBatch, RootSchedule
-from hopper.migrate.packed_model import PackedModel
-from hopper.train.checkpoint import (
-    CHECKPOINT_FILE,
-    Progress,
-    load_checkpoint,
-    save_checkpoint,
-)
+from hopper.engines import Engine
+from hopper.micrograph.route import RootSchedule
+from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
-from hopper.train.learnable_checkpoints import LearnableCheckpoints
+from hopper.train.learnable_checkpoints import save_learned_rows
 from hopper.train.meter import EpochMeter
+from hopper.train.recorded_gradients import GradientRecorder
 from hopper.train.replay import decisions_of, read_decisions
-from hopper.train.results import (
-    SUMMARY_FILE,
-    EpochRecord,
-    append_epoch,
-    keep_epochs_before,
-    peak_rss_mib,
-    refuse_finished,
-    write_text,
-)
-from hopper.train.selection import ModelSelection
-from hopper.train.tensor_file import save_tensors
+from hopper.train.results import EpochRecord, peak_rss_mib
+from hopper.train.run_checkpoints import RunCheckpoints
+from hopper.train.run_files import RunFiles, best_first
+from hopper.train.trained_model import TrainedModel
 
-GRADIENTS_FOLDER = "gradients"
+Models = dict[int, TrainedModel]
+"""by number"""
 
 
 class Trainer:
     """Runs a configuration's epochs on one rank.
 
-    Files are written by rank 0, into ``run_dir``: a line per epoch, the best model, checkpoints,
-    recorded gradients and the summary. Every rank writes its own spans.
+    A model that runs out of patience is trained no more; the others go on. Files are written by
+    rank 0, into ``run_dir``: a line per epoch, the best models, checkpoints, recorded gradients and
+    summaries. Every rank writes its own spans.
 
     Parameters
     ----------
+    schedule: the roots of every iteration.
     identity: what a checkpoint must agree with to be resumed (``run_identity``).
+
+    Attributes
+    ----------
+    models: those of the engine, by number. All that are still trained are at the same iteration.
     """
 
     def __init__(
         self,
-        state: TrainState,
         engine: Engine,
         schedule: RootSchedule,
         evaluator: Evaluator,
         run_dir: Path,
         identity: dict[str, Any],
     ) -> None:
-        self.state = state
         self.engine = engine
         self.schedule = schedule
-        self._evaluator = evaluator
-        self._run_dir = run_dir
-        self._identity = identity
+        self.models = [
+            TrainedModel(evaluator, state, run_dir / state.name, engine.complete)
+            for state in engine.models
+        ]
         self.on_trained: Callable[[Callable[[str], None]], None] = lambda _say: None
         """called after training, before the summary is written; every rank calls it"""
-        self._is_first = state.cluster.rank == 0
-        self._selection = ModelSelection(
-            evaluator, state.cluster, state.packed, state.config.train, run_dir, engine.complete
-        )
-        self._epochs: list[dict[str, Any]] = []
-        self._learnable: LearnableCheckpoints | None = None
-        if state.learnable is not None:
-            self._learnable = LearnableCheckpoints(
-                run_dir, state.cluster, state.learnable, identity
-            )
-        engine.on_gradient = self._record_gradient
+        self.on_epoch: Callable[[EpochRecord], None] = lambda _record: None
+        """called with every finished epoch's record"""
+        self._run_dir = run_dir
+        self._objective = evaluator.objective
+        self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
+        self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
+        self._recorder = GradientRecorder(engine, run_dir)
+        state = engine.state
+        self._config = state.config.train
         self._meter = EpochMeter(
             state.cluster,
             state.rows,
@@ -86,161 +76,148 @@ class Trainer:
         )
         self._replay = read_decisions(state.config, state.cluster.world)
 
-    @property
-    def _progress(self) -> Progress:
-        return self._selection.progress
-
     def run(self) -> None:
         """Train to the end; see :func:`hopper.train.rank.run_rank` for errors."""
         self._run_dir.mkdir(parents=True, exist_ok=True)
         self._resume_or_start()
-        config = self.state.config.train
-        metric = self._evaluator.objective.metric
-        with RunConsole(self._is_first, metric) as console:
+        is_shown = self.engine.state.cluster.rank == 0
+        with RunConsole(is_shown, self._objective.metric) as console:
             self._introduce(console)
-            while self._progress.epoch < config.epochs and not self._selection.out_of_patience:
-                record = self._train_epoch(console)
-                if self._selection.is_due(record.epoch):
-                    with self._meter.evaluation(record):
-                        record.val = self._selection.validate(record.epoch)
-                self._finish_epoch(record, console)
-            if self._selection.out_of_patience:
-                console.say(f"no better score in {config.patience} epochs: stopped")
+            if not self._unfinished():
+                # Nothing is left to train; this may be why.
+                self._tell_stopped(dict(enumerate(self.models)), console)
+            while training := self._unfinished():
+                self.engine.training = list(training)
+                record = self._train_epoch(training, console)
+                scores = self._validate(training, record)
+                self._finish_epoch(training, record, scores, console)
             self._conclude(console)
 
-    def _train_epoch(self, console: RunConsole) -> EpochRecord:
-        state, progress = self.state, self._progress
-        console.start_epoch(progress.epoch, progress.iteration, self.schedule.iterations)
-        state.cluster.arrive(f"starting epoch {progress.epoch}")
-        state.packed.module.train()
-        self.engine.replayed = decisions_of(self._replay, progress.epoch)
-        self._meter.start(progress.epoch)
-        while progress.iteration < self.schedule.iterations:
-            state.log.within(epoch=progress.epoch, iteration=progress.iteration)
-            batch = self.engine.upcoming or self._batch(progress.iteration)
-            is_last = progress.iteration + 1 == self.schedule.iterations
-            self.engine.upcoming = None if is_last else self._batch(progress.iteration + 1)
-            self.engine.records = progress.step in state.config.train.record_gradients
-            with self._meter.iteration():
-                report = self.engine.train_step(batch)
-            progress.losses.append(report.loss)
-            progress.iteration += 1
-            progress.step += 1
-            console.step(report.loss)
-            self._checkpoint_if_due()
-        record = self._meter.finish(progress.losses)
-        record.engine, record.ranks = self.engine.name, state.cluster.world
-        record.decisions = self.engine.decisions()
-        self.engine.epoch_ended(record.typical_seconds)
+    def _unfinished(self) -> Models:
+        return {number: model for number, model in enumerate(self.models) if not model.is_finished}
+
+    def _train_epoch(self, training: Models, console: RunConsole) -> EpochRecord:
+        engine, state, place = self.engine, self.engine.state, _place_of(training)
+        console.start_epoch(place.epoch, place.iteration, self.schedule.iterations)
+        state.cluster.arrive(f"starting epoch {place.epoch}")
+        for model in self.models:
+            model.state.packed.module.train()
+        engine.replayed = decisions_of(self._replay, place.epoch)
+        self._meter.start(place.epoch)
+        while place.iteration < self.schedule.iterations:
+            self._train_iteration(training, place)
+            console.step(place.losses[-1])
+            self._checkpoint_if_due(training, place)
+        self._spread_losses(training)
+        losses = zip(*(model.progress.losses for model in training.values()), strict=True)
+        # The loss of an iteration is the mean over models.
+        record = self._meter.finish([sum(each) / len(each) for each in losses])
+        record.engine, record.ranks = engine.name, state.cluster.world
+        record.decisions = engine.decisions()
+        engine.epoch_ended(record.typical_seconds)
         state.log.flush()
         return record
 
-    def _batch(self, iteration: int) -> GlobalBatch:
-        return self.schedule.batch(self._progress.epoch, iteration)
+    def _train_iteration(self, training: Models, place: Progress) -> None:
+        engine, batch, iteration = self.engine, self.schedule.batch, place.iteration
+        engine.state.log.within(epoch=place.epoch, iteration=iteration)
+        now = engine.upcoming or batch(place.epoch, iteration)
+        is_last = iteration + 1 == self.schedule.iterations
+        engine.upcoming = None if is_last else batch(place.epoch, iteration + 1)
+        self._recorder.start(place.step)
+        with self._meter.iteration():
+            report = engine.train_step(now)
+        for number, model in training.items():
+            model.end_iteration(report.losses.get(number, math.nan))
 
-    def _finish_epoch(self, record: EpochRecord, console: RunConsole) -> None:
+    def _spread_losses(self, training: Models) -> None:
+        """Let every rank know the losses of the epoch so far."""
+        known = {number: model.progress.losses for number, model in training.items()}
+        for number, losses in self.engine.spread_losses(known).items():
+            training[number].progress.losses = losses
+
+    def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
+        """Score the models that were trained, if it is time; the best score is the epoch's."""
+        scores: dict[int, float] = {}
+        if not next(iter(training.values())).is_due(record.epoch):
+            return scores
+        with self._meter.evaluation(record):
+            for number, model in training.items():
+                self.engine.hand_out(number)
+                scores[number] = model.validate(record.epoch)
+        record.val = scores[best_first(scores, self._objective.higher_is_better)[0]]
+        return scores
+
+    def _finish_epoch(
+        self,
+        training: Models,
+        record: EpochRecord,
+        scores: dict[int, float],
+        console: RunConsole,
+    ) -> None:
         console.end_epoch(record)
-        self._epochs.append(asdict(record))
-        if self._is_first:
-            append_epoch(self._run_dir, record)
-        self._progress.epoch += 1
-        self._progress.iteration = 0
-        self._progress.losses = []
-        if self.state.config.train.checkpoint_every:
-            self._save_checkpoint()
+        records = {number: each.end_epoch(scores.get(number)) for number, each in training.items()}
+        self._files.add_epoch(record, records)
+        self.on_epoch(record)
+        self._tell_stopped(training, console)
+        if self._config.checkpoint_every:
+            self._checkpoints.save()
 
-    def _conclude(self, console: RunConsole) -> None:
-        """Score the best model on the test split, and write the summary."""
-        metric = self._evaluator.objective.metric
-        accuracy = {"val": self._progress.best_score, "test": self._selection.test()}
-        if accuracy["test"] is not None:
-            console.say(f"test {metric} {accuracy['test']:.4f} (best epoch "
-                        f"{self._progress.best_epoch})")  # fmt: skip
-        self.on_trained(console.say)
-        memory = peak_rss_mib(self.state.cluster)
-        if self.state.learnable is not None:
-            rank = self.state.cluster.rank
-            path = self._run_dir / f"learnable-rank-{rank}.safetensors"
-            save_tensors(path, self.state.learnable.shard())
-        if self._is_first:
-            summary = {
-                "engine": self.engine.name,
-                "exact": self.engine.is_exact(self.state.config),
-                "ranks": self.state.cluster.world,
-                "metric": metric,
-                "accuracy": accuracy,
-                "best_epoch": self._progress.best_epoch,
-                "peak_rss_mib": memory,
-                "epochs": self._epochs,
-            }
-            write_text(self._run_dir / SUMMARY_FILE, json.dumps(summary, indent=1))
-            console.say(f"results in {self._run_dir}")
+    def _tell_stopped(self, models: Models, console: RunConsole) -> None:
+        for number, model in models.items():
+            if model.out_of_patience:
+                whose = f"trial {number}: " if model.state.name else ""
+                patience = self._config.patience
+                console.say(f"{whose}no better score in {patience} epochs: stopped")
+
+    def _checkpoint_if_due(self, training: Models, place: Progress) -> None:
+        every = self._config.checkpoint_every
+        if every and place.iteration < self.schedule.iterations and place.step % every == 0:
+            self._spread_losses(training)
+            self._checkpoints.save()
 
     def _resume_or_start(self) -> None:
-        state = self.state
-        if state.config.train.resume:
-            self._selection.progress = load_checkpoint(
-                self._run_dir / CHECKPOINT_FILE,
-                self._identity,
-                state.packed.module,
-                state.optimizer,
-            )
-            self.engine.restore_decisions(self._progress.decisions)
-            if self._learnable is not None:
-                with_kept = self._progress.best_epoch is not None
-                self._learnable.load(self._progress.step, with_kept)
-            state.log.event("resumed", step=self._progress.step)
-        elif self._is_first:
-            refuse_finished(self._run_dir)
-            shutil.rmtree(self._run_dir / GRADIENTS_FOLDER, ignore_errors=True)
-        if self._learnable is not None and not state.config.train.resume:
+        if self._config.resume:
+            self._checkpoints.load()
+        else:
+            self._files.start()
+            self._recorder.forget()
             # The checkpoint of an unfinished run, too, will be replaced.
-            self._learnable.forget_all()
-        if self._is_first:
-            self._epochs = keep_epochs_before(self._run_dir, self._progress.epoch)
+            self._checkpoints.forget()
+        self._files.go_on()
 
-    def _checkpoint_if_due(self) -> None:
-        every = self.state.config.train.checkpoint_every
-        unfinished = self._progress.iteration < self.schedule.iterations
-        if every and unfinished and self._progress.step % every == 0:
-            self._save_checkpoint()
-
-    def _save_checkpoint(self) -> None:
-        state = self.state
-        self._progress.decisions = self.engine.decision_state()
-        self.engine.complete(f"after iteration {self._progress.step}", moments=True)
-        if self._learnable is not None:
-            self._learnable.save(self._progress.step, self._progress.best_epoch is not None)
-        if self._is_first:
-            save_checkpoint(
-                self._run_dir / CHECKPOINT_FILE,
-                self._identity,
-                state.packed.module,
-                state.optimizer,
-                self._progress,
-            )
-
-    def _record_gradient(self, batch: GlobalBatch, packed: PackedModel) -> None:
-        """Write parameters and gradient of an iteration that was asked for."""
-        if not self.engine.records:
-            return
-        learnable = self.state.learnable
-        tables, sums = learnable.collect() if learnable is not None else ({}, {})
-        if not self._is_first:
-            return
-        folder = self._run_dir / GRADIENTS_FOLDER
-        tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
-        tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
-        tensors |= {f"model.{n}": table for n, table in tables.items()}
-        tensors |= {f"gradient.{n}": total for n, total in sums.items()}
-        facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
-        save_tensors(folder / f"step-{self._progress.step}.safetensors", tensors, facts)
+    def _conclude(self, console: RunConsole) -> None:
+        """Score the best models on the test split, and write the summaries."""
+        tests = []
+        for number, model in enumerate(self.models):
+            self.engine.hand_out(number)
+            test = model.test()
+            tests.append(test)
+            if test is not None and not model.state.name:
+                console.say(
+                    f"test {self._objective.metric} {test:.4f} (best epoch "
+                    f"{model.progress.best_epoch})"
+                )
+        self.on_trained(console.say)
+        state = self.engine.state
+        memory = peak_rss_mib(state.cluster)
+        save_learned_rows(self._run_dir, state.cluster, state.learnable)
+        self._files.conclude(tests, memory)
+        console.say(f"results in {self._run_dir}")
 
     def _introduce(self, console: RunConsole) -> None:
-        state = self.state
-        console.say(
-            f"engine {self.engine.name}: {state.cluster.world} ranks on {state.cluster.servers} "
-            f"servers, {self.schedule.iterations} iterations an epoch, model "
-            f"{state.config.model.name} with {state.packed.parameters.numel()} parameters, "
-            f"{state.config.train.dtype} on {state.cluster.device}"
-        )
+        state, count = self.engine.state, len(self.models)
+        who = f"engine {self.engine.name}:"
+        model = f"model {state.config.model.name} with {state.packed.parameters.numel()} parameters"
+        what = [f"{self.schedule.iterations} iterations an epoch", model]
+        if state.name:
+            who = f"engine {self.engine.name}, independent replicas: {count} trials,"
+            what.pop()
+        where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
+        how = f"{self._config.dtype} on {state.cluster.device}"
+        console.say(", ".join([f"{who} {where}", *what, how]))
+
+
+def _place_of(training: Models) -> Progress:
+    """Where all models that are trained are."""
+    return next(iter(training.values())).progress

@@ -10,7 +10,6 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.features import PartitionedRows
-from hopper.features.cached import Lookups
 from hopper.hetero.learnable import LearnableRows
 from hopper.run_log import RunLog
 from hopper.train.network_counter import NetworkCounter
@@ -32,7 +31,7 @@ class EpochMeter:
         rows: PartitionedRows,
         log: RunLog,
         interface: str,
-        learnable: LearnableRows | None = None,
+        learnable: LearnableRows,
     ) -> None:
         self._cluster = cluster
         self._rows = rows
@@ -63,7 +62,7 @@ class EpochMeter:
         """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
         rows = self._rows.take_rows()
-        lookups = rows.lookups | self._take_lookups()
+        lookups = rows.lookups | self._learnable.take_lookups()
         if lookups:
             self._log.event("lookups", hits_and_misses=lookups)
         return agree_on_epoch(
@@ -93,8 +92,5 @@ class EpochMeter:
     def _reset(self) -> None:
         self._cluster.traffic.take()
         self._rows.take_rows()
-        self._take_lookups()
+        self._learnable.take_lookups()
         self._log.take_stage_seconds()
-
-    def _take_lookups(self) -> dict[str, Lookups]:
-        return {} if self._learnable is None else self._learnable.take_lookups()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,29 +15,18 @@ from cache_server.allocation import keep_freed_memory
 from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
-from hopper.engines import ENGINE_CLASSES, Engine, TrainState, engines_for
-from hopper.engines.accumulate import GroupTrainer
+from hopper.engines import AUTO, Request
 from hopper.engines.assemble import (
     DTYPES,
-    check_division,
-    check_ranks,
-    check_request,
     make_full_sampler,
-    make_group_trainer,
-    make_model,
     make_schedule,
 )
-from hopper.engines.optimizer import Adam, Optimizer, Sgd
-from hopper.engines.trial_configs import is_trials, trial_configs
-from hopper.engines.trials import Trial, TrialsState
-from hopper.engines.typed_reads import make_tables, unrolling_of
+from hopper.engines.build import make_engine, make_learnable
+from hopper.engines.checks import check_request
+from hopper.engines.training_parts import check_training_parts, make_objective
 from hopper.errors import ConfigError, RequestError
-from hopper.features import PartitionedRows, RemoteRows
-from hopper.hetero.learnable import LearnableRows
-from hopper.hetero.relation_first import renamed
+from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.hetero.root_shares import RootShares
-from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
-from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
@@ -45,12 +34,14 @@ from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
+from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
+from hopper.train.results import read_summary, refuse_finished
 from hopper.train.resume import settle_resume
+from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.trials import TrialsTrainer
 from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
     agree_on_division,
@@ -72,24 +63,41 @@ def run_rank(config: Config) -> None:
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
-    with ExitStack() as held, joined(config) as (graph, cluster, rows):
+    with ExitStack() as held, joined(config) as (request, cluster, rows):
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
-        check = start_row_check(config, graph, cluster)
+        check = start_row_check(config, request.graph, cluster)
         if check is not None:
             held.callback(check.stop)
-        trainer = make_trainer(config, graph, cluster, rows)
-        trainer.on_trained = partial(await_row_checks, check, cluster)
+        say = RunConsole(cluster.rank == 0, "").say
+        loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
+        held.enter_context(closing(loggers))
+        trainer = make_trainer(request, cluster, rows)
+
+        def conclude(say: Callable[[str], None]) -> None:
+            await_row_checks(check, cluster, say)
+            if cluster.rank == 0:
+                # Not before: a folder with a finished run, which is refused, keeps its own.
+                describe_run(config, request.schema)
+
+        trainer.on_trained = conclude
+        trainer.on_epoch = loggers.epoch
+        run_dir = Path(config.train.run_dir)
+        if loggers and not trainer.engine.state.config.train.resume:
+            # Before they write into the folder.
+            refuse_finished(run_dir)
+        loggers.start(trainer.engine.state.config)
         try:
             trainer.run()
         finally:
-            trainer.state.log.close()
+            trainer.engine.state.log.close()
+        loggers.finish(partial(read_summary, run_dir))
         cluster.leave()
 
 
 @contextmanager
-def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, PartitionedRows]]:
-    """The graph, the cluster that this rank has joined, and the rows that it can read.
+def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
+    """What is trained, the cluster that this rank has joined, and the rows that it can read.
 
     Raises
     ------
@@ -100,9 +108,11 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     keep_freed_memory()
     if not config.train.run_dir:
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
-    graph = PartitionedGraph.open(config.data.partitioned)
-    check_request(config, graph.schema)
-    check_division(config, graph)
+    graph = open_graph(config, own_server(config))
+    request = Request(config, graph)
+    check_request(request)
+    check_training_parts(config, graph.schema)
+    check_loggers(config)
     verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, share_gpus=shares)
@@ -124,7 +134,6 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
     )
     remote = None
     try:
-        check_ranks(config, cluster.world)
         if cluster.servers != graph.book.servers:
             raise RequestError(
                 f"{config.data.partitioned} has {graph.book.servers} partitions; with "
@@ -135,179 +144,57 @@ def joined(config: Config) -> Iterator[tuple[PartitionedGraph, Cluster, Partitio
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
             remote.wait_until_serving(limits.start_timeout_seconds)
-        yield graph, cluster, PartitionedRows(graph, cluster.server, remote)
+        yield request, cluster, PartitionedRows(graph, cluster.server, remote)
     finally:
         if remote is not None:
             remote.close()
 
 
-def make_trainer(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
-) -> Trainer | TrialsTrainer:
+def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:
     """Assemble everything that one rank needs."""
-    config = settle_resume(config, cluster)
-    run_dir = Path(config.train.run_dir)
+    request, graph = request.under(settle_resume(request.config, cluster)), request.graph
+    run_dir = Path(request.config.train.run_dir)
     spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
     _check_labels(graph, rows)
-    if config.train.engine == "auto":
-        config = _settled(config, graph, cluster, rows)
-    learnable = make_learnable(config, graph, cluster)
-    say = RunConsole(cluster.rank == 0, "").say
-    CacheMaker(config, graph, cluster, rows, learnable, say).warm()
+    if request.config.train.engine == AUTO:
+        request = _settle(request, cluster, rows)
+    config, log = request.config, RunLog()
+    learnable = make_learnable(request, cluster)
+    engine = make_engine(request, cluster, rows, log, learnable)
+    CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
-    objective = Objective(graph.schema.labels[graph.schema.target_type()].kind)
-    dtype = DTYPES[config.train.dtype]
-    evaluator = _make_evaluator(config, Scene(graph, cluster, rows, objective, dtype))
-    log = RunLog(spans, append=bool(config.train.resume))
-    if is_trials(config):
-        state = _trials_state(config, graph, cluster, rows, log)
-        overrides = [dict(each.overrides) for each in trial_configs(config, cluster.world)]
-        return TrialsTrainer(state, evaluator, overrides, run_dir, identity)
-    engine = _make_engine(config, graph, cluster, rows, log, learnable)
-    evaluator.learnable = learnable
-    schedule = make_schedule(config, graph, cluster.world)
-    return Trainer(engine.state, engine, schedule, evaluator, run_dir, identity)
+    # What was sampled to make a cache is not training's.
+    log.open(spans, append=bool(config.train.resume))
+    objective = make_objective(config, graph.schema)
+    scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype], learnable)
+    evaluator = _make_evaluator(scene, engine.state.packed.module)
+    return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 
-def _make_evaluator(config: Config, scene: Scene) -> Evaluator:
-    graph, cluster = scene.graph, scene.cluster
-    if not config.model.typed:
-        return LayerWiseEvaluator(scene, config.model.layers)
-    sampler = make_full_sampler(config, graph, cluster.server)
-    if not graph.holdings:
+def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
+    request, cluster = scene.request, scene.cluster
+    if not request.config.model.typed:
+        return LayerWiseEvaluator(scene, request.config.model.layers)
+    sampler = make_full_sampler(request, cluster.server, model)
+    holdings = request.reads.holdings
+    if not holdings:
         return TypedEvaluator(scene, sampler)
-    holdings = renamed(graph.holdings, unrolling_of(config, graph.schema))
     return RelationEvaluator(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 
-def _settled(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows
-) -> Config:
-    """The configuration with an engine instead of "auto"."""
-    schedule = make_schedule(config, graph, cluster.world)
+def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
+    """The request with an engine instead of "auto"."""
+    schedule = make_schedule(request)
     settled = settle_engine(
-        config,
+        request,
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
-        lambda own: _make_engine(
-            own, graph, cluster, rows, RunLog(None), make_learnable(own, graph, cluster)
-        ),
+        lambda own: make_engine(own, cluster, rows, RunLog(None), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
-        _only_engine(graph),
     )
     rows.take_rows()
-    check_division(settled, graph)
+    check_request(settled)
     return settled
-
-
-def _only_engine(graph: PartitionedGraph) -> tuple[str, str] | None:
-    """The one engine that fits how a graph was divided, and why; None where several do."""
-    fitting = engines_for(graph.layout)
-    return (fitting[0], graph.layout.explain("the graph")) if len(fitting) == 1 else None
-
-
-def _make_engine(
-    config: Config,
-    graph: PartitionedGraph,
-    cluster: Cluster,
-    rows: PartitionedRows,
-    log: RunLog,
-    learnable: LearnableRows | None,
-) -> Engine:
-    packed, optimizer = _model(config, graph, cluster)
-    return ENGINE_CLASSES[config.train.engine](
-        TrainState(
-            config=config,
-            cluster=cluster,
-            log=log,
-            rows=rows,
-            packed=packed,
-            optimizer=optimizer,
-            trainer=_group_trainer(config, graph, cluster, log, rows),
-            learnable=learnable,
-        )
-    )
-
-
-def make_learnable(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
-) -> LearnableRows | None:
-    """This rank's share of the learnable rows, if the model reads any."""
-    tables = make_tables(config, graph)
-    if not tables:
-        return None
-    own = config.learnable
-    return LearnableRows(
-        graph,
-        graph.placement(cluster.ranks_per_server),
-        cluster,
-        tables,
-        own.dim or config.model.hidden,
-        DTYPES[config.train.dtype],
-        config.train.own_seed,
-        own.optimizer,
-        own.learning_rate,
-        _row_storage(config, cluster),
-        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
-        l2=own.l2,
-    )
-
-
-def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
-    if config.learnable.storage == "mmap":
-        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
-    return MemoryStorage(cluster.device)
-
-
-def _trials_state(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, rows: PartitionedRows, log: RunLog
-) -> TrialsState:
-    configs = [each.config for each in trial_configs(config, cluster.world)]
-    models = [_model(each, graph, cluster) for each in configs]
-    if config.hop.share_sampling:
-        trainers = [_group_trainer(config, graph, cluster, log, rows)] * len(configs)
-        schedules = [make_schedule(config, graph, cluster.world)] * len(configs)
-    else:
-        trainers = [_group_trainer(each, graph, cluster, log, rows) for each in configs]
-        schedules = [make_schedule(each, graph, cluster.world) for each in configs]
-    return TrialsState(
-        config=config,
-        cluster=cluster,
-        log=log,
-        rows=rows,
-        trials=[
-            Trial(index, index % cluster.world, each, *models[index])
-            for index, each in enumerate(configs)
-        ],
-        trainers=trainers,
-        schedules=schedules,
-    )
-
-
-def _model(
-    config: Config, graph: PartitionedGraph, cluster: Cluster
-) -> tuple[PackedModel, Optimizer]:
-    packed = PackedModel(make_model(config, graph.schema).to(cluster.device))
-    return packed, make_optimizer(config, packed)
-
-
-def _group_trainer(
-    config: Config, graph: PartitionedGraph, cluster: Cluster, log: RunLog, rows: PartitionedRows
-) -> GroupTrainer:
-    passes = config.train.roots_a_pass
-    return make_group_trainer(
-        config, graph, log, passes, cluster.device, cluster.server, rows.on_device
-    )
-
-
-def make_optimizer(config: Config, packed: PackedModel) -> Optimizer:
-    """The optimiser of a configuration; ``weight_decay`` adds to the gradient."""
-    kinds: dict[str, type[Optimizer]] = {"adam": Adam, "sgd": Sgd}
-    return kinds[config.train.optimizer](
-        packed,
-        learning_rate=config.train.learning_rate,
-        weight_decay=config.train.weight_decay,
-    )
 
 
 def use_threads(threads: int) -> None:

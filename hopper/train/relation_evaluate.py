@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.relation_first import RelationFirst, draw_first, nodes_below, nodes_read
+from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootShares
+from hopper.hetero.rooted import nodes_below, nodes_read
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
@@ -32,14 +33,12 @@ class RelationEvaluator(Evaluator):
     def __init__(self, scene: Scene, sampler: NeighborSampler, shares: RootShares) -> None:
         super().__init__(scene)
         self._sampler = sampler
-        self._stored_as = sampler.stored_as
         self._shares = shares
 
     def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
-        draw_first(self._sampler, forward.root_layers)
         scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]
@@ -73,10 +72,7 @@ class RelationEvaluator(Evaluator):
         self, subgraph: Subgraph, roots: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Input rows of a subgraph's nodes by type, and of roots; collective."""
-        learned = None
-        if self.learnable is not None:
-            wanted = nodes_read(subgraph, self._target, roots)
-            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
+        self._read_learned(nodes_read(subgraph, self._target, roots))
         below = nodes_below(subgraph).items()
-        x = {each: self._inputs(each, nodes, learned) for each, nodes in below}
-        return x, self._inputs(self._target, roots, learned)
+        x = {each: self._inputs(each, nodes) for each, nodes in below}
+        return x, self._inputs(self._target, roots)

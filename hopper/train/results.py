@@ -163,6 +163,12 @@ def keep_epochs_before(run_dir: Path, epoch: int) -> list[dict[str, Any]]:
     return kept
 
 
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """What a finished run wrote of itself."""
+    summary: dict[str, Any] = json.loads((run_dir / SUMMARY_FILE).read_text())
+    return summary
+
+
 def refuse_finished(run_dir: Path) -> None:
     """Refuse to train into the folder of a finished run.
 

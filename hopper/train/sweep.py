@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hopper.config import Config, make_config
+from hopper.config.sections import TRIALS_ENGINE
 from hopper.engines.trial_configs import TRIAL_KEYS
 from hopper.errors import ConfigError
 
@@ -44,7 +45,7 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
         )
     hop["replicas"] = "independent"
     if train.get("engine", "auto") == "auto":
-        train["engine"] = "hop"
+        train["engine"] = TRIALS_ENGINE
     if listed:
         for name, choices in listed.items():
             section, _, key = name.partition(".")

@@ -170,6 +170,17 @@ def _rows_at_once(shape: torch.Size) -> int:
     return max(1, _VALUES_AT_ONCE * shape[0] // max(1, shape.numel()))
 
 
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file, in host memory.
+
+    Raises
+    ------
+    RequestError: the file is missing or altered.
+    """
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
 def read_facts(path: Path) -> dict[str, Any]:
     """The facts in a file of tensors.
 

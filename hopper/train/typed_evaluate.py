@@ -36,7 +36,6 @@ class TypedEvaluator(Evaluator):
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene)
         self._sampler = sampler
-        self._stored_as = sampler.stored_as
         self._planner: tuple[HGNN, Planner, Forward] | None = None
         """of the model that was scored last: trials of a sweep may have different ones"""
         self._size: int | None = None
@@ -58,10 +57,10 @@ class TypedEvaluator(Evaluator):
                 size = self._size = max(1, chunk.size // 2)
                 continue
             left = left[size:]
-            rows = self._input_rows(model, plan)
+            rows = self._entered_rows(model, plan)
             plan = plan.to(self._cluster.device)
             ids.append(mine)
-            outputs.append(forward.logits(plan, rows, "evaluation").cpu())
+            outputs.append(forward.logits(plan, {}, "evaluation", entered=rows).cpu())
         return np.concatenate(ids), torch.cat(outputs)
 
     def _planner_of(self, model: HGNN) -> tuple[Planner, Forward]:
@@ -69,7 +68,8 @@ class TypedEvaluator(Evaluator):
             # The old one's tables go first.
             self._planner = None
             stack = make_stack(model, self._sampler, 0)
-            wires = choose_wires(stack, self._dtype, gradients=False)
+            # Input rows are never held whole, so none travels as it is.
+            wires = choose_wires(stack, self._dtype, gradients=False, learned=stack.types)
             planner = Planner(self._sampler, self._placement, self._cluster, stack, wires)
             forward = Forward(self._cluster, RunLog(None), stack, wires, self._dtype)
             self._planner = model, planner, forward
@@ -86,7 +86,7 @@ class TypedEvaluator(Evaluator):
             return self._size
         edges = 0
         for relation, topology in self._sampler.topologies.items():
-            stored = self._stored_as.get(relation.dst, relation.dst)
+            stored = self._reads.types[relation.dst]
             first, stop = self._graph.book.range(stored, self._cluster.server)
             edges += int(topology.indptr[stop] - topology.indptr[first])
         whole = self._most(edges * len(self._sampler.fanouts)) <= MOST_EDGES
@@ -99,13 +99,20 @@ class TypedEvaluator(Evaluator):
         )
         return int(everyones.max())
 
-    def _input_rows(self, model: HGNN, plan: IterationPlan) -> dict[str, Tensor]:
-        """By type, [n, dim]: this rank's input rows; collective."""
-        learned = None
-        if self.learnable is not None:
-            wanted = {name: [ids] for name, ids in plan.nodes.items()}
-            learned = self.learnable.fetch(wanted, "evaluation", gradients=False)
-        return {each: self._inputs(each, plan.nodes[each], learned) for each in model.types}
+    def _entered_rows(self, model: HGNN, plan: IterationPlan) -> dict[str, Tensor]:
+        """By type, [n, hidden]: this rank's projected input rows; collective."""
+        self._read_learned({name: [ids] for name, ids in plan.nodes.items()})
+        return {each: self._entered(model, each, plan.nodes[each]) for each in model.types}
+
+    def _entered(self, model: HGNN, node_type: str, nodes: NDArray[np.int64]) -> Tensor:
+        """[n, hidden]: of one type, in chunks of bounded memory."""
+        limit = self._rows_per_chunk(model.widths[node_type])
+        parts = []
+        for start in range(0, max(1, nodes.size), limit):
+            chunk = nodes[start : start + limit]
+            rows = self._inputs(node_type, chunk)
+            parts.append(model.first_rows(node_type, rows, chunk.size))
+        return torch.cat(parts)
 
 
 def _edges(plan: IterationPlan) -> int:

@@ -16,29 +16,16 @@ from rich.progress import track
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines.accumulate import GroupTrainer
-from hopper.engines.assemble import (
-    FETCHING_ENGINES,
-    make_group_trainer,
-    make_model,
-    make_schedule,
-)
-from hopper.engines.typed_reads import unrolling_of
+from hopper.engines import AUTO, Request, engines_for, engines_of
+from hopper.engines.assemble import make_schedule
+from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
 from hopper.features import PartitionedRows
-from hopper.graph.schema import GraphSchema
 from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
-from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
-from hopper.hetero.relation_first import draw_first, nodes_read, reads_roots, renamed
-from hopper.hetero.root_shares import RootShares
-from hopper.micrograph.route import GlobalBatch
-from hopper.models.relational import HGNN
-from hopper.partition import PartitionedGraph
 from hopper.partition.memory import format_bytes
 from hopper.partition.placement import InTurn
-from hopper.run_log import RunLog
 from hopper.train.cache_sources import (
     CacheSource,
     DeviceFeatures,
@@ -50,123 +37,111 @@ from hopper.train.cache_sources import (
     is_fetching,
 )
 
-_HOMED: Final = ("hop", "zero_hop")
 _TOGETHER: Final = 16
 """iterations between two moments at which presampling ranks wait for each other"""
 
 
-def check_profile(config: Config, graph: PartitionedGraph) -> None:
+def check_profile(request: Request) -> None:
     """Refuse to profile what reads neither rows of other servers nor records on disk.
 
     Raises
     ------
     RequestError: names the key, what was expected and what was given.
     """
-    if config.train.engine == "auto":
+    config, graph = request.config, request.graph
+    if config.train.engine == AUTO:
         raise RequestError(
             "train.engine: visits are those of one engine; expected the one that is to train, "
-            "given auto"
+            f"given {AUTO}"
         )
-    if not graph.layout.draws_alone:
-        raise RequestError(
-            f"data.partitioned: visits are counted by sampling whole neighbourhoods, and the "
-            f"topology of {graph.path} is partitioned"
-        )
-    train, schema = config.train, graph.schema
-    is_counted = train.engine != "cooperative" and bool(cached_features(config, schema))
-    if cached_tables(config, schema) or (config.cache.memory == "device" and is_counted):
+    if cached_tables(request) or (config.cache.memory == "device" and cached_features(request)):
         return
-    if not is_fetching(config):
+    if not is_fetching(request):
+        fetching = [each.name for each in engines_for(None) if each.reads_remote_rows]
         raise RequestError(
             f"train.engine: expected one that reads rows of other servers "
-            f'({", ".join(FETCHING_ENGINES)}), or learnable.storage = "mmap" of a graph with '
+            f'({", ".join(fetching)}), or learnable.storage = "mmap" of a graph with '
             f"learnable rows; given {config.train.engine}"
         )
     if graph.book.servers == 1:
         raise RequestError(f"data.partitioned: {graph.path} has one server, so no row is remote")
 
 
-def made_for(config: Config, schema: GraphSchema, ranks: int) -> dict[str, Any]:
+def made_for(request: Request) -> dict[str, Any]:
     """All that visits depend on besides the partition."""
+    config = request.config
     train, model = config.train, config.model
-    of_raf = ("name", "root_weight", "aggregate", "combine", "input_weights")
+    (engine,) = engines_of(request)
     return {
-        "raf": [config.raf.reduce, *(getattr(model, each) for each in of_raf)]
-        if train.engine == "raf"
-        else None,
-        "types": cached_features(config, schema),
+        "plan": engine.plan_key(config),
+        "types": cached_features(request),
         "memory": config.cache.memory,
-        "tables": [InTurn.name, *cached_tables(config, schema)],
+        "tables": [InTurn.name, *cached_tables(request)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),
-        "roots": "homed" if train.engine in _HOMED else train.engine,
         "batch_size": train.batch_size,
         "last_batch": train.last_batch,
         "iterations_per_epoch": train.iterations_per_epoch,
         "seed": train.seed,
-        "ranks": ranks,
+        "ranks": request.ranks,
         "epochs": config.cache.presample_epochs,
     }
 
 
 @dataclass(frozen=True)
 class CacheMaker:
-    """Makes a rank's cache.
+    """Makes the cache of a rank, of what its engine's plans say that it reads.
 
     say: prints a line, on rank 0.
     """
 
-    config: Config
-    graph: PartitionedGraph
-    cluster: Cluster
-    rows: PartitionedRows
-    learnable: LearnableRows | None
+    engine: Engine
     say: Callable[[str], None]
 
     @property
+    def request(self) -> Request:
+        """What is trained."""
+        return self.engine.state.request
+
+    @property
+    def config(self) -> Config:
+        """The run's."""
+        return self.request.config
+
+    @property
+    def cluster(self) -> Cluster:
+        """The ranks."""
+        return self.engine.state.cluster
+
+    @property
+    def rows(self) -> PartitionedRows:
+        """What the rank reads from."""
+        return self.engine.state.rows
+
+    @property
     def _file(self) -> Path:
-        key = made_for(self.config, self.graph.schema, self.cluster.world)
-        return profile_file(self.graph.path, key, self.cluster.rank)
-
-    @cached_property
-    def _trainer(self) -> GroupTrainer:
-        config, cluster = self.config, self.cluster
-        passes = config.train.roots_a_pass
-        trainer = make_group_trainer(
-            config, self.graph, RunLog(None), passes, cluster.device, cluster.server
-        )
-        if self.graph.holdings and self.learnable is None:
-            # As the engine does, which then reads no more than this.
-            draw_first(trainer.sampler, len(self._model.root_layers()))
-        return trainer
-
-    @cached_property
-    def _model(self) -> HGNN:
-        """What tells which rows of roots are read, where relations are divided."""
-        model = make_model(self.config, self.graph.schema)
-        assert isinstance(model, HGNN)
-        return model
+        path = self.request.graph.path
+        return profile_file(path, made_for(self.request), self.cluster.rank)
 
     @cached_property
     def _sources(self) -> dict[str, CacheSource]:
         """By node type or table, in an order that is the same on every rank."""
-        config, schema = self.config, self.graph.schema
+        config = self.config
         found: dict[str, CacheSource] = {}
-        features = cached_features(config, schema)
-        stored_as = self._trainer.sampler.stored_as
+        features = cached_features(self.request)
+        stored_as = self.request.reads.types
         if features and config.cache.memory == "device":
-            device, fetching = self.cluster.device, is_fetching(config)
+            device, fetching = self.cluster.device, is_fetching(self.request)
             own: Features = DeviceFeatures(
                 features, self.rows, stored_as, device, fetching=fetching
             )
             found |= dict.fromkeys(features, own)
         elif features and self.rows.remote is not None:
             found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
-        tables = cached_tables(config, schema)
+        tables = cached_tables(self.request)
         if tables:
-            assert self.learnable is not None
-            found |= dict.fromkeys(tables, RecordsOnDisk(tables, self.learnable))
+            found |= dict.fromkeys(tables, RecordsOnDisk(self.engine.state.learnable))
         return found
 
     def _each_source(self) -> list[CacheSource]:
@@ -187,6 +162,8 @@ class CacheMaker:
         plan = plan_cache(profile, own.policy, cache_bytes(own.size, profile))
         for source in self._each_source():
             source.fill(plan)
+        for model in self.engine.models:
+            model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
         self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
 
@@ -223,7 +200,7 @@ class CacheMaker:
 
     def _presample(self) -> CacheProfile:
         config, cluster = self.config, self.cluster
-        schedule = make_schedule(config, self.graph, cluster.world)
+        schedule = make_schedule(self.request)
         counts: dict[str, int] = {}
         for source in self._each_source():
             counts |= source.counts()
@@ -239,14 +216,14 @@ class CacheMaker:
             if turn % _TOGETHER == 0:
                 cluster.arrive(where)
             epoch, iteration = divmod(turn, schedule.iterations)
-            nodes = self._nodes(schedule.batch(FIRST_EPOCH + epoch, iteration))
+            nodes = self.engine.plan(schedule.batch(FIRST_EPOCH + epoch, iteration)).reads
             read: dict[str, NDArray[np.int64]] = {}
             for source in self._each_source():
                 read |= source.read(nodes, where)
             counter.add(read)
         cluster.arrive("counting visits")
         return CacheProfile(
-            made_for(config, self.graph.schema, cluster.world),
+            made_for(self.request),
             counter.iterations,
             {
                 each: replace(known, **counter.visited(each)._asdict())
@@ -257,32 +234,6 @@ class CacheMaker:
     def _shown(self, turns: range) -> Iterable[int]:
         is_seen = self.cluster.rank == 0 and sys.stdout.isatty()
         return track(turns, "counting visits", transient=True) if is_seen else turns
-
-    def _nodes(self, batch: GlobalBatch) -> Mapping[str, list[NDArray[np.int64]]]:
-        """By name of a type in subgraphs, the nodes that this rank reads in an iteration."""
-        rank, graph = self.cluster.rank, self.graph
-        if graph.holdings:
-            device = self.cluster.device
-            plan = self._shares.plan(
-                rank, batch.size, reads=reads_roots(self._model), device=device
-            )
-            roots = batch.roots[plan.mine]
-            subgraph = self._trainer.sampler.sample(roots, batch.epoch, batch.iteration)
-            return nodes_read(subgraph, graph.schema.target_type(), batch.roots[plan.rows])
-        is_homed = self.config.train.engine in _HOMED
-        roots = batch.homed_at(rank) if is_homed else batch.of_model(rank)
-        found: dict[str, list[NDArray[np.int64]]] = {}
-        for part in self._trainer.sample(roots, batch.epoch, batch.iteration):
-            for name, ids in part.nodes.items():
-                found.setdefault(name, []).append(ids)
-        return found
-
-    @cached_property
-    def _shares(self) -> RootShares:
-        graph = self.graph
-        holdings = renamed(graph.holdings, unrolling_of(self.config, graph.schema))
-        designated = self.config.raf.reduce == "designated"
-        return RootShares(holdings, self.cluster.ranks_per_server, designated=designated)
 
     def _known(self) -> dict[str, TypeProfile]:
         """What is known without sampling."""

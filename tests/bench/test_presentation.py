@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 import hopper
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.picture import draw
-from hopper.bench.results import write_results
+from hopper.bench.results import format_result, write_results
 from hopper.bench.table import print_results
 
 from .conftest import make_results, make_run
@@ -115,6 +116,21 @@ def test_a_file_without_numbers_that_json_lacks(tmp_path: Path) -> None:
     assert (
         path.read_text().replace(" ", "").replace("\n", "") == '{"a":["nan",1.0],"b":{"c":"-inf"}}'
     )
+
+
+def test_a_result_has_a_line_for_every_entry_that_holds_others() -> None:
+    result = {
+        "date": "2026-11-23",
+        "machine": {"cpu": "x" * 90, "cores": 2},
+        "cells": [{"name": "a", "seconds": 1 / 3, "bytes": 12345678901}, {"name": "b" * 90}],
+        "ratios": {"hop": {"mean": 2 / 3}, "zero_hop": {"mean": "c" * 90}},
+    }
+    text = format_result(result, digits=4)
+    lines = text.splitlines()
+    assert '{"name":"a","seconds":0.3333,"bytes":12345678901},' in lines
+    assert '"hop": {"mean":0.6667},' in lines
+    assert len(lines) == 2 + 1 + 1 + 4 + 4
+    assert json.loads(format_result(result)) == result
 
 
 def test_machine_versions_and_commit() -> None:

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.errors import DeadlineExceeded
 
@@ -38,6 +40,19 @@ def main(out: Path) -> None:
     received = cluster.exchange(parts, counts, "partial", "exchanging")
     found["received"] = [part[:, 0].tolist() for part in received]
     found["bytes"] = cluster.traffic.take()
+
+    # Arrays of sizes that only the sender knows: rank r sends rank t r + t numbers in one group,
+    # and t in another.
+    groups = [
+        [np.full(size, 10 * rank + to, np.int32) for to, size in enumerate(sizes)]
+        for sizes in (range(rank, rank + 4), range(4))
+    ]
+    arrived = exchange_arrays(cluster, groups, "topology", "telling")
+    found["arrays"] = [[part.tolist() for part in group] for group in arrived]
+    found["array type"] = arrived[0][0].dtype.name
+    found["array bytes"] = cluster.traffic.take()
+    assert exchange_arrays(cluster, [], "topology", "telling nothing") == []
+    found["bytes of nothing"] = cluster.traffic.take()
 
     # Rank 3 comes five seconds late, past the deadline of the others.
     if rank == 3:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster, choose_device
 from hopper.errors import ConfigError
 
@@ -40,6 +42,27 @@ def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]
         assert found["bytes"]["control"] == (3 * 8 if leaves else 0)
         away = [to for to in range(4) if to // 2 != rank // 2 and to != (rank + 1) % 4]
         assert found["bytes"]["partial"] == rank * 2 * 8 * len(away)
+
+
+def test_arrays_of_sizes_that_are_told(ranks: list[dict[str, Any]]) -> None:
+    for rank, found in enumerate(ranks):
+        assert found["arrays"] == [
+            [[10 * source + rank] * (source + rank) for source in range(4)],
+            [[10 * source + rank] * rank for source in range(4)],
+        ]
+        assert found["array type"] == "int32"
+        away = [to for to in range(4) if to // 2 != rank // 2]
+        expected = {"topology": sum(4 * (rank + 2 * to) for to in away), "control": 2 * 2 * 8}
+        assert {cause: count for cause, count in found["array bytes"].items() if count} == expected
+        assert not any(found["bytes of nothing"].values())
+
+
+def test_a_lone_rank_tells_itself() -> None:
+    cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+    groups = [[np.array([3, 1])], [np.empty(0, np.int64)]]
+    found = exchange_arrays(cluster, groups, "control", "telling")
+    assert [[part.tolist() for part in group] for group in found] == [[[3, 1]], [[]]]
+    assert not any(cluster.traffic.take().values())
 
 
 def test_who_is_late_is_named(ranks: list[dict[str, Any]]) -> None:

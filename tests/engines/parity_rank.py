@@ -13,8 +13,8 @@ from pathlib import Path
 
 from hopper.cluster import Cluster, choose_device
 from hopper.config import make_config
-from hopper.features import PartitionedRows, RemoteRows
-from hopper.partition import PartitionedGraph
+from hopper.engines import Request
+from hopper.features import PartitionedRows, RemoteRows, open_graph
 from hopper.train.rank import make_deterministic, make_trainer, use_threads
 
 
@@ -34,12 +34,12 @@ def main(out: Path, cases: list[dict]) -> None:
     results = []
     for case in cases:
         config = make_config(case["config"])
-        graph = PartitionedGraph.open(config.data.partitioned)
+        graph = open_graph(config, cluster.server)
         remote = None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(graph, config.cluster.servers, 60, cluster.traffic)
         rows = PartitionedRows(graph, cluster.server, remote)
-        trainer = make_trainer(config, graph, cluster, rows)
+        trainer = make_trainer(Request(config, graph), cluster, rows)
         trainer.run()
         trained = [
             json.loads(line)

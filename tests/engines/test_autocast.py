@@ -12,7 +12,7 @@ import torch
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
-from hopper.engines import ENGINE_CLASSES
+from hopper.engines import ENGINE_CLASSES, Request
 from hopper.engines.assemble import make_group_trainer, make_model
 from hopper.engines.reference import Reference
 from hopper.errors import ConfigError
@@ -124,8 +124,9 @@ def test_gradients_that_float16_cannot_hold_end_the_run(community_graph: GraphDi
     )
     graph = PartitionedGraph.open(config.data.partitioned)
     device = torch.device("cpu")
-    trainer = make_group_trainer(config, graph, RunLog(None), 10**6, device)
-    packed = PackedModel(make_model(config, graph.schema))
+    request = Request(config, graph)
+    trainer = make_group_trainer(request, RunLog(None), 10**6, device)
+    packed = PackedModel(make_model(request))
     packed.clear()
     weight = next(packed.module.parameters())
     trainer.backward(packed, 1e-9 * weight.sum())

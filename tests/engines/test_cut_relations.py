@@ -11,7 +11,8 @@ import pytest
 from cache_server.shard import Shard
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
-from hopper.engines.assemble import check_division
+from hopper.engines import Request
+from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import ConfigError, RequestError
 from hopper.features import RemoteRows
@@ -141,11 +142,11 @@ def test_what_needs_all_neighbours_is_refused(tmp_path: Path) -> None:
     memory = smallest_memory(graph)
     made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
     good = case("parts", MODELS["rgcn"], tmp_path, 0)
-    check_division(make_config(good), made)
+    check_request(Request(make_config(good), made))
 
     def refused(words: str, **more: Any) -> None:
         with pytest.raises(RequestError, match=words):
-            check_division(make_config(good | more), made)
+            check_request(Request(make_config(good | more), made))
 
     labor = {"kind": "labor", "fanouts": [3, 2]}
     refused("sampler.kind: 'labor' reads all in-edges .* a part of paper/to/paper", sampler=labor)

@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
-from hopper.engines.assemble import check_request
+from hopper.engines import Request
+from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.hetero.learnable import first_rows
@@ -84,15 +85,17 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
 
 def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     graph = make_graph(tmp_path / "graph", WITH_FEATURES)
+    parts = partition_graph(graph, tmp_path / "parts", 1, "random")
     given_rows(tmp_path / "rows")
 
     def refused(words: str, **learnable: Any) -> None:
         config = make_config(case(tmp_path, "by node", "zero_hop", 0, **learnable))
         with pytest.raises(RequestError, match=words):
-            check_request(config, graph.schema)
+            check_request(Request(config, parts))
 
     refused(
-        r"learnable.frozen: expected node types without features .* given paper", frozen=["paper"]
+        r"learnable.frozen: expected node types with learnable rows .* given paper",
+        frozen=["paper"],
     )
     refused(
         r"learnable.initial: .*/nowhere has none of author.npy, field.npy",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hopper.engines.optimizer import Adam, Optimizer, Sgd
+from hopper.engines.optimizer import Adam, Optimizer, Sgd, UpdateRule
 from hopper.migrate.packed_model import PackedModel
 
 KINDS = {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}
@@ -23,6 +23,11 @@ def make_module() -> nn.Module:
     return module
 
 
+def optimizer_of(kind: type[UpdateRule], packed: PackedModel, weight_decay: float) -> Optimizer:
+    rule = kind(packed.parameters, weight_decay=weight_decay)
+    return Optimizer(packed, rule, learning_rate=0.05)
+
+
 def fill_gradients(packed: PackedModel, step: int) -> None:
     generator = torch.Generator().manual_seed(step)
     packed.gradients.copy_(torch.randn(packed.gradients.shape, generator=generator).double())
@@ -30,9 +35,9 @@ def fill_gradients(packed: PackedModel, step: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-def test_updates_equal_torch(kind: type[Optimizer], weight_decay: float) -> None:
+def test_updates_equal_torch(kind: type[UpdateRule], weight_decay: float) -> None:
     ours, theirs = PackedModel(make_module()), PackedModel(make_module())
-    optimizer = kind(ours, learning_rate=0.05, weight_decay=weight_decay)
+    optimizer = optimizer_of(kind, ours, weight_decay)
     trained = [p for p in theirs.module.parameters() if p.requires_grad]
     expected = KINDS[kind](trained, lr=0.05, weight_decay=weight_decay)
     start = ours.parameters.clone()
@@ -49,14 +54,14 @@ def test_updates_equal_torch(kind: type[Optimizer], weight_decay: float) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_restored_optimizer_goes_on_bit_for_bit(kind: type[Optimizer]) -> None:
+def test_a_restored_optimizer_goes_on_bit_for_bit(kind: type[UpdateRule]) -> None:
     first = PackedModel(make_module())
-    optimizer = kind(first, learning_rate=0.05, weight_decay=0.1)
+    optimizer = optimizer_of(kind, first, 0.1)
     for step in range(5):
         fill_gradients(first, step)
         optimizer.step()
     second = PackedModel(copy.deepcopy(first.module))
-    other = kind(second, learning_rate=0.05, weight_decay=0.1)
+    other = optimizer_of(kind, second, 0.1)
     saved, restored = optimizer.state(), other.state()
     assert saved.keys() == restored.keys()
     for name, tensor in saved.items():
@@ -72,13 +77,13 @@ def test_a_rank_starts_without_the_compiler() -> None:
     """torch's compiler takes as long to import as torch itself, on every rank."""
     script = (
         "import sys, torch; from torch import nn\n"
-        "import hopper.train.rank as rank\n"
-        "from hopper.engines.optimizer import Adam\n"
+        "from hopper.train import rank\n"
+        "from hopper.engines.optimizer import Adam, Optimizer\n"
         "from hopper.migrate.packed_model import PackedModel\n"
         "rank.make_deterministic()\n"
         "assert torch.are_deterministic_algorithms_enabled()\n"
         "packed = PackedModel(nn.Linear(2, 2))\n"
-        "Adam(packed, learning_rate=0.1).step()\n"
+        "Optimizer(packed, Adam(packed.parameters), learning_rate=0.1).step()\n"
         "found = {'torch._dynamo', 'torch._inductor', 'sympy', 'matplotlib'} & set(sys.modules)\n"
         "assert not found, found\n"
     )

@@ -14,11 +14,14 @@ import torch
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_division, check_request, make_model
+from hopper.engines import Request
+from hopper.engines.assemble import make_model
+from hopper.engines.checks import check_request
 from hopper.engines.reference import EveryServersRows, Reference
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.sample import NeighborSampler
+from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
 
@@ -118,12 +121,10 @@ def score(config: Config) -> float:
         for each, nodes in subgraph.nodes.items()
         if nodes.size
     }
-    model = make_model(config, graph.schema).eval()
+    model = make_model(Request(config, graph)).eval()
     load_model(Path(config.train.run_dir) / BEST_MODEL_FILE, model)
-    typed = config.model.typed
-    blocks = subgraph.typed_blocks() if typed else subgraph.blocks()
     with torch.no_grad():
-        logits = model(blocks, x if typed else x[target])
+        logits = run_model(model, subgraph.typed_blocks(), x)
     labels = rows.gather("labels", target, ids).reshape(-1)
     return float((logits.argmax(1).numpy() == labels).mean())
 
@@ -138,8 +139,7 @@ def test_what_samples_across_servers_is_refused(
     def check(engine: str, **sampler: Any) -> None:
         values = case_config(HOMOGENEOUS["gcn"], parts.path, tmp_path / "run", engine)
         config = make_config(values | ({"sampler": sampler} if sampler else {}))
-        check_request(config, parts.schema)
-        check_division(config, parts)
+        check_request(Request(config, parts))
 
     check("cooperative")
     check("auto")

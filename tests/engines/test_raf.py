@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.reference import Reference
@@ -132,6 +133,9 @@ def test_losses_and_scores_are_those_of_other_engines(
         for name, model in chosen:
             # With a bound that counts, and moments that every update depends on.
             more = {"epochs": 3, "clip_norm": 0.3, "weight_decay": 0.01, "checkpoint_every": 100}
+            if (name, model) == chosen[-1]:
+                # The model of a run that scores nothing is the last one.
+                more["evaluate_every"] = 0
             values = case(name, model, engine, tmp_path, 1, len(cases), **more)
             values["cluster"]["servers"] = addresses[name]
             cases.append(values)
@@ -141,7 +145,8 @@ def test_losses_and_scores_are_those_of_other_engines(
     ):
         assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert raf["val"] == other["val"]
-        assert len(raf["val"]) == 3
+        is_scored = number < len(chosen) - 1
+        assert [score is not None for score in raf["val"]] == 3 * [is_scored]
         # What stayed with one server is in the files all the same.
         runs = [tmp_path / f"run {number + own}" for own in (0, len(chosen))]
         for file in ("best.safetensors", "checkpoint.safetensors"):
@@ -170,7 +175,7 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     parts = partition_by_relation(graphs[FEATURED], tmp_path / "parts", 4, layers=2)
     values = case(FEATURED, "rgcn", "raf", tmp_path, 1, 0)
     config = make_config(values | {"data": {"partitioned": str(parts.path)}})
-    model = make_model(config, parts.schema)
+    model = make_model(Request(config, parts))
     assert isinstance(model, HGNN)
     servers = servers_of_parameters(model, parts.holdings)
     everyone = {0, 1, 2, 3}

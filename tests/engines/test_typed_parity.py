@@ -15,11 +15,12 @@ from safetensors.numpy import load_file
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
-from hopper.engines.assemble import check_request, make_model
+from hopper.engines import Request
+from hopper.engines.assemble import make_model
+from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
-from hopper.graph import EdgeType, GraphDirectory, GraphSchema, Labels, NodeType
-from hopper.graph.schema import Relation
+from hopper.graph import GraphDirectory
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
 from hopper.models.relational import HGNN, RelationLayer
@@ -274,7 +275,7 @@ def test_only_what_is_empty_never_learns(
     partition_graph(typed_graph, tmp_path / "parts", 1, "random")
     graph = PartitionedGraph.open(tmp_path / "parts")
     config = make_config(case_config("model_centric", name, "node", tmp_path / "parts", tmp_path))
-    model = make_model(config, graph.schema)
+    model = make_model(Request(config, graph))
     assert isinstance(model, HGNN)
     own = {name: value.detach() for name, value in model.named_parameters()}
     _, gradients = Reference(config, graph, 1).gradient(0, 0, own)
@@ -305,20 +306,13 @@ def typed_config(folder: Path, **sampler: Any) -> Config:
     )
 
 
-def test_what_typed_models_do_not_take_is_named(tmp_path: Path) -> None:
-    schema = GraphSchema(
-        name="bare",
-        node_types={"author": NodeType(2), "paper": NodeType(2, 3, "float32")},
-        relations={Relation("author", "writes", "paper"): EdgeType(1)},
-        target="paper",
-        labels={"paper": Labels("class", 2)},
-        splits={"train": 1},
-    )
-    check_request(typed_config(tmp_path, fanouts=[3]), schema)
+def test_what_typed_models_do_not_take_is_named(bare_graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_graph(bare_graph, tmp_path / "parts", 1, "random")
+    check_request(Request(typed_config(parts.path, fanouts=[3]), parts))
     with pytest.raises(RequestError, match=r"sampler\.kind: 'layer' .* expected node or labor"):
-        check_request(typed_config(tmp_path, kind="layer", layer_sizes=[4]), schema)
-    values = typed_config(tmp_path, fanouts=[3]).model_dump()
+        check_request(Request(typed_config(parts.path, kind="layer", layer_sizes=[4]), parts))
+    values = typed_config(parts.path, fanouts=[3]).model_dump()
     values["train"]["engine"] = "hop"
     several = make_config(values | {"hop": values["hop"] | {"replicas": "independent"}})
-    with pytest.raises(RequestError, match="replicas: node type 'author' has learnable rows"):
-        check_request(several, schema)
+    with pytest.raises(RequestError, match="replicas: node type 'author', 'field' has"):
+        check_request(Request(several, parts))

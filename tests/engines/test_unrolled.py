@@ -13,14 +13,14 @@ import torch
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import Config, make_config
+from hopper.engines import Request
 from hopper.engines.assemble import (
-    check_division,
-    check_request,
     make_group_trainer,
     make_model,
 )
+from hopper.engines.checks import check_request
+from hopper.engines.learnable_tables import make_tables
 from hopper.engines.reference import Reference
-from hopper.engines.typed_reads import make_tables
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
@@ -87,7 +87,7 @@ def check(values: dict[str, Any], world: int) -> None:
     graph = PartitionedGraph.open(config.data.partitioned)
     recorded = read_recorded(Path(config.train.run_dir) / "gradients")
     learned = [name for name in recorded[0].gradients if name.startswith("learnable.")]
-    assert learned == [f"learnable.{each.name}" for each in make_tables(config, graph)]
+    assert learned == [f"learnable.{each.name}" for each in make_tables(Request(config, graph))]
     assert learned
     reference = Reference(config, graph, world)
     parity = check_engine(str(config.model), "float64", reference, recorded)
@@ -210,7 +210,7 @@ def test_tables_resume_and_the_roots_own_type_has_one(
     for values in (cases[0], cases[3]):
         check(values, 2)
         config = make_config(values)
-        tables = make_tables(config, PartitionedGraph.open(config.data.partitioned))
+        tables = make_tables(Request(config, PartitionedGraph.open(config.data.partitioned)))
         papers = [each.name for each in tables if each.node_type == "paper"]
         assert papers[0] == "paper"
         assert len(papers) == len(set(papers)) > 2
@@ -247,10 +247,10 @@ def test_rows_that_need_a_projection_are_refused(graph: GraphDirectory, tmp_path
     values = case("", "rgcn", parts.path, tmp_path / "run")
     values["model"] |= {"input_weights": False}
     with pytest.raises(RequestError, match=r"model\.input_weights: .* nobody, paper with features"):
-        check_request(make_config(values), parts.schema)
-    bare = make_graph(tmp_path / "graph", ())
+        check_request(Request(make_config(values), parts))
+    bare = partition_graph(make_graph(tmp_path / "graph", ()), tmp_path / "bare", 2, "random")
     with pytest.raises(RequestError, match=r"learnable\.dim: .* expected 8 or 0, given 6"):
-        check_request(make_config(values), bare.schema)
+        check_request(Request(make_config(values), bare))
     for model, expected in (
         ({"name": "rgat"}, "input_weights: only rgcn can do without, not 'rgat'"),
         ({"name": "rgcn", "layers": 1}, "input_weights: the only layer's rows are the logits"),
@@ -264,19 +264,18 @@ def gradients(
     config: Config, graph: PartitionedGraph, rows: Callable[[str, np.ndarray], np.ndarray]
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the first iteration, at first parameters and given rows."""
-    trainer = make_group_trainer(config, graph, RunLog(None), 10**6, torch.device("cpu"))
+    request = Request(config, graph)
+    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
     reference = Reference(config, graph, 2)
     batch = reference.schedule.batch(0, 0)
     (subgraph,) = trainer.sample(batch.roots, 0, 0)
-    read = {name: [subgraph.nodes[name]] for name in trainer.tables}
-    parameters = {
-        name: value.detach() for name, value in make_model(config, graph.schema).named_parameters()
-    }
-    for table, ids in distinct_by_table(read, trainer.tables).items():
+    read = {name: [subgraph.nodes[name]] for name in trainer.reads.tables}
+    parameters = {name: value.detach() for name, value in make_model(request).named_parameters()}
+    for table, ids in distinct_by_table(read, trainer.reads.tables).items():
         parameters[f"learnable.{table}"] = torch.from_numpy(rows(table, ids))
         parameters[f"learnable.{table}.ids"] = torch.from_numpy(ids)
     loss, found = reference.gradient(0, 0, parameters)
-    for table, ids in distinct_by_table(read, trainer.tables).items():
+    for table, ids in distinct_by_table(read, trainer.reads.tables).items():
         node_type = table.partition("@")[0]
         spread = torch.zeros(graph.book.total(node_type), 6, dtype=torch.float64)
         spread[ids] = found.pop(f"learnable.{table}")
@@ -331,7 +330,7 @@ def every_path(graph: PartitionedGraph, layers: int) -> list[list[str]]:
 def test_paths_leave_out_what_they_do_not_follow(graph: GraphDirectory, tmp_path: Path) -> None:
     parts = partition_graph(graph, tmp_path / "parts", 2, "random")
     config = make_config(case("metapaths", "rgcn", parts.path, tmp_path / "run"))
-    trainer = make_group_trainer(config, parts, RunLog(None), 10**6, torch.device("cpu"))
+    trainer = make_group_trainer(Request(config, parts), RunLog(None), 10**6, torch.device("cpu"))
     (subgraph,) = trainer.sample(np.arange(30), 0, 0)
     met = {name for name, ids in subgraph.nodes.items() if ids.size}
     assert met == {"paper", "author@1", "paper@1", "paper@2", "field@2", "author@2"}
@@ -344,7 +343,7 @@ def test_paths_leave_out_what_they_do_not_follow(graph: GraphDirectory, tmp_path
         Relation("field@2", "to", "paper@1"),
         Relation("author@2", "to", "paper@1"),
     }
-    assert {trainer.tables[each] for each in trainer.tables} == {"author", "field"}
+    assert {trainer.reads.tables[each] for each in trainer.reads.tables} == {"author", "field"}
 
 
 def test_names_tell_places_and_tables_apart(graph: GraphDirectory, tmp_path: Path) -> None:
@@ -357,7 +356,7 @@ def test_names_tell_places_and_tables_apart(graph: GraphDirectory, tmp_path: Pat
     assert own.depths["author@paper/to@2"] == 2
     relations, types = own.read_at(0)
     assert types == ("paper",)
-    assert own.stored((relations, types)) == (tree.roots, ("paper",))
+    assert tuple(sorted({own.relations[each] for each in relations})) == tree.roots
     assert {each.dst for each in own.read_at(1)[0]} >= {"paper", "author@author/to@1"}
     own = unroll(tree, by_depth=False, by="relation")
     assert own.tables["author@to/paper"] == "author@to/paper"
@@ -376,23 +375,23 @@ def test_what_does_not_go_with_metapaths_is_named(graph: GraphDirectory, tmp_pat
         values["model"] |= model
         return make_config(values)
 
-    check_division(config("metapaths"), along)
-    check_division(config("", metapaths=PATHS[:3]), along)
+    check_request(Request(config("metapaths"), along))
+    check_request(Request(config("", metapaths=PATHS[:3]), along))
     with pytest.raises(
         RequestError, match=r"no server aggregates .*field/to/paper.* for the roots"
     ):
-        check_division(config(""), along)
+        check_request(Request(config(""), along))
     # Another server has the relation, but not where it is followed.
     short = [["author/to/paper"], ["paper/to/paper", "field/to/paper"]]
     apart = partition_by_relation(graph, tmp_path / "apart", 2, layers=2, metapaths=short)
     wanted = [["author/to/paper"], ["paper/to/paper", "author/to/paper"]]
     with pytest.raises(RequestError, match=r"server \d lacks author/to/paper, which the model"):
-        check_division(config("", metapaths=wanted), apart)
+        check_request(Request(config("", metapaths=wanted), apart))
     assert apart.description["meta"]["metapaths"] == short
     with pytest.raises(RequestError, match=r"server [01] holds .*, which no metapath begins with"):
-        check_division(config("", metapaths=PATHS[:1]), along)
+        check_request(Request(config("", metapaths=PATHS[:1]), along))
     with pytest.raises(RequestError, match=r"metapath 'author/to/paper,field.*': .* ends in"):
-        check_request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), along.schema)
+        check_request(Request(config("", metapaths=[["author/to/paper", "field/to/paper"]]), along))
     with pytest.raises(ConfigError, match="only typed models follow them"):
         make_config(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sqlite_features import write_rows
 
+from hopper.config import make_config
 from hopper.features import (
     CachedRows,
     FeatureSource,
@@ -19,6 +22,7 @@ from hopper.features import (
     PregatheredRows,
     RemoteRows,
     RowKind,
+    open_graph,
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
@@ -140,7 +144,44 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
     rows.close()
 
 
-@pytest.fixture(params=["local", "remote", "cached", "partitioned", "pregathered", "single server"])
+@pytest.fixture(scope="session")
+def own_source(
+    tables: Tables,
+    tmp_path_factory: pytest.TempPathFactory,
+    serve_partitions: Callable[..., list[str]],
+) -> Iterator[PartitionedRows]:
+    """Papers out of databases, each with the rows of one server."""
+    folder = tmp_path_factory.mktemp("databases")
+    offsets, originals = tables.graph.book.offsets["paper"], tables.graph.original_ids("paper")
+    features = tables.whole.features("paper")
+    for server in range(SERVERS):
+        own = originals[offsets[server] : offsets[server + 1]]
+        write_rows(folder / f"{server}.db", ((each, features[each]) for each in own))
+    name, options = "sqlite_features:SqliteFeatures", {"path": f"{folder}/{{server}}.db", "dim": 7}
+    config = make_config(
+        {
+            "data": {
+                "partitioned": str(tables.graph.path),
+                "features": {"paper": name},
+                "features_options": {"paper": options},
+            }
+        }
+    )
+    graph = open_graph(config, SERVER)
+    arguments = f"--features=paper={name}", f"--features-options=paper={json.dumps(options)}"
+    addresses = serve_partitions(graph.path, SERVERS, *arguments)
+    remote = RemoteRows(graph, addresses, 20.0, Traffic())
+    remote.wait_until_serving(20.0)
+    yield PartitionedRows(graph, SERVER, remote)
+    remote.close()
+
+
+@pytest.fixture(
+    params=[
+        *("local", "remote", "cached", "partitioned", "pregathered", "single server"),
+        *("own source", "own source, remote"),
+    ]
+)
 def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
     """Every implementation in turn."""
 
@@ -151,6 +192,10 @@ def source(request: pytest.FixtureRequest, tables: Tables) -> Source:
         return Source(LocalRows(tables.graph, SERVER), tables.graph, tables.here)
     if request.param == "single server":
         return Source(PartitionedRows(tables.single, 0, None), tables.single, everyone)
+    if request.param.startswith("own source"):
+        own = request.getfixturevalue("own_source")
+        rows = own.remote if request.param.endswith("remote") else own
+        return Source(rows, own.graph, everyone)
     remote = request.getfixturevalue("remote")
     if request.param == "remote":
         return Source(remote, tables.graph, everyone)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hopper.errors import StorageError
-from hopper.hetero.learnable import FetchedRows, distinct, first_rows
+from hopper.hetero.learnable import Leaf, LeafRows, distinct, first_rows
 from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.hetero.sparse_optimizers import OPTIMIZERS
@@ -129,10 +129,13 @@ def test_rows_that_several_passes_read_are_one_leaf() -> None:
     table = torch.arange(12.0).view(6, 2)
     ids = distinct([np.array([4, 1]), np.array([1, 5])])
     assert ids.tolist() == [1, 4, 5]
-    fetched = FetchedRows({"a": (ids, table[ids])}, {"a": "a"}, ["a"])
-    (fetched.of("a", np.array([5, 1])).sum() + 2 * fetched.of("a", np.array([1])).sum()).backward()
-    assert fetched.gradient("a").tolist() == [[3, 3], [0, 0], [1, 1]]
-    assert "b" not in fetched
-    untouched = FetchedRows({"a": (np.array([1]), table[1:2])}, {"a": "a"}, [])
-    assert untouched.gradient("a").tolist() == [[0, 0]]
+    leaf = Leaf(ids, table[ids], learns=True)
+    rows = LeafRows({"a": leaf}, {"a": "a", "a below b": "a"})
+    first, second = rows.of("a", np.array([5, 1])), rows.of("a below b", np.array([1]))
+    assert first.tolist() == [[10, 11], [2, 3]]
+    (first.sum() + 2 * second.sum()).backward()
+    assert leaf.gradient().tolist() == [[3, 3], [0, 0], [1, 1]]
+    untouched = Leaf(np.array([1]), table[1:2], learns=False)
+    assert not untouched.of(np.array([1])).requires_grad
+    assert untouched.gradient().tolist() == [[0, 0]]
     assert distinct([]).size == 0

@@ -11,7 +11,8 @@ import pytest
 from cache_server.shard import Shard
 from hopper.cli import main
 from hopper.config import make_config
-from hopper.engines.assemble import check_division, check_request
+from hopper.engines import Request
+from hopper.engines.checks import check_request
 from hopper.errors import GraphError, RequestError
 from hopper.features import LocalRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
@@ -171,9 +172,7 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
             "model": {"name": model, "layers": layers},
             "train": {"engine": engine},
         }
-        config = make_config(values)
-        check_request(config, parts.schema)
-        check_division(config, parts)
+        check_request(Request(make_config(values), parts))
 
     check(by_relation, "raf")
     check(by_relation, "raf", layers=1)
@@ -187,15 +186,17 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
     with pytest.raises(RequestError, match=r"expected raf \(or auto\), given zero_hop"):
         check(by_relation, "zero_hop")
     with pytest.raises(RequestError, match=r"is divided by relation, for typed models; .* 'sage'"):
-        check_division(
-            make_config(
-                {
-                    "data": {"partitioned": str(by_relation.path)},
-                    "model": {"name": "sage", "layers": 2},
-                    "train": {"engine": "auto"},
-                }
-            ),
-            by_relation,
+        check_request(
+            Request(
+                make_config(
+                    {
+                        "data": {"partitioned": str(by_relation.path)},
+                        "model": {"name": "sage", "layers": 2},
+                        "train": {"engine": "auto"},
+                    }
+                ),
+                by_relation,
+            )
         )
     with pytest.raises(RequestError, match="was divided for 2 hops; expected at most that many"):
         check(by_relation, "raf", layers=3)

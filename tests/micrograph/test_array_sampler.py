@@ -3,6 +3,7 @@ device."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 
 from hopper.array_module import on_host
 from hopper.config import make_config
-from hopper.engines.assemble import check_request
+from hopper.engines import Request
+from hopper.engines.checks import check_request
 from hopper.errors import RequestError
 from hopper.graph.build_topology import build_topology
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.array_sampler import ArraySampler, _high_word
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions, StoredNames
+from hopper.partition import partition_graph
 
 COUNTS = {"author": 200, "nobody": 0, "paper": 400}
 EDGES = {
@@ -88,13 +91,14 @@ def test_relations_under_other_names_and_of_some_hops(module: ModuleType) -> Non
     made = topologies()
     cites, again = Relation("paper", "cites", "paper"), Relation("paper", "cites@2", "paper")
     made[again] = made[cites]
+    options: SamplerOptions = {
+        "names": StoredNames({again: cites}),
+        "hops": {Relation("author", "writes", "paper"): 1},
+    }
     samplers = (
-        ArraySampler(made, ORIGINAL, "paper", [4, 3, 2], 5, module),
-        NeighborSampler(made, ORIGINAL, "paper", [4, 3, 2], 5),
+        ArraySampler(made, ORIGINAL, "paper", [4, 3, 2], 5, module, **options),
+        NeighborSampler(made, ORIGINAL, "paper", [4, 3, 2], 5, **options),
     )
-    for each in samplers:
-        each.drawn_as = {again: cites}
-        each.drawn_first = {Relation("author", "writes", "paper"): 1}
     own, other = samplers
     compare(own, other)
     assert len(own._indices) == sum(EDGES.values())
@@ -130,17 +134,18 @@ def test_what_is_refused() -> None:
     [
         ({"device": "cpu"}, 'sampler.device: "cuda" wants train.device = "cuda"'),
         ({"engine": "cooperative"}, "sampler.device: cooperative plans in host memory"),
-        ({"engine": "auto"}, "sampler.device: auto plans in host memory"),
+        ({"engine": "auto"}, "sampler.device: cooperative plans in host memory; .* with auto"),
     ],
 )
 def test_where_it_is_no_use(
-    community_graph: GraphDirectory, train: dict[str, str], expected: str
+    community_graph: GraphDirectory, tmp_path: Path, train: dict[str, str], expected: str
 ) -> None:
+    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
     config = make_config(
-        {"data": {"partitioned": "parts"}, "train": train, "sampler": {"device": "cuda"}}
+        {"data": {"partitioned": str(parts.path)}, "train": train, "sampler": {"device": "cuda"}}
     )
     with pytest.raises(RequestError, match=expected):
-        check_request(config, community_graph.schema)
+        check_request(Request(config, parts))
 
 
 def test_products_of_words(module: ModuleType) -> None:

@@ -20,6 +20,7 @@ from hopper.partition import partition_graph
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+OWN = Path(__file__).resolve().parent
 SERVERS = 2
 START_LIMIT = 120.0
 END_LIMIT = 120.0
@@ -41,6 +42,10 @@ class Run:
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "PYTHON": sys.executable,
+            # Where classes of one's own lie.
+            "PYTHONPATH": os.pathsep.join(
+                [str(REPOSITORY / "examples"), str(OWN), os.environ.get("PYTHONPATH", "")]
+            ),
             # Importing DGL takes a rank most of a second.
             "HOPPER_OPS": "torch",
         }

@@ -11,6 +11,7 @@ import pytest
 
 from hopper.cli import main
 from hopper.config import make_config
+from hopper.engines import Request
 from hopper.errors import RequestError
 from hopper.hetero.cache_profile import FOLDER
 from hopper.partition import PartitionedGraph
@@ -74,4 +75,4 @@ def test_refusals(runs: Any, partitioned: Path, tmp_path: Path) -> None:
     graph = PartitionedGraph.open(partitioned)
     config = make_config({"data": {"partitioned": str(partitioned)}, "train": {"engine": "auto"}})
     with pytest.raises(RequestError, match=r"train\.engine: visits are those of one"):
-        check_profile(config, graph)
+        check_profile(Request(config, graph))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
-from hopper.engines.optimizer import Adam
+from hopper.engines.optimizer import Adam, Optimizer
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.migrate.packed_model import PackedModel
@@ -19,11 +20,10 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train import tensor_file
 from hopper.train.checkpoint import (
     Progress,
-    load_checkpoint,
     load_training,
     run_identity,
-    save_checkpoint,
     save_training,
+    training_state,
 )
 from hopper.train.results import EPOCHS_FILE, keep_epochs_before
 from hopper.train.tensor_file import save_tensors
@@ -45,11 +45,11 @@ def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str,
     return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
 
 
-def trained() -> tuple[PackedModel, Adam]:
+def trained() -> tuple[PackedModel, Optimizer]:
     torch.manual_seed(0)
     packed = PackedModel(torch.nn.Linear(3, 2))
     packed.gradients.normal_()
-    optimizer = Adam(packed, learning_rate=0.1)
+    optimizer = Optimizer(packed, Adam(packed.parameters), learning_rate=0.1)
     optimizer.step()
     return packed, optimizer
 
@@ -60,10 +60,11 @@ def test_what_was_saved_is_restored(
     packed, optimizer = trained()
     file, mine = tmp_path / "checkpoint.safetensors", identity(partitions["one"])
     progress = Progress(epoch=2, iteration=3, step=11, losses=[0.1 + 0.2], best_score=0.5)
-    save_checkpoint(file, mine, packed.module, optimizer, progress)
+    save_training(file, mine, training_state(packed.module, optimizer), asdict(progress))
     other = PackedModel(torch.nn.Linear(3, 2))
-    other_optimizer = Adam(other, learning_rate=0.1)
-    assert load_checkpoint(file, mine, other.module, other_optimizer) == progress
+    other_optimizer = Optimizer(other, Adam(other.parameters), learning_rate=0.1)
+    found = load_training(file, mine, training_state(other.module, other_optimizer))
+    assert Progress(**found) == progress
     for one in (packed, other):
         one.gradients.fill_(0.3)
     optimizer.step()
@@ -88,11 +89,11 @@ def test_a_checkpoint_of_another_run_is_refused(
     tmp_path: Path,
 ) -> None:
     packed, optimizer = trained()
-    file = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(file, identity(partitions["one"]), packed.module, optimizer, Progress())
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    save_training(file, identity(partitions["one"]), state, asdict(Progress()))
     graph = partitions[change.pop("graph", "one")]
     with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
-        load_checkpoint(file, identity(graph, **change), packed.module, optimizer)
+        load_training(file, identity(graph, **change), state)
 
 
 def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:

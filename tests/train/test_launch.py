@@ -105,6 +105,17 @@ def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
         ("epochs 3", "expected --section.key value, got 'epochs'"),
         ("--data.partitioned /nowhere", "/nowhere"),
         ("--model.name rgcn --model.bases 2 --model.diagonal_blocks 2", "bases: excludes"),
+        ("--train.loss huber", "train.loss: expected auto, cross_entropy, "),
+        ("--train.loss nowhere:Loss", "train.loss: nowhere:Loss: module 'nowhere' cannot be impor"),
+        (
+            "--train.metric lion:Lion",
+            "train.metric: lion:Lion: expected a Metric (docs",
+        ),
+        ("--train.optimizer lion:Tiger", "lion:Tiger: module 'lion' has no 'Tiger'"),
+        ("--train.schedule step", "train.schedule_options.step_size: missing; step needs it"),
+        ("--train.loggers='[\"lion:Lion\"]'", "train.loggers[0]: lion:Lion: expected a Logger"),
+        ("--data.features='{page=\"a:B\"}'", "data.features.page: expected a node type: item"),
+        ("--data.features='{item=\"lion:Lion\"}'", "item: lion:Lion: expected a RowSource"),
         ("--train.batch_size 9999 --train.last_batch drop", "leaves no iteration"),
     ],
 )

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from hopper.cluster import Cluster
 from hopper.errors import RequestError
-from hopper.hetero.learnable import LearnableRows, LearnableTable
+from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
@@ -24,47 +23,34 @@ DIM = 4
 IDENTITY = {"seed": 1}
 
 
-class Alone:
-    """A cluster of one rank."""
-
-    rank, world, ranks_per_server = 0, 1, 1
-    device = torch.device("cpu")
-
-    def all_gather(self, tensor: Tensor, *_: Any) -> Tensor:
-        return tensor[None]
-
-    def exchange(self, parts: Sequence[Tensor], *_: Any) -> list[Tensor]:
-        return list(parts)
-
-    def arrive(self, *_: Any) -> None:
-        pass
+CLUSTER = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
 
 
 def make(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
-    tables = [
-        LearnableTable(name, name, np.array([0, count]), (name,)) for name, count in COUNTS.items()
-    ]
-    graph: Any = SimpleNamespace(original_ids=lambda name: np.arange(COUNTS[name]))
-    cluster: Any = Alone()
     book = PartitionBook(1, {name: [0, count] for name, count in COUNTS.items()})
+    learning = Learning(DIM, torch.float64, 1, optimizer, 0.1, keeps=True)
     return LearnableRows(
-        graph,
-        Placement(book, 1),
-        cluster,
-        tables,
-        DIM,
-        torch.float64,
-        1,
-        optimizer,
-        0.1,
-        storage,
-        keeps=True,
+        CLUSTER,
+        [
+            TableShare(
+                LearnableTable(name, name, np.array([0, count]), (name,)),
+                learning,
+                np.arange(count),
+                Placement(book, 1),
+                CLUSTER,
+                storage,
+            )
+            for name, count in COUNTS.items()
+        ],
     )
 
 
 def files(run_dir: Path, rows: LearnableRows) -> LearnableCheckpoints:
-    cluster: Any = Alone()
-    return LearnableCheckpoints(run_dir, cluster, rows, IDENTITY)
+    return LearnableCheckpoints(run_dir, CLUSTER, rows, IDENTITY)
+
+
+def state_of(rows: LearnableRows, with_kept: bool) -> dict[str, Tensor]:
+    return {key: value for table in rows for key, value in table.state(with_kept).items()}
 
 
 def train(rows: LearnableRows, generator: np.random.Generator) -> None:
@@ -75,8 +61,8 @@ def train(rows: LearnableRows, generator: np.random.Generator) -> None:
     fetched = rows.fetch(wanted, "here")
     for name, (ids,) in wanted.items():
         fetched.of(name, ids).square().sum().backward()
-    rows.push(fetched, "here")
-    rows.step()
+    fetched.push("here")
+    fetched.step()
 
 
 def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,7 +70,7 @@ def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def same(rows: LearnableRows, expected: Mapping[str, Tensor]) -> bool:
-    found = rows.state("kept.author" in expected)
+    found = state_of(rows, "kept.author" in expected)
     return found.keys() == expected.keys() and all(
         torch.equal(found[name], value) for name, value in expected.items()
     )
@@ -101,10 +87,9 @@ def test_any_of_the_last_two_can_be_gone_on_from(kind: str, optimizer: str, tmp_
         if kind != "memory":
             storage = MappedStorage(tmp_path / "rows")
         rows = make(storage, optimizer)
-        if kind == "held, recent":
-            rows.hold(dict.fromkeys(COUNTS, 8), None)
-        elif kind == "held":
-            rows.hold(dict.fromkeys(COUNTS, 8), dict.fromkeys(COUNTS, np.arange(4, 12)))
+        for table in rows:
+            if kind.startswith("held"):
+                table.hold(8, np.arange(4, 12) if kind == "held" else None)
         return rows, files(tmp_path / "run", rows)
 
     (tmp_path / "run").mkdir()
@@ -114,13 +99,14 @@ def test_any_of_the_last_two_can_be_gone_on_from(kind: str, optimizer: str, tmp_
     for moment in range(60):
         train(rows, generator)
         if moment % 7 == 5:
-            rows.keep()
+            for table in rows:
+                table.keep()
             best = True
         if moment % 2:
             continue
         step += 1
         checkpoints.save(step, best)
-        saved[step] = copied(rows.state(best))
+        saved[step] = copied(state_of(rows, best))
         newest = tmp_path / "run" / f"checkpoint-learnable-rank-0-step-{step}.safetensors"
         sizes.append(newest.stat().st_size)
         if generator.random() < 0.4:
@@ -130,8 +116,9 @@ def test_any_of_the_last_two_can_be_gone_on_from(kind: str, optimizer: str, tmp_
             assert same(rows, saved[named])
             step, best = named, "kept.author" in saved[named]
         if generator.random() < 0.1 and best:
-            rows.go_back()
-            assert torch.equal(rows.records["author"].rows, rows.state(True)["kept.author"])
+            for table in rows:
+                table.go_back()
+            assert torch.equal(rows["author"].records.rows, state_of(rows, True)["kept.author"])
     whole = sum(value.numel() * value.element_size() for value in saved[1].values())
     assert sizes[0] > whole
     # Few rows change in a step; now and then all are written.

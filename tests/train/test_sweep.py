@@ -10,8 +10,8 @@ from hopper.cli.sweep import ranking_table
 from hopper.config import make_config
 from hopper.engines.trial_configs import trial_configs
 from hopper.errors import ConfigError
+from hopper.train.run_files import best_first
 from hopper.train.sweep import make_sweep
-from hopper.train.trial_results import best_first
 
 DATA = {"data": {"partitioned": "parts"}}
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from hopper.train.trial_results import best_first
+import hopper
+from hopper.train.run_files import best_first
 
 CHECKPOINT = "checkpoint.safetensors"
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
@@ -67,6 +69,28 @@ def test_a_sweep_writes_a_folder_per_trial_and_a_summary(swept: Any) -> None:
         assert epoch["loss"] == pytest.approx(sum(own_losses) / 3)
         assert epoch["bytes"]["model"] > 0 == epoch["bytes"]["gradient"]
         assert epoch["val"] == max(trial_epochs(swept, t)[epoch["epoch"]]["val"] for t in range(3))
+
+
+def test_the_result_of_a_sweep_loads_every_trial(swept: Any) -> None:
+    result, summary = hopper.RunResult.open(swept.run_dir), swept.summary()
+    assert [vars(epoch) for epoch in result.epochs] == swept.epochs()
+    assert result.ranking == summary["ranking"]
+    for index, (trial, hidden) in enumerate(zip(result.trials, (4, 8, 6), strict=True)):
+        assert trial.overrides == {"model.hidden": hidden}
+        assert trial.metrics == {"accuracy": summary["trials"][index]["accuracy"]}
+        assert trial.best_epoch == summary["trials"][index]["best_epoch"]
+        assert [vars(epoch) for epoch in trial.epochs] == trial_epochs(swept, index)
+        model = trial.load_model()
+        stored = load_file(trial.model_file)
+        assert {n: list(v.shape) for n, v in model.state_dict().items()} == {
+            n: list(v.shape) for n, v in stored.items()
+        }
+    best = result.trials[result.ranking[0]]
+    assert result.metrics == best.metrics
+    assert result.model_file == best.model_file
+    expected = best.load_model().state_dict()
+    for name, value in result.load_model().state_dict().items():
+        assert torch.equal(value, expected[name])
 
 
 def test_a_sweep_prints_its_trials_before_and_ranked_after(swept: Any) -> None:

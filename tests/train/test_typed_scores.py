@@ -10,10 +10,12 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import make_config
+from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model
 from hopper.features import PartitionedRows
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
+from hopper.hetero.learnable import LearnableRows
 from hopper.models import Objective
 from hopper.partials import TypedPlan, TypedPlanner
 from hopper.partition import PartitionedGraph, partition_graph
@@ -59,7 +61,7 @@ def test_several_passes_score_like_one(
             "train": {"dtype": "float64"},
         }
     )
-    model = make_model(config, graph.schema).eval()
+    model = make_model(Request(config, graph)).eval()
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     passes: list[int] = []
     plans: list[int] = []
@@ -79,8 +81,10 @@ def test_several_passes_score_like_one(
     def scores() -> tuple[np.ndarray, torch.Tensor]:
         passes.clear()
         rows = PartitionedRows(graph, 0, None)
-        scene = Scene(graph, cluster, rows, Objective("class"), torch.float64)
-        evaluator = TypedEvaluator(scene, make_full_sampler(config, graph, 0))
+        request = Request(config, graph)
+        learnable = LearnableRows(cluster)
+        scene = Scene(request, cluster, rows, Objective("class"), torch.float64, learnable)
+        evaluator = TypedEvaluator(scene, make_full_sampler(request, 0))
         with torch.no_grad():
             found = evaluator.logits(model, "val")
             first = len(passes)

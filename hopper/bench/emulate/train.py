@@ -21,9 +21,10 @@ from hopper.bench.train_process import last_lines, run_dir_words
 from hopper.config import Config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.train.feature_servers import FeatureServers, feature_servers, stop_processes
-from hopper.train.launch import prepare, read_summary, write_config
+from hopper.train.launch import prepare, write_config
 from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
 from hopper.train.rank_processes import POLL_SECONDS
+from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
 
 HOSTS_FOLDER: Final = "hosts"

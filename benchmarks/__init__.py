@@ -1,0 +1,1 @@
+"""What was measured and how: scripts, the papers' experiments, and their results."""

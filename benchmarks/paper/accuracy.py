@@ -1,0 +1,188 @@
+"""Accuracy of engines on the same seeds (HopGNN, Table 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shutil import rmtree
+from statistics import fmean, stdev
+from typing import Any, Final
+
+from scipy import stats
+
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.charts import canvas, colour_of, finish, save
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import CONFIGS_FOLDER, RUNS_FOLDER, Job, told
+from benchmarks.paper.toml import write_toml
+from hopper.bench.statistics import CONFIDENCE
+from hopper.bench.train_process import train_in_process
+from hopper.config import Config, make_config
+from hopper.partition import PartitionedGraph
+from hopper.train.results import write_text
+
+SAME: Final = 0.001
+"""a drop within this is "the same" (Table 3)"""
+LEARNING_RATE: Final = 0.01
+_RUN_SECONDS: Final = 3600.0
+
+
+def count_trainings(job: Job) -> int:
+    """Training runs of a job."""
+    return len(job.cells) * job.options.seeds * len(job.experiment.sides)
+
+
+def run_accuracies(job: Job) -> Iterator[dict[str, Any]]:
+    """Train every side with every seed, on loopback.
+
+    Yields
+    ------
+    Cells of result.json: as in the grid, with ``runs`` (test accuracy by side, a seed each) and
+    ``sides`` (mean, spread, drop).
+    """
+    for cell in job.cells:
+        kept = job.finished(cell, job.fingerprint(cell))
+        if kept is None:
+            kept = _train_cell(job, cell)
+        else:
+            for _ in range(job.options.seeds * len(job.experiment.sides)):
+                job.progress.begin(cell.name)
+            job.progress.say(f"{cell.name}: is there already")
+        yield _cell_entry(kept)
+
+
+def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    graph = job.materials.parts(cell)
+    values = accuracy_values(cell, str(graph.path), job.epochs)
+    config = make_config(values, job.options.words)
+    folder = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name
+    if folder.exists():
+        rmtree(folder)
+    folder.mkdir(parents=True)
+    runs = []
+    for seed in range(job.options.seeds):
+        accuracy = {}
+        for side in job.experiment.sides:
+            name = f"{cell.name}: {side.role}, seed {seed}"
+            job.progress.begin(name)
+            words = [*side.contender().words, f"--train.seed={seed}"]
+            accuracy[side.role] = _train(name, config, folder, words)
+        runs.append({"seed": seed, "accuracy": accuracy})
+        told_values = ", ".join(f"{role} {value:.4f}" for role, value in accuracy.items())
+        job.progress.say(f"{cell.name}, seed {seed}: {told_values}")
+    _write_config(job, cell)
+    return job.keep(cell, {"runs": runs, "cell": told(cell), **_describe(graph)})
+
+
+def accuracy_values(cell: Cell, partitioned: str, epochs: int) -> dict[str, Any]:
+    """The configuration of a cell: whole epochs, scored after each."""
+    values = cell.values(partitioned, epochs, 0)
+    values["train"] |= {"evaluate_every": 1, "learning_rate": LEARNING_RATE}
+    return values
+
+
+def _train(name: str, config: Config, folder: Path, words: Sequence[str]) -> float:
+    run_dir = folder / name.split(": ", 1)[1].replace(", ", "-").replace(" ", "-")
+    file = folder / "config.json"
+    write_text(file, config.model_dump_json(indent=1) + "\n")
+    summary = train_in_process(name, file, run_dir, words, _RUN_SECONDS)
+    return float(summary["accuracy"]["test"])
+
+
+def _describe(graph: PartitionedGraph) -> dict[str, Any]:
+    schema = graph.schema
+    return {
+        "nodes": sum(kind.count for kind in schema.node_types.values()),
+        "edges": sum(kind.count for kind in schema.relations.values()),
+    }
+
+
+def _write_config(job: Job, cell: Cell) -> None:
+    lines = [
+        *job.materials.recipe(cell),
+        f"hopper train {cell.name}.toml --train.engine ENGINE --train.seed SEED",
+    ]
+    folder = job.options.out / CONFIGS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    values = accuracy_values(cell, str(job.materials.parts_path(cell)), job.epochs)
+    write_toml(folder / f"{cell.name}.toml", values, lines)
+
+
+def _cell_entry(kept: dict[str, Any]) -> dict[str, Any]:
+    runs = kept["runs"]
+    roles = list(runs[0]["accuracy"])
+    sides = {}
+    for role in roles:
+        values = [run["accuracy"][role] for run in runs]
+        drops = [run["accuracy"][roles[0]] - run["accuracy"][role] for run in runs]
+        sides[role] = {
+            "mean": fmean(values),
+            "spread": stdev(values) if len(values) > 1 else None,
+            "drop": fmean(drops),
+            "drop_half_interval": half_interval(drops),
+            "largest_difference": max(abs(drop) for drop in drops),
+        }
+    return {
+        **kept["cell"],
+        "nodes": kept["nodes"],
+        "edges": kept["edges"],
+        "date": kept["date"],
+        "commit": kept["commit"],
+        "runs": runs,
+        "sides": sides,
+        "problems": [],
+        "ratios": [],
+    }
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of the mean (Student's t); None with fewer than two values."""
+    if len(values) < 2:
+        return None
+    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1))
+    return quantile * stdev(values) / math.sqrt(len(values))
+
+
+def accuracy_table(result: Result) -> Table:
+    """Mean, spread and drop of every side, per cent."""
+    rows = []
+    for cell in result["cells"]:
+        for role, side in cell["sides"].items():
+            spread = "" if side["spread"] is None else f" ± {100 * side['spread']:.2f}"
+            half = side["drop_half_interval"]
+            drop = f"{100 * side['drop']:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
+            same = "S" if abs(side["drop"]) <= SAME else drop
+            rows.append(
+                [
+                    *(cell["name"], role, f"{100 * side['mean']:.2f}{spread}"),
+                    *(same, drop, f"{100 * side['largest_difference']:.2f}"),
+                ]
+            )
+    headings = (
+        *("cell", "side", "test accuracy, %", "drop as in Table 3"),
+        *("drop, points", "largest difference in a seed"),
+    )
+    note = (
+        f"Means of {len(result['cells'][0]['runs'])} seeds ± standard deviation; the drop is taken "
+        "seed by seed against the first side, ± half of its 95 % interval. S: the mean drop is "
+        "within 0.1 points."
+    )
+    return Table("Accuracy", headings, rows, note)
+
+
+def draw_accuracies(result: Result, path: Path) -> None:
+    """Every seed's accuracy as a dot, the means as lines."""
+    cells = result["cells"]
+    figure, axes = canvas(len(cells), 3.4 * len(cells) + 1, 4.2)
+    for place, cell in zip(axes, cells, strict=True):
+        for index, role in enumerate(cell["sides"]):
+            colour = colour_of(role, cell)
+            values = [100 * run["accuracy"][role] for run in cell["runs"]]
+            place.plot([index] * len(values), values, "o", color=colour, alpha=0.6)
+            mean = 100 * cell["sides"][role]["mean"]
+            place.plot([index - 0.3, index + 0.3], [mean, mean], color=colour, linewidth=2)
+        place.set_xticks(range(len(cell["sides"])), list(cell["sides"]), rotation=30)
+        finish(place, cell["name"], "y")
+    axes[0].set_ylabel("test accuracy, per cent", fontsize=9)
+    save(figure, result, path)

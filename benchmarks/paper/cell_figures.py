@@ -1,0 +1,193 @@
+"""The figures of one cell, from what its A/B wrote: times, ratios, bytes beside their bounds, rows,
+memory.
+
+The lower bound of feature bytes is the number of rows a rank fetched in an iteration, each once,
+times the bytes of a row; that of gradient bytes is 2 (N - 1) / N times the parameters, for every
+rank and iteration (what a ring all-reduce sends). Bytes are compared over all epochs of all timed
+runs, times over the measured ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+
+from hopper.bench.statistics import Ratio, figures, label_of, measured_epochs, speed_up
+from hopper.traffic import CAUSES
+
+MIB: Final = 2**20
+SINGLE_STEP: Final = ("model_centric", "zero_hop", "locality")
+
+Record = Mapping[str, Any]
+"""the content of a cell's file"""
+
+
+def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """One entry of ``cells`` in result.json.
+
+    Parameters
+    ----------
+    comparisons: pairs of roles (faster, baseline); no ratio is told if the sides of the cell did
+        not compute the same.
+    """
+    results = record["results"]
+    dataset, partition = results["dataset"], results["partition"]
+    nodes = sum(kind["count"] for kind in dataset["node_types"].values())
+    return {
+        **record["cell"],
+        "date": record["date"],
+        "commit": record["commit"],
+        "nodes": nodes,
+        "edges": sum(dataset["relations"].values()),
+        "row_bytes": row_bytes(dataset),
+        "parameter_bytes": record["parameter_bytes"],
+        "edge_cut": partition["edge_cut"],
+        "locality": partition["locality"],
+        "emulation": results["machine"].get("emulation"),
+        "rounds": len({run["round"] for run in results["runs"]}),
+        "problems": list(record["problems"]),
+        "parity": {role: _parity(results, label) for role, label in record["sides"].items()},
+        "scout": record["scout"],
+        "auto": record.get("auto"),
+        "sides": {
+            role: side_figures(record, role, nodes) for role, label in record["sides"].items()
+        },
+        "ratios": [
+            {"role": role, "baseline": baseline, **_ratio(record, role, baseline)}
+            for role, baseline in comparisons
+        ],
+        "extra": record["extra"],
+    }
+
+
+def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
+    found = results["parity"]
+    again = found.get("in_float64", {}).get(label)
+    return {
+        "gradient": found["max_relative_gradient_difference"].get(label),
+        "gradient_in_float64": again and again["difference"],
+        "loss": found["max_relative_loss_difference"].get(label),
+        "loss_in_float64": found.get("losses_in_float64", {}).get(label),
+    }
+
+
+def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
+    """What one side of a cell measured.
+
+    Rows, gathers and bytes are means of a rank and iteration, of the measured epochs.
+    """
+    results, label = record["results"], record["sides"][role]
+    own = [run for run in results["runs"] if label_of(run) == label]
+    ranks = len(own[0]["peak_rss_mib"])
+    measured = [epoch for run in own for epoch in measured_epochs(run)]
+    turns = ranks * fmean(epoch["iterations"] for epoch in measured)
+    per_epoch = figures(results["runs"], label)
+    rows = {kind: value / turns for kind, value in per_epoch.rows.items()}
+    held = record["held"][role]
+    # Under raf some gradients have nobody to be added to.
+    is_raf = label.startswith("raf")
+    all_turns = ranks * sum(epoch["iterations"] for epoch in own[0]["epochs"])
+    size = row_bytes(results["dataset"])
+    return {
+        "label": label,
+        "exact": all(run.get("exact", True) for run in own),
+        "ranks": ranks,
+        "seconds": per_epoch.seconds,
+        "iterations": fmean(epoch["iterations"] for epoch in measured),
+        "stage_seconds": per_epoch.stage_seconds,
+        # Cells of older commits do not tell.
+        "busiest_cpu_seconds": fmean(max(epoch.get("cpu_seconds", [0.0])) for epoch in measured),
+        "bytes": {cause: per_epoch.bytes[cause] / turns for cause in CAUSES},
+        "rows": rows,
+        "lookups": _lookups(measured),
+        "input_share": (rows["local"] + rows["remote"]) / nodes,
+        "miss_rate": _share(rows["remote"], rows["local"] + rows["remote"]),
+        "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
+        "learnable": held.get("learnable"),
+        "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
+        "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
+        "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
+        "work": record.get("work", {}).get(role, []),
+        "pass_mib": _scaled(held["largest_pass_rows"], None if size is None else size / MIB),
+        "epochs": [
+            {
+                "seconds": [run["epochs"][index]["seconds"] for run in own],
+                "decisions": [run["epochs"][index].get("decisions") or {} for run in own],
+            }
+            for index in range(len(own[0]["epochs"]))
+        ],
+    }
+
+
+def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """By node type, [hits, misses] of all epochs together."""
+    found: dict[str, list[int]] = {}
+    for epoch in epochs:
+        # Cells of older commits do not tell.
+        for each, counts in epoch.get("lookups", {}).items():
+            known = found.setdefault(each, [0, 0])
+            found[each] = [known[0] + counts[0], known[1] + counts[1]]
+    return found
+
+
+def row_bytes(dataset: Mapping[str, Any]) -> int | None:
+    """Bytes of one row of features; None where there are none, or types differ."""
+    found = {
+        int(kind["feature_dim"]) * np.dtype(kind["feature_dtype"]).itemsize
+        for kind in dataset["node_types"].values()
+        if kind["feature_dim"]
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _bounds(
+    runs: Sequence[Mapping[str, Any]], ranks: int, size: int | None, parameter_bytes: int | None
+) -> dict[str, Any]:
+    """Bytes sent over their lower bounds, over all ranks and epochs of all timed runs."""
+    epochs = [epoch for run in runs for epoch in run["epochs"]]
+    counted = {cause: sum(epoch["bytes"][cause] for epoch in epochs) for cause in CAUSES}
+    feature = sum(epoch["rows"]["remote_unique"] for epoch in epochs) * (size or 0)
+    iterations = sum(epoch["iterations"] for epoch in epochs)
+    gradient = None
+    if parameter_bytes is not None:
+        gradient = 2 * (ranks - 1) * parameter_bytes * iterations
+    nic = None
+    if all(run["nic_bytes"] is not None for run in runs):
+        nic = sum(sum(run["nic_bytes"]) for run in runs)
+    others = sum(counted[cause] for cause in CAUSES if cause != "feature")
+    return {
+        "feature_over_bound": _share(counted["feature"], feature),
+        "gradient_over_bound": None if gradient is None else _share(counted["gradient"], gradient),
+        "nic_over_counted": None if nic is None else _share(nic, counted["feature"] + others),
+        # What the interfaces sent, less what is counted under the other causes.
+        "nic_feature_over_bound": None if nic is None else _share(nic - others, feature),
+    }
+
+
+def _ratio(record: Record, role: str, baseline: str) -> dict[str, Any]:
+    if record["problems"]:
+        return {"mean": None, "low": None, "high": None, "rounds": None}
+    sides = record["sides"]
+    found: Ratio = speed_up(record["results"]["runs"], sides[role], sides[baseline])
+    return {"mean": found.mean, "low": found.low, "high": found.high, "rounds": found.rounds}
+
+
+def _steps(run: Mapping[str, Any], ranks: int) -> int:
+    """How many portions an iteration's fetched rows come and go in: the time steps of hop without
+    pre-gathering; 1 for all that fetch an iteration's rows at once."""
+    options = run["options"]
+    if run["engine"] in SINGLE_STEP or options.get("pregather", True):
+        return 1
+    merge = options.get("merge")
+    return ranks - (merge if isinstance(merge, int) else 0)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _scaled(value: float | None, factor: float | None) -> float | None:
+    return None if value is None or factor is None else value * factor

@@ -1,0 +1,119 @@
+"""Hopper's own experiment: every exact engine side by side, and what "auto" takes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.charts import draw_speed
+from benchmarks.paper.experiment import Experiment, Result, Side, Table
+from benchmarks.paper.hopgnn import BASE, PG, ZERO
+from benchmarks.paper.tables import (
+    NONE,
+    megabytes,
+    memory_table,
+    number,
+    parity_table,
+    rows_table,
+    sides_of,
+    speed_table,
+    summary_table,
+)
+from hopper.bench.layer_work import MEASURES, unevenness
+from hopper.traffic import CAUSES
+
+COOPERATIVE: Final = Side("cooperative", "cooperative")
+SIDES: Final = (BASE, PG, ZERO, COOPERATIVE)
+SCALES: Final = {"uk-like": 0.1, "products-like": 0.1, "arxiv-like": 1.0, "scattered": 1.0}
+
+
+def traffic_table(result: Result) -> Table:
+    """Per side: seconds of an iteration, bytes of all ranks by cause, how many times fewer."""
+    causes = [
+        cause
+        for cause in CAUSES
+        if any(side["bytes"][cause] >= 1 for _, _, side in sides_of(result))
+    ]
+    headings = ("cell", "side", "iteration, s", *causes, "all", "times fewer")
+    rows = []
+    for cell, role, side in sides_of(result):
+        ranks = side["ranks"]
+        base = sum(next(iter(cell["sides"].values()))["bytes"].values())
+        own = sum(side["bytes"].values())
+        rows.append(
+            [
+                cell["name"],
+                role,
+                number(side["seconds"] / side["iterations"]),
+                *(megabytes(ranks * side["bytes"][cause]) for cause in causes),
+                megabytes(ranks * own),
+                number(base / own if own else None),
+            ]
+        )
+    note = "MB of an iteration, all ranks together; times fewer than the first side."
+    return Table("Traffic", headings, rows, note)
+
+
+def auto_table(result: Result) -> Table:
+    """What "auto" took after two iterations, and how far it is from the side that was fastest."""
+    rows = []
+    for cell in result["cells"]:
+        chosen = cell["auto"]["engine"]
+        seconds = {
+            side["label"].partition(":")[0]: side["seconds"] for side in cell["sides"].values()
+        }
+        fastest = min(seconds, key=lambda engine: seconds[engine])
+        tries = "; ".join(
+            f"{each['engine']} {number(each['seconds'])}" for each in cell["auto"]["tries"]
+        )
+        lost = seconds[chosen] / seconds[fastest] if chosen in seconds else None
+        rows.append([cell["name"], chosen, fastest, number(lost) if lost else NONE, tries])
+    return Table(
+        "What auto takes",
+        ("cell", "taken", "fastest of the rounds", "taken over fastest", "tried, s an iteration"),
+        rows,
+        'One run with `train.engine = "auto"`, which tries every exact engine for two iterations.',
+    )
+
+
+def work_table(result: Result) -> Table:
+    """Who computes how much of each layer, where an engine divides layers among ranks."""
+    rows = []
+    for cell, role, side in sides_of(result):
+        for layer, work in enumerate(side["work"], 1):
+            told = [(sum(work[each]), unevenness(work[each])) for each in MEASURES]
+            rows.append(
+                [
+                    *(cell["name"], role, str(layer)),
+                    *(text for total, most in told for text in (f"{total:,.0f}", number(most))),
+                ]
+            )
+    names = ("rows projected", "destinations", "edges", "rows sent", "rows received")
+    headings = [heading for name in names for heading in (name, "busiest over mean")]
+    note = "All ranks together, means of an iteration; beside it the busiest rank over the mean."
+    return Table("Work by layer", ("cell", "side", "layer", *headings), rows, note)
+
+
+def _experiment(layers: int) -> Experiment:
+    return Experiment(
+        name=f"engines-{layers}-hops",
+        title=f"Exact engines, GraphSAGE with {layers} layers, fanout 10",
+        published=(),
+        grid=Grid(
+            tuple(SCALES), ("sage",), scales=SCALES, hidden=(16, 64, 128, 256), layers=layers
+        ),
+        tables=(
+            *(summary_table, speed_table, traffic_table, auto_table),
+            *(work_table, parity_table, rows_table, memory_table),
+        ),
+        sides=SIDES,
+        comparisons=(
+            *((side.role, BASE.role) for side in SIDES[1:]),
+            *((COOPERATIVE.role, side.role) for side in (ZERO, PG)),
+        ),
+        draw=draw_speed,
+        lets_auto_choose=True,
+    )
+
+
+EXPERIMENTS: Final = tuple(_experiment(layers) for layers in (2, 3))

@@ -1,0 +1,134 @@
+"""What an experiment is: what was reported, which sides are compared, what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks.paper.cells import Grid
+from hopper.bench.contender import Contender
+from hopper.config import Config
+from hopper.partition import PartitionedGraph
+
+OTHER_DIVISIONS: Final = ("random", "meta")
+FOUND: Final = "{merge}"
+"""in a side's label: the number of time steps to dissolve that an adaptive run settled on"""
+
+
+class Published(NamedTuple):
+    """A figure that a paper reports, and where."""
+
+    place: str
+    what: str
+    value: str
+
+
+class Side(NamedTuple):
+    """One side of a comparison: what the paper calls it, and the contender that it is here."""
+
+    role: str
+    label: str
+
+    def contender(
+        self, found: int | None = None, divisions: Mapping[str, Path] | None = None
+    ) -> Contender:
+        """The contender; parameters as those of :meth:`text`."""
+        return Contender.parse(self.text(divisions or {}, found))
+
+    def text(self, divisions: Mapping[str, Path], found: int | None = None) -> str:
+        """The contender as it is written.
+
+        Parameters
+        ----------
+        divisions: by method, where the graph so divided lies.
+        found: what an adaptive run settled on; to dissolve no time step is not to merge.
+        """
+        filled = self.label.replace(FOUND, str(found) if found else "off")
+        for method, path in divisions.items():
+            filled = filled.replace(f"{{{method}}}", str(path))
+        return filled
+
+    @property
+    def division(self) -> str | None:
+        """The method by which its graph is divided, if it is not the cell's: in its label, in
+        braces."""
+        return next((method for method in OTHER_DIVISIONS if f"{{{method}}}" in self.label), None)
+
+
+Result = Mapping[str, Any]
+"""the content of result.json"""
+
+
+class Table(NamedTuple):
+    """A table of a page: its first column is text, the others numbers.
+
+    note: a line below it.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: list[list[str]]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper, or a comparison of Hopper's own, as a command.
+
+    Attributes
+    ----------
+    name: of the command.
+    title: one line, for ``--list`` and the page.
+    published: what the paper reports; empty where there is none.
+    hardware, link: what the paper measured on, and over.
+    grid: the cells.
+    sides: what is compared in every cell, the baseline first.
+    comparisons: pairs of roles (faster, baseline) whose ratio is told.
+    differs: why figures differ, as far as it is peculiar to this experiment; sentences.
+    tables: make the page's tables from result.json.
+    draw: makes the picture from result.json; None = no picture.
+    rounds: of every comparison.
+    epochs: of every timed run; the first warms up and is not measured.
+    timed: False where no time is told.
+    shows_epochs: whether tables or the picture show single epochs.
+    lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
+    shares_cpus: every host gets the same share of the machine, whatever their number.
+    host_memory: what a host may use at most, unless the command line says so; "" = no bound.
+    extra: what is added to a cell, from its configuration and its divided graph.
+    carry_out: runs the experiment, from a job to the cells of result.json; None = a grid of A/Bs.
+    count_runs: how many runs ``carry_out`` tells of; None = those of a grid.
+    """
+
+    name: str
+    title: str
+    published: tuple[Published, ...]
+    grid: Grid
+    tables: tuple[Callable[[Result], Table], ...]
+    sides: tuple[Side, ...] = ()
+    comparisons: tuple[tuple[str, str], ...] = ()
+    hardware: str = ""
+    link: str = ""
+    differs: tuple[str, ...] = ()
+    draw: Callable[[Result, Path], None] | None = None
+    rounds: int = 3
+    epochs: int = 3
+    timed: bool = True
+    shows_epochs: bool = False
+    lets_auto_choose: bool = False
+    shares_cpus: bool = False
+    host_memory: str = ""
+    extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
+    carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
+    count_runs: Callable[[Any], int] | None = None
+
+    @property
+    def divisions(self) -> tuple[str, ...]:
+        """The methods by which its sides want the graph divided, besides the cell's."""
+        return tuple(dict.fromkeys(side.division for side in self.sides if side.division))
+
+    @property
+    def looks_for_merge(self) -> bool:
+        """Whether a side needs an adaptive run first."""
+        return any(FOUND in side.label for side in self.sides)

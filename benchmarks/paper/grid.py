@@ -1,0 +1,247 @@
+"""Runs the cells of an experiment, an A/B each; a cell whose result is there is not run again."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.held import SPANS_FOLDER, held_rows
+from benchmarks.paper.materials import Materials
+from benchmarks.paper.options import Options
+from benchmarks.paper.toml import write_toml
+from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
+from hopper.bench.layer_work import read_layer_work
+from hopper.bench.machine import commit, machine, versions
+from hopper.bench.placement import placed
+from hopper.bench.results import speakable
+from hopper.engines import Request
+from hopper.engines.assemble import make_model
+from hopper.micrograph.merge import AdaptiveMerge
+from hopper.train.auto_engine import ENGINE_FILE
+from hopper.train.results import write_text
+
+CELL_SCHEMA: Final = 1
+CELLS_FOLDER: Final = "cells"
+CONFIGS_FOLDER: Final = "configs"
+RUNS_FOLDER: Final = "runs"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Whom to tell: lines, and the name of each run that begins."""
+
+    say: Callable[[str], None]
+    begin: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """An experiment with all that it takes to carry it out."""
+
+    experiment: Experiment
+    options: Options
+    cells: tuple[Cell, ...]
+    materials: Materials
+    progress: Progress
+
+    @property
+    def rounds(self) -> int:
+        """Of every comparison."""
+        return self.options.rounds or self.experiment.rounds
+
+    @property
+    def runs_by_cell(self) -> int:
+        """Training runs of one cell of a grid."""
+        once = self.experiment.looks_for_merge + self.experiment.lets_auto_choose
+        return len(self.experiment.sides) * self.rounds + once
+
+    @property
+    def total_runs(self) -> int:
+        """All runs that are told of."""
+        count = self.experiment.count_runs
+        return len(self.cells) * self.runs_by_cell if count is None else count(self)
+
+    @property
+    def epochs(self) -> int:
+        """Of every timed run."""
+        return self.options.epochs or self.experiment.epochs
+
+    def cell_file(self, cell: Cell) -> Path:
+        """Where a cell's result is."""
+        return self.options.out / CELLS_FOLDER / f"{cell.name}.json"
+
+    def finished(self, cell: Cell, asked: str) -> dict[str, Any] | None:
+        """A cell's result, if it is there and answers to what is asked now."""
+        path = self.cell_file(cell)
+        if not path.is_file():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found if found.get("asked") == asked else None
+
+    def fingerprint(self, cell: Cell) -> str:
+        """Names all that a cell's result depends on, as far as it was asked for."""
+        options = self.options
+        asked = {
+            "cell": asdict(cell),
+            "sides": [list(side) for side in self.experiment.sides],
+            "epochs": self.epochs,
+            "iterations": options.iterations,
+            "rounds": self.rounds,
+            "seeds": options.seeds,
+            "words": list(options.words),
+            "emulation": _described(options, cell),
+        }
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def keep(self, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a cell's result, with when and from what commit it is."""
+        path = self.cell_file(cell)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {
+            "schema": CELL_SCHEMA,
+            "asked": self.fingerprint(cell),
+            "date": datetime.date.today().isoformat(),
+            "commit": commit(),
+            "machine": machine(),
+            "versions": versions(),
+            "cell": told(cell),
+            **record,
+        }
+        write_text(path, json.dumps(speakable(kept), indent=1, allow_nan=False) + "\n")
+        return dict(json.loads(path.read_text()))
+
+
+def told(cell: Cell) -> dict[str, Any]:
+    """A cell for JSON; a graph directory by its last name."""
+    return asdict(cell) | {"graph": Path(cell.graph).name}
+
+
+def run_grid(job: Job) -> Iterator[dict[str, Any]]:
+    """Compare all sides in every cell that has no result yet.
+
+    Yields
+    ------
+    The content of every cell's file, in the order of the cells.
+
+    Raises
+    ------
+    HopperError: a cell cannot be run; those before it are kept.
+    """
+    for number, cell in enumerate(job.cells, 1):
+        kept = job.finished(cell, job.fingerprint(cell))
+        if kept is not None:
+            job.progress.say(f"{cell.name}: is there already")
+            for _ in range(job.runs_by_cell):
+                job.progress.begin(cell.name)
+        else:
+            job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
+            kept = _run_cell(job, cell)
+        yield kept
+
+
+def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    experiment, options = job.experiment, job.options
+    graph = job.materials.parts(cell)
+    config = cell.config(graph.path, job.epochs, options.iterations, options.words)
+    folder = options.work / RUNS_FOLDER / experiment.name / cell.name
+    if folder.exists():
+        # What an interrupted or differently asked run has left.
+        shutil.rmtree(folder)
+    divisions = {
+        method: job.materials.division(cell, method).path for method in experiment.divisions
+    }
+    texts = dict.fromkeys(side.text(divisions) for side in experiment.sides)
+    plan = make_plan(config, list(texts), folder / "ab", job.rounds)
+    begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
+    with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
+        scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
+        found = scout["dissolve"] if scout is not None else 0
+        sides = {side.role: side.contender(found, divisions) for side in experiment.sides}
+        contenders = tuple(dict.fromkeys(sides.values()))
+        for _ in range((len(sides) - len(contenders)) * job.rounds):
+            begin("no time step is dissolved, so that two sides are one")
+        plan = replace(plan, contenders=contenders)
+        outcome = run_ab(plan, job.progress.say, begin)
+        auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
+    outcome.results["machine"]["emulation"] = emulation
+    model = make_model(Request(config, graph))
+    record = {
+        "sides": {role: contender.label for role, contender in sides.items()},
+        "scout": scout,
+        "auto": auto,
+        "problems": outcome.problems,
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "held": {role: held_rows(plan.run_dir(each, 0)) for role, each in sides.items()},
+        "work": {
+            role: [work._asdict() for work in read_layer_work(plan.run_dir(each, 0) / SPANS_FOLDER)]
+            for role, each in sides.items()
+        },
+        "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
+        "results": outcome.results,
+    }
+    _write_config(job, cell, found)
+    return job.keep(cell, record)
+
+
+def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
+    """One adaptive run, long enough to settle; what it found is then compared as a fixed number."""
+    begin("hop, looking for the number of time steps")
+    adaptive = AdaptiveMerge(plan.world - 1)
+    words = ["--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={plan.world + 2}"]
+    config, limit = plan.out / CONFIG_FILE, plan.limit * (plan.world + 2)
+    summary = plan.train("hop, adaptive", config, folder / "scout", words, limit)
+    for epoch in summary["epochs"]:
+        adaptive.epoch_ended(epoch["typical_seconds"])
+    return {
+        "dissolve": adaptive.dissolve,
+        "typical_seconds": [epoch["typical_seconds"] for epoch in summary["epochs"]],
+        "decisions": [epoch["decisions"].get("merge") for epoch in summary["epochs"]],
+    }
+
+
+def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
+    """What ``train.engine = "auto"`` takes here, and what it tried."""
+    begin("auto")
+    words = ["--train.engine=auto", "--train.epochs=1"]
+    plan.train("auto", plan.out / CONFIG_FILE, folder / "auto", words, plan.limit)
+    chosen: dict[str, Any] = json.loads((folder / "auto" / ENGINE_FILE).read_text())
+    return chosen
+
+
+def _write_config(job: Job, cell: Cell, found: int) -> None:
+    """The cell's configuration, below the commands that repeat it by hand."""
+    options, experiment = job.options, job.experiment
+    paths = {method: job.materials.parts_path(cell, method) for method in experiment.divisions}
+    labels = dict.fromkeys(side.text(paths, found) for side in experiment.sides)
+    request = options.request(cell.servers)
+    command = [
+        *("hopper bench ab", f"{cell.name}.toml", "--engines", ",".join(labels)),
+        *("--rounds", str(job.rounds), "--out", cell.name),
+    ]
+    if request is not None:
+        command += ["--emulate", str(request.hosts), "--link-rate", request.link_rate]
+        if options.host_cpus is not None:
+            command += ["--host-cpus", f"{options.host_cpus:g}"]
+        if options.host_memory is not None:
+            command += ["--host-memory", options.host_memory]
+    lines = [
+        *job.materials.recipe(cell, experiment.divisions),
+        " ".join([*command, *options.words]),
+    ]
+    values = cell.values(str(job.materials.parts_path(cell)), job.epochs, options.iterations)
+    folder = options.out / CONFIGS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / f"{cell.name}.toml", values, lines)
+
+
+def _described(options: Options, cell: Cell) -> dict[str, Any] | None:
+    request = options.request(cell.servers)
+    return request.describe() if request is not None else None

@@ -1,0 +1,204 @@
+"""Data locality of micrographs and subgraphs (HopGNN, Table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
+from benchmarks.paper.tables import NONE, graph_name, percent
+from benchmarks.paper.toml import write_toml
+from hopper.micrograph.layer_sampler import LayerSampler
+from hopper.micrograph.locality import measure_locality
+from hopper.micrograph.sample import NeighborSampler
+from hopper.partition import PartitionedGraph
+
+
+class Depth(NamedTuple):
+    """How deep micrographs are: name in Table 1, fanouts, roots that are measured."""
+
+    name: str
+    fanouts: tuple[int, ...]
+    roots: int
+
+
+DEPTHS: Final = (Depth("2L", (10, 10), 2000), Depth("10L", (2,) * 10, 300))
+SAMPLINGS: Final = {"node-wise": NeighborSampler, "layer-wise": LayerSampler}
+
+_COLUMNS: Final = tuple(
+    (graph, depth) for graph in ("arxiv-like", "products-like", "papers", "it-like")
+    for depth in ("2L", "10L")
+)  # fmt: skip
+# Rows of Table 1: R_micro by column, then the mean R_sub, per cent.
+_TABLE: Final = {
+    ("node-wise", 2): (75, 73, 95, 88, 93, 61, 66, 64, 50),
+    ("node-wise", 4): (66, 45, 92, 79, 89, 43, 54, 46, 25),
+    ("node-wise", 8): (59, 27, 88, 68, 84, 35, 48, 36, 12),
+    ("node-wise", 16): (63, 35, 86, 61, 84, 30, 46, 32, 6),
+    ("layer-wise", 2): (79, 54, 55, 52, 85, 58, 80, 53, 50),
+    ("layer-wise", 4): (70, 30, 34, 28, 77, 31, 67, 30, 25),
+    ("layer-wise", 8): (65, 18, 25, 14, 56, 24, 63, 18, 12),
+    ("layer-wise", 16): (61, 12, 21, 9, 57, 12, 61, 12, 6),
+}
+
+
+def published(sampling: str, servers: int, graph: str, depth: str) -> float | None:
+    """R_micro in [0, 1] as Table 1 has it for the graph that a preset stands for; None = absent."""
+    row = _TABLE.get((sampling, servers))
+    if row is None or (graph, depth) not in _COLUMNS:
+        return None
+    return row[_COLUMNS.index((graph, depth))] / 100
+
+
+def published_subgraph(sampling: str, servers: int) -> float | None:
+    """The mean R_sub in [0, 1] of Table 1; None = absent."""
+    row = _TABLE.get((sampling, servers))
+    return None if row is None else row[-1] / 100
+
+
+_SHOWN: Final = ("date", "commit", "nodes", "edges", "edge_cut", "localities")
+"""what result.json has of a cell's file"""
+
+
+def count_localities(job: Job) -> int:
+    """Measurements of a job."""
+    return len(job.cells) * len(SAMPLINGS) * len(DEPTHS)
+
+
+def run_localities(job: Job) -> Iterator[dict[str, Any]]:
+    """Measure every graph, number of servers, sampling and depth.
+
+    Yields
+    ------
+    Cells of result.json: as in the grid, with ``localities``, one entry per sampling and depth.
+    """
+    for cell in job.cells:
+        kept = job.finished(cell, job.fingerprint(cell))
+        if kept is None:
+            kept = _measure_cell(job, cell)
+        else:
+            for _ in range(len(SAMPLINGS) * len(DEPTHS)):
+                job.progress.begin(cell.name)
+            job.progress.say(f"{cell.name}: is there already")
+        yield {
+            **kept["cell"],
+            **{key: kept[key] for key in _SHOWN},
+            "problems": [],
+            "ratios": [],
+            "batch_size": None,
+        }
+
+
+def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    graph = job.materials.parts(cell)
+    schema = graph.schema
+    localities = []
+    for name, sampler in SAMPLINGS.items():
+        for depth in DEPTHS:
+            job.progress.begin(f"{cell.name}: {name}, {depth.name}")
+            sizes = depth.fanouts if name == "node-wise" else layer_sizes(graph, depth)
+            measured = measure_locality(graph, sizes, depth.roots, sampler=sampler)
+            localities.append(
+                {
+                    "sampling": name,
+                    "depth": depth.name,
+                    **asdict(measured),
+                    "published": published(name, cell.servers, cell.graph, depth.name),
+                    "published_subgraph": published_subgraph(name, cell.servers),
+                }
+            )
+    _write_config(job, cell)
+    record = {
+        "nodes": sum(kind.count for kind in schema.node_types.values()),
+        "edges": sum(kind.count for kind in schema.relations.values()),
+        "edge_cut": graph.description.get("edge_cut"),
+        "localities": localities,
+        "cell": told(cell),
+    }
+    return job.keep(cell, record)
+
+
+def _write_config(job: Job, cell: Cell) -> None:
+    *lines, partition = job.materials.recipe(cell)
+    for depth in DEPTHS:
+        fanouts = ",".join(map(str, depth.fanouts))
+        lines.append(
+            f"{partition}-{depth.name} --locality-fanouts {fanouts} --locality-roots {depth.roots}"
+        )
+    values = {depth.name: {"fanouts": depth.fanouts, "roots": depth.roots} for depth in DEPTHS}
+    folder = job.options.out / CONFIGS_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_toml(folder / f"{cell.name}.toml", values, lines)
+
+
+def layer_sizes(graph: PartitionedGraph, depth: Depth) -> tuple[int, ...]:
+    """Sizes of layer samples for which a node would keep as many in-edges as at the fanout, were
+    all nodes equally likely to be in the sample."""
+    nodes = graph.schema.node_types[graph.schema.target_type()].count
+    edges = sum(kind.count for kind in graph.schema.relations.values())
+    return tuple(max(1, min(nodes, round(f * nodes * nodes / edges))) for f in depth.fanouts)
+
+
+def locality_table(result: Result) -> Table:
+    """R_micro and R_sub, measured and published."""
+    rows = [
+        [
+            graph_name(cell),
+            str(cell["servers"]),
+            each["sampling"],
+            each["depth"],
+            percent(each["micrograph"]),
+            NONE if each["published"] is None else f"{each['published']:.0%}",
+            percent(each["subgraph"]),
+            NONE if each["published_subgraph"] is None else f"{each['published_subgraph']:.0%}",
+            str(each["roots"]),
+        ]
+        for cell, each in _entries(result)
+    ]
+    above = sum(each["micrograph"] > each["subgraph"] for _, each in _entries(result))
+    headings = (
+        *("graph", "servers", "sampling", "layers", "R_micro", "published"),
+        *("R_sub", "published mean", "roots"),
+    )
+    return Table(
+        "Locality", headings, rows, f"R_micro is above R_sub in {above} of {len(rows)} rows."
+    )
+
+
+def draw_localities(result: Result, path: Path) -> None:
+    """R_micro against R_sub by number of servers, a place per graph; node-wise solid."""
+    graphs = list(dict.fromkeys(cell["graph"] for cell in result["cells"]))
+    figure, axes = canvas(len(graphs), 4.2 * len(graphs) + 1, 4.2, sharey=True)
+    for place, graph in zip(axes, graphs, strict=True):
+        for index, (sampling, depth) in enumerate((s, d) for s in SAMPLINGS for d in DEPTHS):
+            own = [
+                (cell["servers"], each)
+                for cell, each in _entries(result)
+                if cell["graph"] == graph and each["sampling"] == sampling
+                and each["depth"] == depth.name
+            ]  # fmt: skip
+            own.sort(key=lambda entry: entry[0])
+            xs = [servers for servers, _ in own]
+            style = "-" if sampling == "node-wise" else "--"
+            colour = COLOURS[3 if depth.name == "2L" else 5]
+            place.plot(xs, [100 * e["micrograph"] for _, e in own], style, marker="o",
+                       color=colour, label=f"R_micro, {sampling}, {depth.name}")  # fmt: skip
+            if index == 0:
+                place.plot(xs, [100 * e["subgraph"] for _, e in own], ":", marker="s",
+                           color=COLOURS[0], label="R_sub, 2L")  # fmt: skip
+        finish(place, graph, "both", x_label="servers")
+        place.set_ylim(0, 100)
+    axes[0].set_ylabel("per cent", fontsize=9)
+    legend_above(figure, axes[:1])
+    save(figure, result, path)
+
+
+def _entries(result: Result) -> Iterator[tuple[Any, Any]]:
+    for cell in result["cells"]:
+        for each in cell["localities"]:
+            yield cell, each

@@ -1,0 +1,132 @@
+"""Graphs and partitions of experiments, made once and kept in a work folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.paper.cells import Cell, is_directory
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.presets import preset_named
+from hopper.graph.synthesise import make
+from hopper.graph.typed_presets import TYPED_PRESETS
+from hopper.hetero.divide import divide_graph
+from hopper.micrograph.locality import measure_locality
+from hopper.partition import PartitionedGraph
+from hopper.partition.assign import BY_RELATION
+
+GRAPHS_FOLDER: Final = "graphs"
+PARTS_FOLDER: Final = "parts"
+SEED: Final = 0
+_LOCALITY_FANOUTS: Final = (10, 10)
+_LOCALITY_ROOTS: Final = 500
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What cells are run on, below a work folder.
+
+    say: told a line about everything that has to be made.
+    """
+
+    work: Path
+    say: Callable[[str], None]
+
+    def check(self, graph: str) -> None:
+        """Refuse a graph that does not exist, before anything is made.
+
+        Raises
+        ------
+        RequestError: it is neither a preset nor a graph directory.
+        """
+        if not is_directory(graph):
+            if graph not in TYPED_PRESETS:
+                preset_named(graph)
+        elif not (Path(graph) / "graph.json").is_file():
+            raise RequestError(
+                f"--graphs: {graph}: expected a preset or a graph directory (with a graph.json); "
+                "`hopper dataset import` makes one from other formats"
+            )
+
+    def graph(self, cell: Cell) -> GraphDirectory:
+        """The graph of a cell.
+
+        Raises
+        ------
+        RequestError: it cannot be made; says what is missing.
+        """
+        path = self._graph_path(cell)
+        if not is_directory(cell.graph) and not path.exists():
+            self.say(f"making {path.name}")
+            make(cell.graph, path, scale=cell.scale or 1.0, seed=SEED, feature_dim=cell.feature_dim)
+        return GraphDirectory.open(path, check="shapes")
+
+    def parts(self, cell: Cell) -> PartitionedGraph:
+        """The graph of a cell, divided over its servers.
+
+        Raises
+        ------
+        RequestError: it cannot be divided; says what is missing.
+        """
+        return self.division(cell, cell.method)
+
+    def division(self, cell: Cell, method: str) -> PartitionedGraph:
+        """The graph of a cell, divided over its servers by some method.
+
+        Raises
+        ------
+        RequestError: it cannot be divided; says what is missing.
+        """
+        path = self.work / self.parts_path(cell, method)
+        if not path.exists():
+            graph = self.graph(cell)
+            self.say(f"dividing {path.name}")
+            if method == BY_RELATION:
+                return divide_graph(graph, path, cell.servers, method, layers=cell.layers)
+            divide_graph(graph, path, cell.servers, method, seed=SEED, measure=_measure)
+        return PartitionedGraph.open(path)
+
+    def parts_path(self, cell: Cell, method: str | None = None) -> Path:
+        """Where a cell's partitions lie, from the work folder; by its own method, or another."""
+        hops = f"-{cell.layers}-hops" if method == BY_RELATION else ""
+        name = f"{self._graph_path(cell).name}-{method or cell.method}-{cell.servers}{hops}"
+        return Path(PARTS_FOLDER) / name
+
+    def recipe(self, cell: Cell, divisions: Sequence[str] = ()) -> list[str]:
+        """The commands that make a cell's partitions, to be run in the work folder.
+
+        Parameters
+        ----------
+        divisions: methods by which the graph is divided besides the cell's own.
+        """
+        graph = cell.graph
+        commands = []
+        if not is_directory(cell.graph):
+            graph = str(self._graph_path(cell).relative_to(self.work))
+            dim = f" --feature-dim {cell.feature_dim}" if cell.feature_dim else ""
+            commands.append(
+                f"hopper dataset make {cell.graph} --scale {cell.scale:g} --seed {SEED}{dim} "
+                f"--out {graph}"
+            )
+        else:
+            graph = Path(cell.graph).name
+        for method in (cell.method, *divisions):
+            how = f"--layers {cell.layers}" if method == BY_RELATION else f"--seed {SEED}"
+            commands.append(
+                f"hopper partition {graph} --servers {cell.servers} --method {method} "
+                f"{how} --out {self.parts_path(cell, method)}"
+            )
+        return commands
+
+    def _graph_path(self, cell: Cell) -> Path:
+        if is_directory(cell.graph):
+            return Path(cell.graph)
+        dim = f"-dim-{cell.feature_dim}" if cell.feature_dim else ""
+        return self.work / GRAPHS_FOLDER / f"{cell.graph}-{cell.scale:g}{dim}"
+
+
+def _measure(made: PartitionedGraph) -> dict[str, Any]:
+    return measure_locality(made, _LOCALITY_FANOUTS, _LOCALITY_ROOTS, seed=SEED).as_json()

@@ -1,0 +1,13 @@
+"""All experiments that have a command."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.paper import cooperative, heta, hopgnn
+
+EXPERIMENTS: Final = {
+    experiment.name: experiment
+    for experiment in (*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *heta.EXPERIMENTS)
+}
+"""by name of the command"""

@@ -1,0 +1,46 @@
+"""A logger of one's own: `train.loggers = ["csv_logger:CsvLogger"]`. See docs/plug-ins.md."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class CsvLogger:
+    """A line an epoch, for a spreadsheet; a resumed run goes on in the same file.
+
+    Parameters
+    ----------
+    run_dir: the run's folder.
+    file: name of the file in it.
+    """
+
+    COLUMNS = ("epoch", "loss", "val", "seconds", "evaluation_seconds")
+
+    def __init__(self, *, run_dir: Path, file: str = "epochs.csv") -> None:
+        self._path = run_dir / file
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        """Open the file; the first line of a new one names the columns."""
+        is_new = not config["train"]["resume"] or not self._path.exists()
+        self._file = self._path.open("w" if is_new else "a", newline="")
+        self._lines = csv.writer(self._file)
+        if is_new:
+            self._lines.writerow([*self.COLUMNS, "megabytes_sent"])
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        """Write an epoch's line, to be seen at once."""
+        sent = sum(record["bytes"].values()) / 1e6
+        self._lines.writerow([*(record[each] for each in self.COLUMNS), f"{sent:.3f}"])
+        self._file.flush()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the score of the best model."""
+        self._lines.writerow(["test", "", summary["accuracy"]["test"]])
+
+    def close(self) -> None:
+        """Close the file, if it was opened."""
+        if hasattr(self, "_file"):
+            self._file.close()

@@ -1,0 +1,125 @@
+"""From a request to an engine, with all that it trains and reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hopper.cluster import Cluster
+from hopper.config import Config
+from hopper.engines.accumulate import GroupTrainer
+from hopper.engines.assemble import DTYPES, make_group_trainer, make_model, make_schedule
+from hopper.engines.engine import Engine, TrainState
+from hopper.engines.learnable_tables import make_tables
+from hopper.engines.registry import find_engine
+from hopper.engines.request import Request
+from hopper.engines.training_parts import make_optimizer
+from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
+from hopper.engines.trials import Trials
+from hopper.features import PartitionedRows
+from hopper.hetero.learnable import LearnableRows, Learning, TableShare
+from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.migrate.packed_model import PackedModel
+from hopper.run_log import RunLog
+
+
+def make_engine(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    learnable: LearnableRows,
+) -> Engine:
+    """The engine of a request, with its models, their optimisers, and what it samples with.
+
+    Raises
+    ------
+    RequestError, ConfigError, ExactnessError: it cannot train this.
+    """
+    if is_trials(request.config):
+        return _make_trials(request, cluster, rows, log, learnable)
+    iterations = make_schedule(request, cluster.world).iterations
+    state = _make_state(request, cluster, rows, log, learnable, iterations)
+    return find_engine(request.config)(state, **request.config.train.engine_options)
+
+
+def _make_trials(
+    request: Request, cluster: Cluster, rows: PartitionedRows, log: RunLog, learnable: LearnableRows
+) -> Engine:
+    trials = trial_configs(request.config, cluster.world)
+    requests = [request.under(trial.config) for trial in trials]
+    trainer = None
+    if request.config.hop.share_sampling:
+        trainer = _make_group_trainer(request, cluster, log)
+    schedules = [make_schedule(each) for each in requests]
+    iterations = schedules[0].iterations
+    states = [
+        _make_state(each, cluster, rows, log, learnable, iterations, trainer) for each in requests
+    ]
+    for number, (state, trial) in enumerate(zip(states, trials, strict=True)):
+        state.name, state.overrides = trial_name(number), trial.overrides
+    return Trials(request, states, schedules)
+
+
+def _make_state(
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    learnable: LearnableRows,
+    iterations: int,
+    trainer: GroupTrainer | None = None,
+) -> TrainState:
+    packed = PackedModel(make_model(request).to(cluster.device))
+    return TrainState(
+        request=request,
+        cluster=cluster,
+        log=log,
+        rows=rows,
+        packed=packed,
+        optimizer=make_optimizer(request.config, packed, iterations),
+        trainer=trainer or _make_group_trainer(request, cluster, log, packed),
+        learnable=learnable,
+    )
+
+
+def _make_group_trainer(
+    request: Request, cluster: Cluster, log: RunLog, packed: PackedModel | None = None
+) -> GroupTrainer:
+    return make_group_trainer(
+        request,
+        log,
+        request.config.train.roots_a_pass,
+        cluster.device,
+        server=cluster.server,
+        model=None if packed is None else packed.module,
+    )
+
+
+def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
+    """This rank's share of the learnable rows that the model reads."""
+    config, graph, own = request.config, request.graph, request.config.learnable
+    learning = Learning(
+        dim=own.dim or config.model.hidden,
+        dtype=DTYPES[config.train.dtype],
+        seed=config.train.own_seed,
+        optimizer=own.optimizer,
+        learning_rate=own.learning_rate,
+        l2=own.l2,
+        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+    )
+    placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
+    return LearnableRows(
+        cluster,
+        [
+            TableShare(
+                table, learning, graph.original_ids(table.node_type), placement, cluster, storage
+            )
+            for table in make_tables(request)
+        ],
+    )
+
+
+def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
+    if config.learnable.storage == "mmap":
+        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
+    return MemoryStorage(cluster.device)

@@ -1,0 +1,120 @@
+"""What cannot be trained is refused here, before anything is started; each part of a run says what
+it refuses."""
+
+from __future__ import annotations
+
+from hopper.array_module import array_module
+from hopper.config.sections import TYPED_MODELS
+from hopper.engines.assemble import make_model
+from hopper.engines.learnable_tables import check_learnable
+from hopper.engines.registry import engines_for, engines_of
+from hopper.engines.relation_division import check_followed, check_parts
+from hopper.engines.request import Request
+from hopper.errors import RequestError
+from hopper.hetero.cache_plan import parse_cache_size
+from hopper.micrograph.samplers import find_sampler, sampler_with
+from hopper.models.relational import HGNN
+
+
+def check_request(request: Request) -> None:
+    """Refuse what cannot be trained, before anything is started.
+
+    Raises
+    ------
+    RequestError: names what the graph has, or the key, and what is needed.
+    """
+    _check_graph(request)
+    _check_model(request)
+    for engine in engines_of(request):
+        engine.check(request)
+    check_learnable(request)
+    _check_cache(request)
+    _check_sampler(request)
+    _check_layout(request)
+
+
+def _check_graph(request: Request) -> None:
+    schema, where = request.schema, request.where
+    if not isinstance(schema.target, str):
+        raise RequestError(
+            f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
+        )
+    if schema.target not in schema.labels:
+        raise RequestError(f"{where}: node type {schema.target!r} has no labels")
+    if not schema.splits.get("train"):
+        raise RequestError(f"{where}: the graph has no training split")
+
+
+def _check_model(request: Request) -> None:
+    config, schema = request.config, request.schema
+    if request.graph.holdings and not config.model.typed:
+        raise RequestError(
+            f"model.name: {request.where} is divided by relation, for typed models; expected one "
+            f"of {', '.join(TYPED_MODELS)}, given {config.model.name!r}"
+        )
+    if not config.model.typed and len(schema.relations) != 1:
+        raise RequestError(
+            f"{request.where}: the graph has {len(schema.relations)} relations; model "
+            f"{config.model.name!r} reads one; expected one of {', '.join(TYPED_MODELS)}"
+        )
+
+
+def _check_cache(request: Request) -> None:
+    """Refuse a cache that would hold nothing."""
+    config, engines = request.config, engines_of(request)
+    own = config.cache
+    if own.policy == "none":
+        return
+    is_on_device = own.memory == "device"
+    is_on_disk = bool(request.reads.learned) and config.learnable.storage == "mmap"
+    if not (is_on_disk or is_on_device or any(each.reads_remote_rows for each in engines)):
+        fetching = [each.name for each in engines_for(None) if each.reads_remote_rows]
+        raise RequestError(
+            f"cache.policy: {config.train.engine} reads no rows of other servers, and none on "
+            f'disk, so there is nothing to keep; expected "none", train.engine = '
+            f'{", ".join(fetching)}, learnable rows with learnable.storage = "mmap", or '
+            'cache.memory = "device"'
+        )
+    parse_cache_size(own.size)
+
+
+def _check_sampler(request: Request) -> None:
+    """Refuse draws that the model, the layout or the device does not allow."""
+    config = request.config
+    sampler_with(config.sampler.kind, config.sampler.kind_options)
+    find_sampler(config.sampler.kind).check(
+        typed=config.model.typed, draws_alone=request.graph.layout.draws_alone, where=request.where
+    )
+    if config.sampler.device == "cpu":
+        return
+    if config.train.device == "cpu":
+        raise RequestError(
+            'sampler.device: "cuda" wants train.device = "cuda" or "auto", given "cpu"'
+        )
+    on_host = [each.name for each in engines_of(request) if each.plans_on_host]
+    if on_host:
+        raise RequestError(
+            f"sampler.device: {', '.join(on_host)} plans in host memory; expected "
+            f'"cpu", or another train.engine; given "cuda" with {config.train.engine}'
+        )
+    array_module("cuda")
+
+
+def _check_layout(request: Request) -> None:
+    """Refuse an engine, a cache or a model that does not fit how the graph was divided."""
+    config, layout, where = request.config, request.graph.layout, request.where
+    if not engines_of(request) or not all(
+        type(layout) in each.layouts for each in engines_of(request)
+    ):
+        fitting = [each.name for each in engines_for(layout) if each.exact]
+        raise RequestError(
+            f"train.engine: {layout.explain(where)}; expected {', '.join(fitting)} (or auto), "
+            f"given {config.train.engine}"
+        )
+    if not request.graph.holdings:
+        return
+    check_followed(request)
+    if any(held.part.parts > 1 for held in request.graph.holdings):
+        model = make_model(request)
+        assert isinstance(model, HGNN)
+        check_parts(request, model)

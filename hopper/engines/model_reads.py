@@ -1,0 +1,212 @@
+"""What a model reads of a graph: relations and node types by hop, and what input rows are made of.
+
+It is worked out once, from configuration and graph, and everything that samples, reads rows, plans
+or builds the model takes it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hopper.config import Config
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.hetero.unroll import By, Unrolling, rename_holdings, unroll
+from hopper.partition.layouts import Holding
+
+if TYPE_CHECKING:
+    from hopper.hetero.metatree import Metatree
+
+_Name = TypeVar("_Name", str, Relation)
+_TOLD_APART_BY: Final[dict[str, By | None]] = {
+    "tied": None,
+    "per_server_table": "root",
+    "per_relation": "relation",
+}
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """What a node's input row is made of: its features and, behind them, its learnable row.
+
+    Attributes
+    ----------
+    node_type: whose nodes they are, as it is stored.
+    features: width of the features; 0 = none.
+    learned: width of the learnable rows; 0 = none.
+    table: that the learnable rows stand in; empty where there are none.
+    """
+
+    node_type: str
+    features: int
+    learned: int = 0
+    table: str = ""
+
+    @property
+    def width(self) -> int:
+        """Of the whole row."""
+        return self.features + self.learned
+
+
+@dataclass(frozen=True)
+class ModelReads:
+    """What a configuration's model reads of a graph.
+
+    A node type or relation that is met at several places, which a model tells apart, has a name at
+    each (:mod:`hopper.hetero.unroll`); ordinarily names are those of the graph.
+
+    Attributes
+    ----------
+    target: node type of the roots.
+    types, relations: by name, what is stored.
+    layers: by layer, in order of computation, the names of the relations that it aggregates and of
+        the types of its destinations.
+    inputs: by name of a type that the hops reach, its input rows.
+    frozen: the tables of learnable rows that are not learned after all.
+    holdings: by server, what it stores of this, under these names; empty where nodes are divided.
+    unrolling: where the names come from; None where they are the graph's.
+    tree: what hops follow from the target; None for models of one relation.
+    """
+
+    target: str
+    types: Mapping[str, str]
+    relations: Mapping[Relation, Relation]
+    layers: tuple[tuple[tuple[Relation, ...], tuple[str, ...]], ...]
+    inputs: Mapping[str, InputRows]
+    frozen: frozenset[str] = frozenset()
+    holdings: tuple[Holding, ...] = ()
+    unrolling: Unrolling | None = None
+    tree: Metatree | None = None
+
+    @property
+    def stored_layers(self) -> list[tuple[tuple[Relation, ...], tuple[str, ...]]]:
+        """:attr:`layers` as they are stored, each relation and type once: what has parameters."""
+        return [
+            (
+                tuple(sorted({self.relations[each] for each in relations})),
+                tuple(sorted({self.types[each] for each in types})),
+            )
+            for relations, types in self.layers
+        ]
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """By node type that is reached, as it is stored, the width of its input rows."""
+        return {rows.node_type: rows.width for rows in self.inputs.values()}
+
+    @property
+    def featured(self) -> list[str]:
+        """The node types whose features are read, in order of name."""
+        return sorted({each.node_type for each in self.inputs.values() if each.features})
+
+    @property
+    def learned(self) -> list[str]:
+        """The node types whose learnable rows are read, in order of name."""
+        return sorted({each.node_type for each in self.inputs.values() if each.learned})
+
+    @property
+    def tables(self) -> dict[str, str]:
+        """By name of a type with learnable rows, the table that has them."""
+        return {name: rows.table for name, rows in self.inputs.items() if rows.learned}
+
+
+def find_reads(
+    config: Config,
+    schema: GraphSchema,
+    relations: Sequence[Relation],
+    holdings: Sequence[Holding] = (),
+) -> ModelReads:
+    """What a configuration's model reads of a graph.
+
+    Parameters
+    ----------
+    relations: those that any server stores.
+    holdings: by server, where whole relations were divided.
+
+    Raises
+    ------
+    RequestError: a metapath does not follow the graph; ``learnable.types`` names a type that the
+        model does not read.
+    """
+    target = schema.target_type()
+    if not config.model.typed:
+        types, all_relations = _same(schema.node_types), _same(schema.ordered_relations())
+        layer = tuple(all_relations), (target,)
+        inputs = _inputs(config, schema, {target: target}, None)
+        layers = (layer,) * config.model.layers
+        return ModelReads(target, types, all_relations, layers, inputs, _frozen(config, inputs))
+    # networkx adds a fifth of a second to the start of every rank; most models need none.
+    from hopper.hetero.metagraph import make_metagraph
+    from hopper.hetero.metatree import make_metatree
+
+    own = config.model
+    tree = make_metatree(make_metagraph(schema), target, own.layers, own.metapaths)
+    reached = tree.types_of(tree.roots)
+    by_depth = bool(own.metapaths)
+    is_learned = any(_learned_width(config, schema, each) for each in reached)
+    by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
+    hops = list(reversed(range(own.layers)))
+    if by is None and not by_depth:
+        inputs = _inputs(config, schema, _same(reached), None)
+        return ModelReads(
+            target=target,
+            types=_same(schema.node_types),
+            relations=_same(relations),
+            layers=tuple(tree.read_at(hop) for hop in hops),
+            inputs=inputs,
+            frozen=_frozen(config, inputs),
+            holdings=tuple(holdings),
+            tree=tree,
+        )
+    unrolling = unroll(tree, by_depth=by_depth, by=by)
+    inputs = _inputs(config, schema, unrolling.types, unrolling.tables)
+    return ModelReads(
+        target=target,
+        types=unrolling.types,
+        relations=unrolling.relations,
+        layers=tuple(unrolling.read_at(hop) for hop in hops),
+        inputs=inputs,
+        frozen=_frozen(config, inputs),
+        holdings=tuple(rename_holdings(holdings, unrolling)),
+        unrolling=unrolling,
+        tree=tree,
+    )
+
+
+def _same(names: Iterable[_Name]) -> dict[_Name, _Name]:
+    return {each: each for each in names}
+
+
+def _inputs(
+    config: Config,
+    schema: GraphSchema,
+    types: Mapping[str, str],
+    tables: Mapping[str, str] | None,
+) -> dict[str, InputRows]:
+    """By name of a type, its input rows.
+
+    Parameters
+    ----------
+    types: by name, the type that is stored. tables: by name, that of the table of learnable rows;
+        None = that of the type.
+    """
+    found = {}
+    for name, stored in types.items():
+        features = schema.node_types[stored].feature_dim or 0
+        learned = _learned_width(config, schema, stored)
+        table = (stored if tables is None else tables[name]) if learned else ""
+        found[name] = InputRows(stored, features, learned, table)
+    return found
+
+
+def _learned_width(config: Config, schema: GraphSchema, node_type: str) -> int:
+    """The width of a type's learnable rows; 0 = it has none."""
+    if schema.node_types[node_type].feature_dim and node_type not in config.learnable.types:
+        return 0
+    return config.learnable.dim or config.model.hidden
+
+
+def _frozen(config: Config, inputs: Mapping[str, InputRows]) -> frozenset[str]:
+    frozen = config.learnable.frozen
+    return frozenset(each.table for each in inputs.values() if each.node_type in frozen) - {""}

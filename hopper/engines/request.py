@@ -1,0 +1,60 @@
+"""What is to be trained, and on what: a configuration with the graph that it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from hopper.config import Config
+from hopper.engines.model_reads import ModelReads, find_reads
+from hopper.graph.schema import GraphSchema
+from hopper.partition import PartitionedGraph
+
+
+@dataclass(frozen=True)
+class Request:
+    """A configuration and its graph, and what follows from the two.
+
+    Everything that checks a run or makes its parts takes one, so that what the model reads is
+    worked out once a process.
+    """
+
+    config: Config
+    graph: PartitionedGraph
+
+    @cached_property
+    def reads(self) -> ModelReads:
+        """What the model reads of the graph.
+
+        Raises
+        ------
+        RequestError: as :func:`hopper.engines.model_reads.find_reads`.
+        """
+        graph = self.graph
+        return find_reads(self.config, graph.schema, graph.relations, graph.holdings)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Of the graph."""
+        return self.graph.schema
+
+    @property
+    def where(self) -> str:
+        """The graph's directory, as the configuration names it."""
+        return self.config.data.partitioned
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks train."""
+        return self.graph.book.servers * self.config.cluster.ranks_per_server
+
+    def under(self, config: Config) -> Request:
+        """Another configuration on the same graph; what the model reads is taken over where it is
+        the same."""
+        other = Request(config, self.graph)
+        if "reads" in self.__dict__ and self._reads_alike(config):
+            other.__dict__["reads"] = self.reads
+        return other
+
+    def _reads_alike(self, config: Config) -> bool:
+        return (config.model, config.learnable) == (self.config.model, self.config.learnable)

@@ -1,0 +1,26 @@
+"""Learnable input rows of nodes (Heta, sections 2.2 and 6).
+
+Each row has one home, the rank that owns its node ("tied"): others fetch the rows that an iteration
+reads and send their gradients back, and the owner updates every row that anybody has read, once an
+iteration. So all exact engines train the same rows.
+"""
+
+from hopper.hetero.learnable.description import LearnableTable, Learning, first_rows
+from hopper.hetero.learnable.fetched import PREFIX, FetchedRows, Leaf, LeafRows
+from hopper.hetero.learnable.rows import LearnableRows, distinct, distinct_by_table
+from hopper.hetero.learnable.table import IDS, TableShare
+
+__all__ = [
+    "IDS",
+    "PREFIX",
+    "FetchedRows",
+    "Leaf",
+    "LeafRows",
+    "LearnableRows",
+    "LearnableTable",
+    "Learning",
+    "TableShare",
+    "distinct",
+    "distinct_by_table",
+    "first_rows",
+]

@@ -1,0 +1,95 @@
+"""What a table of learnable rows is, what its rows begin with, and how they are learned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cache_server.draw import LEARNABLE, key_of, mix, variate
+
+_UNIT: Final = 1.0 / 9007199254740992.0
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LearnableTable:
+    """A row for every node of a type, whether or not the type has features besides.
+
+    Attributes
+    ----------
+    name: of the table, which is that of the type where it has no other.
+    node_type: the type's name in the graph.
+    offsets: [servers + 1] int64: server s has the rows from ``offsets[s]`` to ``offsets[s + 1]``.
+    read_as: the names that the type has in subgraphs where this table is read.
+    initial: a file of the rows to begin with, [count, dim] by original id; None = random rows.
+    frozen: whether the rows stay what they are.
+    deviation: the standard deviation of random rows; 0 = one over the root of their width.
+    """
+
+    name: str
+    node_type: str
+    offsets: Ids
+    read_as: tuple[str, ...]
+    initial: Path | None = None
+    frozen: bool = False
+    deviation: float = 0.0
+
+    def first_rows(self, seed: int, original_ids: Ids, dim: int) -> NDArray[np.float64]:
+        """[n, dim] float64: the rows that learning begins with."""
+        if self.initial is None:
+            return first_rows(seed, self.name, original_ids, dim, self.deviation)
+        given = np.load(self.initial, mmap_mode="r", allow_pickle=False)
+        rows: NDArray[np.float64] = given[original_ids].astype(np.float64)
+        return rows
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How the rows of a run's tables are learned.
+
+    Attributes
+    ----------
+    dim: the width of a row.
+    seed: random rows are a function of it, of the table's name and of the original id.
+    optimizer: a name in :data:`hopper.hetero.sparse_optimizers.OPTIMIZERS`.
+    l2: times the row, is added to its gradient in an update.
+    keeps: whether :meth:`TableShare.keep` will be called.
+    """
+
+    dim: int
+    dtype: torch.dtype
+    seed: int
+    optimizer: str
+    learning_rate: float
+    l2: float = 0.0
+    keeps: bool = False
+
+
+def first_rows(
+    seed: int, table: str, original_ids: Ids, dim: int, deviation: float = 0.0
+) -> NDArray[np.float64]:
+    """[n, dim] float64, uniform: random rows to begin with, a function of the arguments alone.
+
+    Parameters
+    ----------
+    deviation: their standard deviation; 0 = one over the root of ``dim``.
+    """
+    out = np.empty((original_ids.size, dim), np.float64)
+    _fill(np.uint64(key_of(LEARNABLE, seed, *table.encode())), original_ids, out)
+    return out * (3.0**0.5 * deviation if deviation else (3.0 / dim) ** 0.5)
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
+    for i in range(ids.size):
+        row = mix(key ^ mix(np.uint64(ids[i])))
+        for j in range(out.shape[1]):
+            unit = np.float64(variate(row, np.uint64(j)) >> np.uint64(11)) * _UNIT
+            out[i, j] = 2.0 * unit - 1.0

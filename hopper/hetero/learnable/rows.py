@@ -1,0 +1,105 @@
+"""All tables of learnable rows that a rank has a share of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from hopper.array_exchange import exchange_arrays
+from hopper.cluster import Cluster
+from hopper.features.cached import Lookups
+from hopper.hetero.learnable.fetched import FetchedRows, FetchedTable, Ids, Leaf, LeafRows, Routes
+from hopper.hetero.learnable.table import TableShare
+
+
+class LearnableRows:
+    """One rank's share of every table, in order of name.
+
+    Where nothing is learned there is no table: then nothing is done, and nobody is talked to.
+
+    Parameters
+    ----------
+    shares: of the same tables on every rank.
+    """
+
+    def __init__(self, cluster: Cluster, shares: Iterable[TableShare] = ()) -> None:
+        self._cluster = cluster
+        self._tables = {share.name: share for share in sorted(shares, key=lambda share: share.name)}
+        self._read_as = {name: share.name for share in self for name in share.read_as}
+
+    def __iter__(self) -> Iterator[TableShare]:
+        return iter(self._tables.values())
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __getitem__(self, table: str) -> TableShare:
+        return self._tables[table]
+
+    def ask(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> list[Routes]:
+        """Tell rows' owners who reads them; every rank has to call it.
+
+        Parameters
+        ----------
+        wanted: by name of a type in subgraphs, ids in any number of groups. A type may be missing,
+            and types that read no table are passed over.
+        where: names the moment in errors.
+
+        Returns
+        -------
+        For each table.
+        """
+        ids = distinct_by_table(wanted, self._read_as)
+        dealt = [share.placement.deal(share.name, ids[share.name]) for share in self]
+        parts = [by_owner.parts() for by_owner in dealt]
+        operation = f"asking for learnable rows, {where}"
+        asked = exchange_arrays(self._cluster, parts, "feature", operation)
+        return [
+            Routes(share, by_owner, share.places_of(by_reader))
+            for share, by_owner, by_reader in zip(self, dealt, asked, strict=True)
+        ]
+
+    def fetch(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> FetchedRows:
+        """Read rows, wherever they are, to learn them; parameters as of :meth:`ask`; every rank has
+        to call it."""
+        asked = self.ask(wanted, where)
+        fetched = {routes.share.name: FetchedTable(routes, where) for routes in asked}
+        return FetchedRows(self._cluster, fetched, self._read_as)
+
+    def read(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> LeafRows:
+        """Read rows as they are, of which no gradient is wanted; as :meth:`fetch`."""
+        leaves = {}
+        for routes in self.ask(wanted, where):
+            rows = routes.share.records.read_rows(torch.cat(routes.asked))
+            ids, received = routes.wanted.nodes, routes.send(rows, where)
+            leaves[routes.share.name] = Leaf(ids, received, learns=False)
+        return LeafRows(leaves, self._read_as)
+
+    def take_lookups(self) -> dict[str, Lookups]:
+        """By table, how many records were looked for in memory since the last call; of tables that
+        hold some there."""
+        taken = {share.name: share.records.take_lookups() for share in self}
+        return {name: lookups for name, lookups in taken.items() if lookups is not None}
+
+
+def distinct_by_table(
+    wanted: Mapping[str, Sequence[Ids]], tables: Mapping[str, str]
+) -> dict[str, Ids]:
+    """By table, in order of name, [n] ascending: the ids that any type that reads it wants.
+
+    Parameters
+    ----------
+    wanted: by name of a type, ids in groups. tables: by name of a type, its table.
+    """
+    groups: dict[str, list[Ids]] = {table: [] for table in sorted(set(tables.values()))}
+    for name, ids in wanted.items():
+        if name in tables:
+            groups[tables[name]] += ids
+    return {table: distinct(ids) for table, ids in groups.items()}
+
+
+def distinct(groups: Sequence[Ids]) -> Ids:
+    """[n] ascending: the ids that are in any group."""
+    return np.unique(np.concatenate(groups)) if len(groups) else np.empty(0, np.int64)

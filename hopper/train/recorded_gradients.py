@@ -1,0 +1,46 @@
+"""Parameters and gradients of the iterations that ``train.record_gradients`` names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hopper.engines import Engine
+from hopper.micrograph.route import GlobalBatch
+from hopper.migrate.packed_model import PackedModel
+from hopper.train.tensor_file import save_tensors
+
+GRADIENTS_FOLDER = "gradients"
+
+
+class GradientRecorder:
+    """Has an engine's gradients written by rank 0, into the run's folder."""
+
+    def __init__(self, engine: Engine, run_dir: Path) -> None:
+        self._engine = engine
+        self._folder = run_dir / GRADIENTS_FOLDER
+        self._step = 0
+        engine.on_gradient = self._write
+
+    def forget(self) -> None:
+        """Remove what an unfinished run has recorded."""
+        if self._engine.state.cluster.rank == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self, step: int) -> None:
+        """An iteration begins, the ``step``-th of the run."""
+        self._step = step
+        self._engine.records = step in self._engine.state.config.train.record_gradients
+
+    def _write(self, batch: GlobalBatch, packed: PackedModel) -> None:
+        if not self._engine.records:
+            return
+        state = self._engine.state
+        learned = self._engine.fetched.collect()
+        if state.cluster.rank != 0:
+            return
+        tensors = {f"model.{n}": p.detach() for n, p in packed.module.named_parameters()}
+        tensors |= {f"gradient.{n}": g for n, g in packed.named_gradients().items()}
+        tensors |= learned
+        facts = {"epoch": batch.epoch, "iteration": batch.iteration, "loss": float(packed.loss)}
+        save_tensors(self._folder / f"step-{self._step}.safetensors", tensors, facts)

@@ -1,0 +1,144 @@
+"""What a run's folder tells of epochs and scores: a line per epoch, and a summary at the end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hopper.engines import Engine
+from hopper.models import Objective
+from hopper.train.results import (
+    SUMMARY_FILE,
+    EpochRecord,
+    TrialRecord,
+    append_epoch,
+    keep_epochs_before,
+    refuse_finished,
+    write_text,
+)
+from hopper.train.trained_model import TrainedModel
+
+CONFIG_FILE = "config.json"
+
+
+class RunFiles:
+    """Writes these files on rank 0, and nothing elsewhere.
+
+    Where several models are trained, each has a folder too, with its losses and scores and the
+    configuration that trains it alone (docs/sweeps.md).
+
+    Parameters
+    ----------
+    models: those of the engine.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        models: Sequence[TrainedModel],
+        run_dir: Path,
+        objective: Objective,
+    ) -> None:
+        self._engine = engine
+        self._models = models
+        self._trials = {number: model for number, model in enumerate(models) if model.state.name}
+        self._run_dir = run_dir
+        self._objective = objective
+        self._is_written = engine.state.cluster.rank == 0
+        self._epochs: dict[Path, list[dict[str, Any]]] = {}
+
+    def start(self) -> None:
+        """Make the folders of a new run.
+
+        Raises
+        ------
+        RequestError: the run's folder holds a finished run.
+        """
+        if self._is_written:
+            refuse_finished(self._run_dir)
+            for trial in self._trials.values():
+                trial.folder.mkdir(parents=True, exist_ok=True)
+                config = trial.state.config.model_dump_json(indent=1)
+                write_text(trial.folder / CONFIG_FILE, config)
+
+    def go_on(self) -> None:
+        """Drop what is written of epochs that come again, and keep what is before them."""
+        if self._is_written:
+            epoch = max(model.progress.epoch for model in self._models)
+            self._epochs[self._run_dir] = keep_epochs_before(self._run_dir, epoch)
+            for trial in self._trials.values():
+                kept = keep_epochs_before(trial.folder, trial.progress.epoch)
+                self._epochs[trial.folder] = kept
+
+    def add_epoch(self, record: EpochRecord, trials: Mapping[int, TrialRecord]) -> None:
+        """Write an epoch's line, and those of the models that were trained, by number."""
+        if self._is_written:
+            self._add(self._run_dir, record)
+            for number, trial in self._trials.items():
+                if number in trials:
+                    self._add(trial.folder, trials[number])
+
+    def conclude(self, tests: Sequence[float | None], memory: list[float]) -> None:
+        """Write the summaries.
+
+        Parameters
+        ----------
+        tests: by model, the best parameters' score on the test split.
+        memory: by rank, MiB at most.
+        """
+        if not self._is_written:
+            return
+        facts = self._facts(memory)
+        scores = [
+            {
+                "accuracy": {"val": model.progress.best_score, "test": test},
+                "best_epoch": model.progress.best_epoch,
+            }
+            for model, test in zip(self._models, tests, strict=True)
+        ]
+        trials = []
+        for number, trial in self._trials.items():
+            own = {
+                "trial": number,
+                "overrides": dict(trial.state.overrides),
+                "parameters": trial.state.packed.parameters.numel(),
+            }
+            trials.append(own | scores[number])
+            self._summarise(trial.folder, facts | trials[-1])
+        validated = {number: model.progress.best_score for number, model in enumerate(self._models)}
+        ranking = best_first(validated, self._objective.higher_is_better)
+        of_all = {"ranking": ranking, "trials": trials} if trials else {}
+        self._summarise(self._run_dir, facts | scores[ranking[0]] | of_all)
+
+    def _facts(self, memory: list[float]) -> dict[str, Any]:
+        """What holds for all models of the run."""
+        engine, config = self._engine, self._engine.state.config
+        facts = {"engine": engine.name, "exact": engine.is_exact(config)}
+        if self._trials:
+            facts |= config.hop.model_dump(include={"replicas", "share_sampling"})
+        facts |= {"ranks": engine.state.cluster.world, "metric": self._objective.metric}
+        return facts | {"peak_rss_mib": memory}
+
+    def _add(self, folder: Path, record: EpochRecord | TrialRecord) -> None:
+        self._epochs[folder].append(asdict(record))
+        append_epoch(folder, record)
+
+    def _summarise(self, folder: Path, summary: dict[str, Any]) -> None:
+        summary["epochs"] = self._epochs[folder]
+        write_text(folder / SUMMARY_FILE, json.dumps(summary, indent=1))
+
+
+def best_first(scores: Mapping[int, float | None], higher_is_better: bool) -> list[int]:
+    """Models by score; equal ones in order of their numbers, those without a score last."""
+
+    def key(model: int) -> float:
+        score = scores[model]
+        if score is None or math.isnan(score):
+            return math.inf
+        return -score if higher_is_better else score
+
+    return sorted(scores, key=lambda model: (key(model), model))

@@ -1,0 +1,255 @@
+"""A small grid from the command line's request to its page, really run; then resumed and broken."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.paper import accuracy, grid
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.experiment import Experiment, Published
+from benchmarks.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
+from benchmarks.paper.hopgnn import ALL, BASE, PG
+from benchmarks.paper.job import make_job, run_job
+from benchmarks.paper.options import Options
+from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE
+from benchmarks.paper.registry import EXPERIMENTS
+from benchmarks.paper.result import RESULT_FILE
+from benchmarks.paper.tables import bytes_table, memory_table, rows_table, speed_table
+from hopper.cli import main
+from hopper.config import load_config
+from hopper.errors import ClusterError
+from hopper.partition import PartitionedGraph
+
+CELL = "graph-sage-8"
+
+
+@dataclass
+class Told:
+    """What a job said."""
+
+    lines: list[str] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.lines.append, self.begun.append)
+
+
+def make_experiment(models: tuple[str, ...] = ("sage",)) -> Experiment:
+    """Model-centric against hop, also with the merging that is looked for; two layers."""
+    return Experiment(
+        name="tiny",
+        title="A tiny grid",
+        published=(Published("section 1", "something", "1 x"),),
+        grid=Grid((), models, hidden=(8,), layers=2, fanouts=(4,)),
+        tables=(speed_table, rows_table, bytes_table, memory_table),
+        sides=(BASE, PG, ALL),
+        comparisons=((ALL.role, BASE.role),),
+        draw=EXPERIMENTS["hopgnn-fig13"].draw,
+        rounds=1,
+        epochs=2,
+        lets_auto_choose=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def options(tiny_graph: PartitionedGraph, tmp_path_factory: pytest.TempPathFactory) -> Options:
+    folder = tmp_path_factory.mktemp("paper")
+    return Options(
+        out=folder / "out",
+        work=folder / "work",
+        graphs=(str(tiny_graph.path.parent / "graph"),),
+        batch_size=20,
+        iterations=2,
+        servers=2,
+        emulated=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(options: Options) -> tuple[dict[str, Any], Told]:
+    """The grid, run for the first time."""
+    told = Told()
+    result = run_job(make_job(make_experiment(), options, told.progress))
+    return result, told
+
+
+def test_everything_is_left(finished: tuple[dict[str, Any], Told], options: Options) -> None:
+    result, told = finished
+    out = options.out
+    assert (out / PICTURE_FILE).stat().st_size > 0
+    assert json.loads((out / RESULT_FILE).read_text()) == result
+    assert (out / CELLS_FOLDER / f"{CELL}.json").is_file()
+    (cell,) = result["cells"]
+    # A line a cell, with all that it takes to repeat it and nothing of single epochs.
+    lines = (out / RESULT_FILE).read_text().splitlines()
+    assert sum(f'"name":"{CELL}"' in line for line in lines) == 1
+    assert cell["config"] == (out / CONFIGS_FOLDER / f"{CELL}.toml").read_text()
+    assert not any("epochs" in side for side in cell["sides"].values())
+    assert result["commit"]
+    assert result["machine"]["cpu"]
+    assert result["versions"]["torch"]
+    # An adaptive run, one of each side, and one that chooses its engine.
+    job = make_job(make_experiment(), options, told.progress)
+    assert len(told.begun) == job.total_runs == 5
+    assert all(name.startswith(f"{CELL}: ") for name in told.begun)
+
+
+def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Told]) -> None:
+    (cell,) = finished[0]["cells"]
+    assert cell["problems"] == []
+    assert cell["nodes"] == 240
+    assert cell["scout"]["dissolve"] in (0, 1)
+    assert len(cell["scout"]["typical_seconds"]) == 4
+    assert cell["sides"]["All"]["label"] == f"hop:merge={cell['scout']['dissolve'] or 'off'}"
+    tried = {each["engine"]: each["seconds"] for each in cell["auto"]["tries"]}
+    assert set(tried) == {"cooperative", "zero_hop", "hop", "model_centric"}
+    assert cell["auto"]["engine"] == min(tried, key=lambda engine: tried[engine])
+    (ratio,) = cell["ratios"]
+    assert ratio["mean"] > 0
+    for parity in cell["parity"].values():
+        assert 0 <= parity["gradient"] < 1e-5
+    for side in cell["sides"].values():
+        bounds = side["bounds"]
+        # Rows of 256 bytes, and ids, lengths and labels of roots on top.
+        assert 1 <= bounds["feature_over_bound"] < 1.6
+        assert 0.99 < bounds["gradient_over_bound"] < 1.1
+        assert 0 < side["input_share"] <= 1
+        assert side["gathers"] >= 1
+        assert side["pass_mib"] > 0
+        assert side["peak_rss_mib"] > 50
+
+
+def test_the_page_shows_these_numbers(
+    finished: tuple[dict[str, Any], Told], options: Options
+) -> None:
+    page = (options.out / PAGE_FILE).read_text()
+    (cell,) = finished[0]["cells"]
+    assert f"{cell['ratios'][0]['mean']:.2f}" in page
+    assert f"{cell['sides']['All']['rows']['remote_unique']:,.0f}" in page
+    assert "all on loopback" in page
+    assert "| section 1 | something | 1 x |" in page
+
+
+def test_the_configuration_can_be_run_by_hand(
+    finished: tuple[dict[str, Any], Told], options: Options
+) -> None:
+    (file,) = (options.out / CONFIGS_FOLDER).iterdir()
+    config = load_config(file)
+    assert (options.work / config.data.partitioned / "partition.json").is_file()
+    assert str(options.work) not in file.read_text()
+    label = finished[0]["cells"][0]["sides"]["All"]["label"]
+    sides = dict.fromkeys(("model_centric", "hop:merge=off", label))
+    assert f"--engines {','.join(sides)} --rounds 1" in file.read_text()
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_cell_is_not_run_again(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a finished cell was run")
+
+    monkeypatch.setattr(grid, "run_ab", refuse)
+    before = (options.out / CELLS_FOLDER / f"{CELL}.json").read_text()
+    told = Told()
+    again = make_job(make_experiment(), options, told.progress)
+    result = run_job(again)
+    assert (options.out / CELLS_FOLDER / f"{CELL}.json").read_text() == before
+    assert told.lines == [f"{CELL}: is there already"]
+    assert len(told.begun) == again.total_runs
+    assert len(result["cells"]) == 1
+    # Something else is asked: what is there does not answer it.
+    other = make_job(make_experiment(), replace(options, iterations=3), told.progress)
+    with pytest.raises(AssertionError, match="a finished cell was run"):
+        run_job(other)
+
+
+@pytest.mark.usefixtures("finished")
+def test_the_command_goes_on_where_it_was(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(EXPERIMENTS, "tiny", make_experiment())
+    monkeypatch.setattr(grid, "run_ab", None)
+    words = ["--out", str(options.out), "--work", str(options.work), "--batch-size", "20"]
+    words += ["--graphs", *(options.graphs or ()), "--iterations", "2", "--loopback", "2"]
+    assert main(["bench", "paper", "tiny", *words]) == 0
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert f"{CELL}: is there already" in printed
+    assert str(options.out / PAGE_FILE) in printed
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ClusterError])
+def test_what_is_finished_is_published_when_the_rest_breaks(
+    options: Options, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise error("in the second cell")
+
+    monkeypatch.setattr(grid, "run_ab", broken)
+    # The adaptive run of the second cell is not what is tested here.
+    monkeypatch.setattr(grid, "_look_for_merge", lambda *_: {"dissolve": 0})
+    told = Told()
+    with pytest.raises(error):
+        run_job(make_job(make_experiment(("sage", "gcn")), options, told.progress))
+    assert "unfinished: 1 of 2 cells" in (options.out / PAGE_FILE).read_text()
+    assert told.lines[-1].startswith("1 of 2 cells are finished")
+    # And the whole of the first grid again, for those that come after.
+    run_job(make_job(make_experiment(), options, told.progress))
+
+
+def test_accuracy_is_taken_seed_by_seed(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def fake(name: str, config: Path, run_dir: Path, words: list[str], _: float) -> dict[str, Any]:
+        assert load_config(config, words).train.evaluate_every == 1
+        assert not run_dir.exists()
+        asked.append((name, tuple(words)))
+        seed = int(words[-1].rpartition("=")[2])
+        return {"accuracy": {"test": 0.6 + seed / 100 - 0.05 * ("locality" in name)}}
+
+    monkeypatch.setattr(accuracy, "train_in_process", fake)
+    told = Told()
+    experiment = replace(EXPERIMENTS["hopgnn-table3"], grid=Grid((), ("gcn",), hidden=(8,)))
+    job = make_job(experiment, replace(options, out=tmp_path / "out", seeds=3), told.progress)
+    result = run_job(job)
+    assert len(asked) == len(told.begun) == job.total_runs == 12
+    assert {words[-1] for _, words in asked} == {f"--train.seed={seed}" for seed in range(3)}
+    (cell,) = result["cells"]
+    assert cell["sides"]["hop"]["drop"] == pytest.approx(0)
+    assert cell["sides"]["locality"]["drop"] == pytest.approx(0.05)
+    assert cell["sides"]["locality"]["drop_half_interval"] == pytest.approx(0, abs=1e-12)
+    assert cell["sides"]["model-centric"]["mean"] == pytest.approx(0.61)
+    page = (tmp_path / "out" / PAGE_FILE).read_text()
+    assert "61.00 ± 1.00" in page
+    assert "+5.00" in page
+    run_job(make_job(experiment, job.options, told.progress))
+    assert len(asked) == 12
+
+
+def test_localities_are_measured(options: Options, tmp_path: Path) -> None:
+    told = Told()
+    experiment = EXPERIMENTS["hopgnn-table1"]
+    small = replace(experiment, grid=replace(experiment.grid, servers=(2,)))
+    asked = replace(options, out=tmp_path / "out", servers=None)
+    result = run_job(make_job(small, asked, told.progress))
+    (cell,) = result["cells"]
+    assert len(cell["localities"]) == len(told.begun) == 4
+    for each in cell["localities"]:
+        assert 0 <= each["subgraph"] <= 1
+        assert 0 < each["micrograph"] <= 1
+        assert each["published"] is None
+    shallow = next(e for e in cell["localities"] if e["depth"] == "2L")
+    assert shallow["micrograph"] > shallow["subgraph"]
+    assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
+    # From the files: nothing is measured twice.
+    again = run_job(make_job(small, asked, told.progress))
+    assert again["cells"] == result["cells"]

@@ -1,0 +1,73 @@
+"""Losses and the like that would spoil a run, and computed features; no tests of their own."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class Angles:
+    """A source of features that are computed: sines and cosines of an id."""
+
+    dtype, dim = "float32", 4
+
+    def __init__(self, *, node_type: str, count: int, server: int) -> None:
+        self._step = 2 * np.pi / count
+
+    def read(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        angles = ids[:, None] * self._step * np.array([1, 5])
+        return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+class MeanLoss:
+    label_kinds = ("class",)
+
+    def __init__(self, *, classes: int) -> None:
+        pass
+
+    def root_losses(self, logits: Any, labels: Any) -> Any:
+        each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        return each / max(1, len(each))
+
+
+class SummedLoss(MeanLoss):
+    def root_losses(self, logits: Any, labels: Any) -> Any:
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+
+class CutLoss(MeanLoss):
+    def root_losses(self, logits: Any, labels: Any) -> Any:
+        return torch.zeros(len(logits), requires_grad=True)
+
+
+class Share:
+    name, label_kinds, higher_is_better = "share", ("class",), True
+
+    def __init__(self, *, classes: int) -> None:
+        pass
+
+    def sums(self, logits: Any, labels: Any) -> Any:
+        return (logits.argmax(1) == labels).double().mean().nan_to_num().reshape(1)
+
+    def value(self, sums: Any) -> float:
+        return float(sums)
+
+
+class Normed:
+    def __init__(self, *, parameters: Any, weight_decay: float) -> None:
+        pass
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def update(self, parameters: Any, gradient: Any, learning_rate: float) -> None:
+        parameters.sub_(gradient, alpha=learning_rate / float(gradient.norm()))
+
+
+class Growing:
+    def factor(self, step: int, steps: int) -> float:
+        return math.inf if step + 1 == steps else 1.0

@@ -1,0 +1,208 @@
+"""An engine, a sampler and a typed model from outside, and learnable rows wherever types have them:
+the gradient of one process, as with built-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.errors import ConfigError, RequestError
+from hopper.graph import GraphDirectory
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.micrograph.samplers import sampler_with
+from hopper.partition import PartitionedGraph, partition_graph
+
+from ..conftest import make_community_graph
+from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+NEAREST = {"engine": "nearest_rows:NearestRows"}
+DROPPING = {"kind": "drop_edge:DropEdge", "fanouts": [3, 2], "kind_options": {"keep": 0.6}}
+SHARED = {
+    "name": "shared_weights:SharedWeights",
+    "name_options": {"smooth": True},
+    "layers": 2,
+    "hidden": 8,
+    "dropout": 0.2,
+}
+SAGE = {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3}
+
+
+def case(
+    parts: Path, run_dir: Path, model: dict[str, Any], train: dict[str, Any], **more: Any
+) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": model,
+        "sampler": {"fanouts": [3, 2]},
+        "train": TRAIN | {"run_dir": str(run_dir), "evaluate_every": 1} | train,
+        "hop": {"merge": "off"},
+        "learnable": LEARNABLE,
+    } | more
+
+
+def compare(
+    cases: list[dict[str, Any]],
+    ranks_per_server: int,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    folder: Path,
+) -> list[dict[str, Any]]:
+    """Train the cases, on 2 servers, and compare each one's gradients with one process's."""
+    world, addresses = 2 * ranks_per_server, {}
+    for number, values in enumerate(cases):
+        parts = values["data"]["partitioned"]
+        graph = PartitionedGraph.open(parts)
+        if parts not in addresses:
+            served = graph.layout.reads_remote_rows
+            addresses[parts] = serve_partitions(Path(parts), 2) if served else []
+        values["train"]["run_dir"] = str(folder / str(number))
+        values["cluster"] = {"servers": addresses[parts], "ranks_per_server": ranks_per_server}
+    results = train_cases(cases, world, folder)
+    for values in cases:
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
+        found = check_engine(config.train.engine, "float64", reference, recorded)
+        assert found.gradient_difference < 1e-10, (values, found)
+        assert found.loss_difference < 1e-10, (values, found)
+    return results
+
+
+def test_classes_from_outside(
+    serve_partitions: Callable[[Path, int], list[str]], train_cases: TrainCases, tmp_path: Path
+) -> None:
+    graph = make_graph(tmp_path / "graph", tuple(WIDTHS))
+    nodes, relations = tmp_path / "nodes", tmp_path / "relations"
+    partition_graph(graph, nodes, 2, "random")
+    partition_by_relation(graph, relations, 2, layers=2)
+    engines = ("model_centric", "cooperative", "hop")
+    cases = [case(nodes, tmp_path, SHARED, {"engine": engine}) for engine in engines]
+    cases.append(case(relations, tmp_path, SHARED, {"engine": "raf"}))
+    cases.append(case(nodes, tmp_path, MODELS["rgcn"], NEAREST))
+    cases += [
+        case(nodes, tmp_path, MODELS["rgcn"], {"engine": engine}, sampler=DROPPING)
+        for engine in ("zero_hop", "cooperative")
+    ]
+    cases.append(case(relations, tmp_path, MODELS["rgcn"], {"engine": "raf"}, sampler=DROPPING))
+    results = compare(cases, 1, serve_partitions, train_cases, tmp_path / "runs")
+    losses = [result["losses"] for result in results]
+    for other in losses[1:4]:
+        assert other == pytest.approx(losses[0], rel=1e-9)
+    assert losses[5] == pytest.approx(losses[7], rel=1e-9)
+
+
+@pytest.fixture(scope="module")
+def featureless_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    folder = tmp_path_factory.mktemp("featureless")
+    return make_community_graph(folder / "graph", nodes=300, with_features=False)
+
+
+@pytest.mark.parametrize("ranks_per_server", [1, 2])
+def test_learnable_rows_of_one_node_type_and_beside_features(
+    ranks_per_server: int,
+    community_graph: GraphDirectory,
+    featureless_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """A graph without features under every engine; and types with both."""
+    bare, featured, typed = (tmp_path / name for name in ("bare", "featured", "typed"))
+    partition_graph(featureless_graph, bare, 2, "random")
+    partition_graph(community_graph, featured, 2, "random")
+    partition_graph(make_graph(tmp_path / "graph", WITH_FEATURES), typed, 2, "random")
+    relations = tmp_path / "relations"
+    partition_by_relation(make_graph(tmp_path / "again", WITH_FEATURES), relations, 2, layers=2)
+    engines = ("model_centric", "zero_hop", "hop", "cooperative")
+    cases = [case(bare, tmp_path, SAGE, {"engine": engine}) for engine in engines]
+    cases.append(case(bare, tmp_path, SAGE | {"name": "gcn"}, {"engine": "cooperative"}))
+    (node_type,) = community_graph.schema.node_types
+    beside = {"learnable": LEARNABLE | {"types": [node_type]}}
+    cases += [
+        case(featured, tmp_path, SAGE, {"engine": engine}, **beside)
+        for engine in ("zero_hop", "cooperative")
+    ]
+    both = {"learnable": LEARNABLE | {"types": ["paper"]}}
+    for engine, parts in (("hop", typed), ("cooperative", typed), ("raf", relations)):
+        cases.append(case(parts, tmp_path, MODELS["rgcn"], {"engine": engine}, **both))
+    results = compare(cases, ranks_per_server, serve_partitions, train_cases, tmp_path / "runs")
+    for first, last in ((0, 4), (5, 7), (7, 10)):
+        for other in results[first + 1 : last]:
+            assert other["losses"] == pytest.approx(results[first]["losses"], rel=1e-9)
+            assert other["val"] == results[first]["val"]
+
+
+def test_what_is_refused(community_graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")
+
+    def refused(words: str, error: type[Exception] = ConfigError, **sections: Any) -> None:
+        with pytest.raises(error, match=words):
+            check_request(
+                Request(make_config(case(parts.path, tmp_path, SAGE, {}) | sections), parts)
+            )
+
+    refused(
+        "train.engine: drop_edge:DropEdge: expected a subclass of hopper.engines.engine.Engine",
+        train={"engine": "drop_edge:DropEdge"},
+    )
+    refused(
+        "train.engine_options.speed: hop takes",
+        train={"engine": "hop", "engine_options": {"speed": 2}},
+    )
+    refused(
+        "sampler.kind: nearest_rows:NearestRows: expected a subclass of .*NeighborSampler",
+        sampler={"kind": "nearest_rows:NearestRows", "fanouts": [3, 2]},
+    )
+    refused(
+        "sampler.kind_options.keep: Input should be less than or equal to 1",
+        sampler=DROPPING | {"kind_options": {"keep": 2}},
+    )
+    refused(
+        "model.name: nowhere:Model: module 'nowhere' cannot", model=SAGE | {"name": "nowhere:Model"}
+    )
+    refused("name_options: those of a class of one's own", model=SAGE | {"name_options": {"a": 1}})
+    refused(
+        "learnable.types: expected node types that the model reads",
+        RequestError,
+        learnable={"types": ["nobody"]},
+    )
+
+
+def test_draws_of_an_outsider_do_not_depend_on_companions(tmp_path: Path) -> None:
+    """What invariant draws are: a batch's subgraph is the union of those of its roots."""
+    graph = make_graph(tmp_path / "graph", ())
+    topologies = {each: graph.topology(each) for each in graph.schema.relations}
+    ids = {name: np.arange(own.count) for name, own in graph.schema.node_types.items()}
+    sampler = sampler_with("drop_edge:DropEdge", {"keep": 0.5})(topologies, ids, "paper", [3, 2], 7)
+
+    def edges(roots: np.ndarray) -> set[tuple[Any, ...]]:
+        subgraph = sampler.sample(roots, 1, 4)
+        found = set()
+        for hop, drawn in enumerate(subgraph.hops):
+            for relation, (indptr, indices, _) in drawn.items():
+                ends = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
+                sources = subgraph.nodes[relation.src][indices]
+                targets = subgraph.nodes[relation.dst][ends]
+                found |= {(hop, relation, *pair) for pair in zip(targets, sources, strict=True)}
+        return found
+
+    roots = np.arange(0, 40, 3)
+    union = set().union(*(edges(np.array([root])) for root in roots))
+    assert edges(roots) == union
+    every = sampler_with("node", {})(topologies, ids, "paper", [3, 2], 7)
+    kept, drawn = (
+        sum(edges.indices.size for edges in each.sample(roots, 1, 4).hops[0].values())
+        for each in (sampler, every)
+    )
+    assert 0.2 < kept / drawn < 0.8

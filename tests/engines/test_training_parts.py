@@ -1,0 +1,293 @@
+"""What every loss, metric, optimiser and schedule promises: built-ins and examples alike.
+
+Guards against: means of means, metrics that ranks cannot add up, optimisers that a checkpoint does
+not restore, schedules that a resumed run would continue otherwise, engines that differ in them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import Config, make_config
+from hopper.config.sections import BUILT_INS
+from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
+from hopper.engines.optimizer import RULES, UpdateRule
+from hopper.engines.reference import Reference
+from hopper.engines.training_parts import check_training_parts, make_objective
+from hopper.errors import ConfigError
+from hopper.features import open_graph
+from hopper.graph import GraphDirectory, GraphSchema, Labels, NodeType
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.models.label_examples import make_examples
+from hopper.models.losses import LOSSES, Loss
+from hopper.models.metrics import METRICS, Metric
+from hopper.partition import partition_graph
+from hopper.plug_ins import find_plug_in
+
+from .typed_cases import LEARNABLE, MODELS, TRAIN, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+OWN: dict[str, Any] = {
+    "loss": "focal_loss:FocalLoss",
+    "loss_options": {"gamma": 1.5},
+    "metric": "macro_f1:MacroF1",
+    "optimizer": "lion:Lion",
+    "optimizer_options": {"betas": [0.8, 0.9]},
+    "schedule": "one_cycle:OneCycle",
+    "schedule_options": {"start": 0.5},
+    "epochs": 3,
+    "weight_decay": 0.01,
+}
+CLASSES = 4
+
+
+def schema(kind: str = "class", classes: int = CLASSES) -> GraphSchema:
+    return GraphSchema("g", {"item": NodeType(9, 3, "float32")}, {}, "item",
+                       {"item": Labels(kind, classes)}, {"train": 5})  # fmt: skip
+
+
+def config_of(**train: Any) -> Config:
+    return make_config({"data": {"partitioned": "parts"}, "train": train})
+
+
+def check(kind: str = "class", **train: Any) -> None:
+    check_training_parts(config_of(**train), schema(kind), iterations=10)
+
+
+def test_the_names_are_those_of_the_configuration() -> None:
+    found = {"loss": LOSSES, "metric": METRICS, "optimizer": RULES, "schedule": SCHEDULES}
+    known = {
+        key: tuple(name for name in names if name != "auto") for key, names in BUILT_INS.items()
+    }
+    assert known == {key: tuple(names) for key, names in found.items()}
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "focal_loss:FocalLoss"])
+def test_a_loss_is_one_number_a_root(name: str) -> None:
+    found = find_plug_in("train.loss", name, Loss, LOSSES, {}, ["classes"])
+    loss: Loss = found.make(classes=CLASSES)
+    for kind in found.kind.label_kinds:
+        check(kind, loss=name)
+        logits, labels = make_examples(kind, CLASSES)
+        whole = loss.root_losses(logits.requires_grad_(), labels)
+        assert whole.shape == labels.shape[:1]
+        assert (whole >= 0).all()
+        single = [loss.root_losses(logits[i : i + 1], labels[i : i + 1]) for i in range(7)]
+        torch.testing.assert_close(torch.cat(single), whole, rtol=1e-12, atol=1e-12)
+        assert torch.autograd.gradcheck(lambda x, own=labels: loss.root_losses(x, own), (logits,))
+        assert loss.root_losses(logits.float(), labels).dtype == torch.float32 or kind != "class"
+
+
+@pytest.mark.parametrize("name", [*METRICS, "macro_f1:MacroF1"])
+def test_a_metric_is_made_of_sums(name: str) -> None:
+    found = find_plug_in("train.metric", name, Metric, METRICS, {}, ["classes"])
+    metric: Metric = found.make(classes=CLASSES)
+    for kind in found.kind.label_kinds:
+        check(kind, metric=name)
+        logits, labels = make_examples(kind, CLASSES)
+        whole = metric.sums(logits, labels)
+        parts = sum(metric.sums(logits[p], labels[p]) for p in (slice(2), slice(2, 2), slice(2, 7)))
+        torch.testing.assert_close(parts, whole)
+        assert math.isnan(metric.value(metric.sums(logits[:0], labels[:0])))
+        right = labels.double() if kind == "float" else labels * 2.0 - 1
+        if kind == "class":
+            right = torch.nn.functional.one_hot(labels, CLASSES).double()
+        best = metric.value(metric.sums(right, labels))
+        assert (best > metric.value(whole)) is metric.higher_is_better
+
+
+def test_macro_f1_counts_classes_alike() -> None:
+    own = config_of(metric="macro_f1:MacroF1")
+    objective = make_objective(own, schema(classes=3))
+    logits = torch.eye(3)[[0, 0, 0, 1, 0]]
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    # Class 0: 2 * 3 / (3 + 4); class 1: 2 * 1 / (2 + 1); class 2 is not met.
+    assert objective.metric_from_sums(objective.metric_sums(logits, labels)) == pytest.approx(
+        (6 / 7 + 2 / 3) / 2
+    )
+    # Nobody sees unlabelled roots.
+    more = objective.metric_sums(torch.eye(3)[[2, 1]], torch.tensor([-1, 1]))
+    assert more.sum() == 3
+    assert objective.metric == "macro_f1"
+
+
+@pytest.mark.parametrize("name", [*RULES, "lion:Lion"])
+def test_an_update_is_of_each_number_and_is_restored(name: str) -> None:
+    check(optimizer=name)
+    given = ["parameters", "weight_decay"]
+    found = find_plug_in("train.optimizer", name, UpdateRule, RULES, {}, given)
+    start = torch.linspace(-1, 1, 9, dtype=torch.float64)
+    gradients = torch.randn(5, 9, generator=torch.Generator().manual_seed(1)).double()
+
+    def rule() -> Any:
+        return found.make(parameters=start, weight_decay=0.1)
+
+    whole, one = start.clone(), rule()
+    for gradient in gradients[:3]:
+        one.update(whole, gradient.clone(), 0.05)
+    other, later = rule(), whole.clone()
+    assert one.state().keys() == other.state().keys()
+    for key, tensor in one.state().items():
+        other.state()[key].copy_(tensor)
+    for gradient in gradients[3:]:
+        one.update(whole, gradient.clone(), 0.05)
+        other.update(later, gradient.clone(), 0.05)
+    assert torch.equal(whole, later)
+    assert (whole - start).abs().min() > 1e-3
+    still = whole.clone()
+    one.update(still, gradients[0].clone(), 0.0)
+    assert torch.equal(still, whole), "no step at a learning rate of 0"
+
+
+OPTIONS = {"step": {"step_size": 4, "gamma": 0.5}, "warmup": {"warmup_steps": 3}}
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, "one_cycle:OneCycle"])
+def test_a_schedule_depends_on_the_moment_alone(name: str) -> None:
+    own = OPTIONS.get(name, {})
+    check(schedule=name, schedule_options=own)
+    found = find_plug_in("train.schedule", name, LearningRateSchedule, SCHEDULES, own)
+    forwards = Pace(found.make(), epochs=4, iterations=5)
+    moments = [(epoch, iteration) for epoch in range(4) for iteration in range(5)]
+    factors = {moment: forwards.factor_at(*moment) for moment in moments}
+    backwards = Pace(found.make(), epochs=4, iterations=5)
+    assert {moment: backwards.factor_at(*moment) for moment in moments[::-1]} == factors
+    assert max(factors.values()) <= 1.0
+    assert Pace(found.make(), 1, 1).factor_at(0, 0) >= 0.0
+
+
+def test_schedules_equal_torch() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    kinds = torch.optim.lr_scheduler
+    cases = [
+        (SCHEDULES["cosine"](minimum=0.1), kinds.CosineAnnealingLR(optimizer, 20, eta_min=0.1)),
+        (SCHEDULES["step"](step_size=6, gamma=0.5), kinds.StepLR(optimizer, 6, gamma=0.5)),
+        (SCHEDULES["warmup"](warmup_fraction=0.25), kinds.LinearLR(optimizer, 0.2, 1.0, 4)),
+    ]
+    for ours, theirs in cases:
+        optimizer.param_groups[0]["lr"] = theirs.base_lrs[0] = 1.0
+        for step in range(20):
+            expected = theirs._get_closed_form_lr()[0]
+            assert ours.factor(step, 20) == pytest.approx(expected), (type(ours), step)
+            theirs.last_epoch += 1
+
+
+def test_a_schedule_begins_after_warming_up() -> None:
+    schedule = SCHEDULES["cosine"](minimum=0.2, warmup_steps=4)
+    factors = [schedule.factor(step, 12) for step in range(13)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors[-1] == pytest.approx(0.2)
+    lowest = SCHEDULES["step"](step_size=1, gamma=0.1, minimum=0.05)
+    assert [lowest.factor(step, 9) for step in (0, 1, 2, 3)] == [1.0, 0.1, 0.05, 0.05]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"loss": "huber"}, "train.loss: expected auto, cross_entropy, binary_cross_entropy, "),
+        ({"optimizer": "lion"}, "train.optimizer: expected adam, sgd or package.module:Class"),
+        ({"loggers": ["csv"]}, "train.loggers: expected package.module:Class; got 'csv'"),
+        ({"loggers": ["a:B"], "loggers_options": [{}, {}]}, "loggers_options: expected one table"),
+        ({"loss": "squared_error"}, "train.loss: squared_error is for labels of kind float; the "),
+        ({"metric": "rmse"}, "train.metric: rmse is for labels of kind float; the graph's are of "),
+        ({"loss": "own_parts:MeanLoss"}, "that of a root depends on the others"),
+        ({"loss": "own_parts:SummedLoss"}, "SummedLoss: expected one loss per root, of shapes"),
+        ({"loss": "own_parts:CutLoss"}, "expected a gradient of the logits"),
+        ({"metric": "own_parts:Share"}, "expected sums that can be added over ranks"),
+        ({"optimizer": "own_parts:Normed"}, "expected an update of each number by itself"),
+        ({"schedule": "own_parts:Growing"}, "expected a finite number, 0 or more, at update 29"),
+        ({"schedule": "step"}, "train.schedule_options.step_size: missing; step needs it"),
+        (
+            {"schedule": "warmup", "schedule_options": {"warmup_steps": 1, "warmup_fraction": 0.5}},
+            "train.schedule: warmup cannot be made (ValueError: expected warmup_steps or",
+        ),
+        (
+            {"optimizer_options": {"betas": [0.9, 1.0]}},
+            "optimizer_options.betas.1: Input should be less than 1",
+        ),
+    ],
+)
+def test_what_would_spoil_a_run_is_refused(train: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check(**train)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def bare_graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """A typed graph with rows to be learned."""
+    return make_graph(tmp_path_factory.mktemp("bare") / "graph", WITH_FEATURES)
+
+
+def test_engines_agree_with_one_process_on_parts_of_one_s_own(
+    community_graph: GraphDirectory,
+    bare_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Gradients of an own loss, and losses of iterations that an own optimiser and schedule led to,
+    learnable rows included."""
+    partition_graph(community_graph, tmp_path / "items", 2, "random")
+    partition_graph(bare_graph, tmp_path / "by node", 2, "random")
+    partition_by_relation(bare_graph, tmp_path / "by relation", 2, layers=2)
+    source = {"author": "own_parts:Angles"}
+    addresses = {
+        "items": serve_partitions(tmp_path / "items", 2),
+        "by node": serve_partitions(tmp_path / "by node", 2),
+        "sourced": serve_partitions(tmp_path / "by node", 2, "--features=author=own_parts:Angles"),
+    }
+    cases = []
+    for parts, engine, features in (
+        ("items", "zero_hop", {}),
+        ("items", "cooperative", {}),
+        ("items", "hop", {}),
+        ("by node", "zero_hop", {}),
+        ("by relation", "raf", {}),
+        ("by node", "zero_hop", source),
+        ("by relation", "raf", source),
+    ):
+        is_typed = parts != "items"
+        cases.append(
+            {
+                "data": {"partitioned": str(tmp_path / parts), "features": features},
+                "model": MODELS["rgcn"] if is_typed else {"layers": 2, "hidden": 8},
+                "sampler": {"fanouts": [3, 2]},
+                "train": TRAIN
+                | OWN
+                | {"engine": engine, "run_dir": str(tmp_path / f"run {len(cases)}")}
+                | {"record_gradients": [0, 8], "batch_size": 8},
+                "hop": {"merge": "off"},
+                "learnable": LEARNABLE,
+                "cluster": {"servers": addresses.get("sourced" if features else parts, [])},
+            }
+        )
+    results = train_cases(cases, 2, tmp_path)
+    for values in cases:
+        config = make_config(values)
+        graph = open_graph(config)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        parity = check_engine(config.train.engine, "float64", Reference(config, graph, 2), recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+    for first, *others in (results[:3], results[3:5], results[5:]):
+        for other in others:
+            # Where a gradient is next to nothing, Lion's step may have another sign.
+            assert other["losses"] == pytest.approx(first["losses"], rel=1e-6)
+    rows = [
+        load_file(tmp_path / f"run {number}" / "learnable-rank-0.safetensors") for number in (3, 4)
+    ]
+    assert all(each["author"].shape[1] == LEARNABLE["dim"] for each in rows)
+    sourced = load_file(tmp_path / "run 6" / "learnable-rank-0.safetensors")
+    assert "author" not in sourced, "rows that come from a source are not learned"
+    assert results[5]["losses"] != results[3]["losses"]

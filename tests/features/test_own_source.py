@@ -1,0 +1,141 @@
+"""Features from a class of one's own: what it must be, and what is told where it is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cache_server.errors import SourceError
+from cache_server.row_source import CheckedSource, parse_requests
+from cache_server.shard import Shard
+from hopper.config import make_config
+from hopper.errors import ConfigError, GraphError
+from hopper.features import LocalRows, open_graph
+
+
+class Squares:
+    """Computed: the square of an id, in every place."""
+
+    dtype: Any = "float16"
+    dim: Any = 2
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        return np.repeat((ids % 40)[:, None] ** 2, 2, 1).astype(np.float16)
+
+
+class Wide(Squares):
+    dim = 0
+
+
+class Doubles(Squares):
+    dtype = "float64"
+
+
+class OneLess(Squares):
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        return super().read(ids)[1:]
+
+
+class Ranks(Squares):
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        return np.repeat(np.arange(ids.size)[:, None], 2, 1).astype(np.float16)
+
+
+class Fails(Squares):
+    def read(self, ids: NDArray[np.int64]) -> Any:
+        raise OSError("the disk is gone")
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this file's classes be found as those of a module ``row_sources``."""
+    import types
+
+    module = types.ModuleType("row_sources")
+    kinds = (Squares, Wide, Doubles, OneLess, Ranks, Fails)
+    module.__dict__.update({each.__name__: each for each in kinds})
+    monkeypatch.setitem(sys.modules, "row_sources", module)
+
+
+def config(tables: Any, **features: str) -> Any:
+    return make_config({"data": {"partitioned": str(tables.graph.path), "features": features}})
+
+
+def test_a_type_without_features_gets_them(tables: Any, here: None) -> None:
+    """In ranks as in servers, by original id, whatever the division."""
+    graph = open_graph(config(tables, word="row_sources:Squares"))
+    assert (graph.schema.node_types["word"].feature_dim, tables.graph.schema.node_types[
+        "word"].feature_dim) == (2, None)  # fmt: skip
+    ids = np.arange(*graph.book.offsets["word"][1:3])
+    expected = Squares().read(graph.original_ids("word")[ids])
+    assert np.array_equal(LocalRows(graph, 1).gather("features", "word", ids), expected)
+    requests = parse_requests(["word=row_sources:Squares"], ['word={"more": 1}'])
+    shard = Shard.open(graph.path / "server-1", requests)
+    table = shard.table("features", "word")
+    out = np.empty((ids.size, table.row_bytes), np.uint8)
+    table.gather(table.local_rows(ids), out)
+    assert np.array_equal(out.view(np.float16), expected)
+    with pytest.raises(GraphError, match="is not stored on server 0"):
+        LocalRows(graph, 0).gather("features", "word", ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Wide", "features of word: row_sources:Wide: dim: expected an integer >= 1, got 0"),
+        ("Doubles", "row_sources:Doubles: dtype: expected float32 or float16, got 'float64'"),
+        ("OneLess", "expected rows [3, 2] of float16; got [2, 2] of float16"),
+        ("Ranks", "expected the same row of an id every time"),
+        ("Fails", "rows cannot be read (OSError: the disk is gone)"),
+    ],
+)
+def test_a_source_is_tried_before_anything_depends_on_it(
+    tables: Any, here: None, name: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_graph(config(tables, word=f"row_sources:{name}"))
+    assert message in str(raised.value)
+    with pytest.raises(SourceError) as raised_there:
+        Shard.open(tables.graph.path / "server-1", parse_requests([f"word=row_sources:{name}"], []))
+    assert message in str(raised_there.value)
+
+
+def test_what_fails_later_on_is_named() -> None:
+    source = CheckedSource("row_sources:Fails", "word", Fails())
+    with pytest.raises(
+        SourceError, match=r"^features of word: row_sources:Fails: rows cannot be r"
+    ):
+        source.read(np.arange(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--features", "paper"], "error: --features: expected TYPE=...; got 'paper'"),
+        (["--features", "paper=Squares"], "expected TYPE=package.module:Class; got paper=Squares"),
+        (["--features", "paper=a:B", "--features-options", "paper=[1]"], "expected TYPE={JSON}"),
+        (["--features-options", "paper={}"], "expected TYPE={JSON} of a type of --features"),
+        (["--features", "paper=nowhere:B"], "features of paper: nowhere:B cannot be made (ModuleN"),
+        (["--features", "page=nowhere:B"], "features of page: "),
+    ],
+)
+def test_a_server_says_what_is_wrong_with_its_options(
+    tables: Any, options: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-m", "cache_server", str(tables.graph.path), "--server", "1"]
+    done = subprocess.run(
+        [*command, "--listen", "127.0.0.1:0", *options],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

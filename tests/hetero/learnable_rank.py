@@ -1,0 +1,98 @@
+"""One rank that learns rows of two tables, one of them frozen; not a test by itself.
+
+usage: learnable_rank.py OUT.json SERVERS, with torchrun's environment. Four ranks on two servers
+read what :data:`READS` says, and one rank on one server reads all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hopper.cluster import Cluster
+from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, TableShare
+from hopper.hetero.row_storage import MemoryStorage
+from hopper.partition import PartitionBook
+from hopper.partition.placement import Placement
+
+DIM = 3
+OFFSETS = {1: {"user": [0, 6], "item": [0, 10]}, 2: {"user": [0, 5, 6], "item": [0, 4, 10]}}
+# By rank and name of a type in subgraphs, what is read.
+READS: list[dict[str, list[int]]] = [
+    {"item": [3, 4, 9], "item below user": [4, 0], "user": [5, 0]},
+    {"item": [4], "paper": [2]},
+    {"item": [], "item below user": [9, 4, 1], "user": [1, 2, 5]},
+    {},
+]
+
+
+def main(out: Path, servers: int) -> None:
+    cluster = Cluster.join(2 if servers == 2 else 1, torch.device("cpu"), 60, 120)
+    learning = Learning(DIM, torch.float64, 7, "adam", 0.1)
+    offsets = OFFSETS[servers]
+    placement = Placement(PartitionBook(servers, offsets), cluster.ranks_per_server)
+    storage, names = MemoryStorage(cluster.device), {"item": ("item", "item below user")}
+    tables = [
+        LearnableTable(name, name, np.array(own), names.get(name, (name,)), frozen=name == "user")
+        for name, own in offsets.items()
+    ]
+    learnable = LearnableRows(
+        cluster,
+        [
+            TableShare(each, learning, np.arange(10)[::-1].copy(), placement, cluster, storage)
+            for each in tables
+        ],
+    )
+    assert [share.name for share in learnable] == ["item", "user"]
+    mine = READS if cluster.world == 1 else [READS[cluster.rank]]
+    wanted: dict[str, list[np.ndarray]] = {}
+    for reads in mine:
+        for name, ids in reads.items():
+            wanted.setdefault(name, []).append(np.array(ids, np.int64))
+    found: dict[str, Any] = {"remote": count_remote(wanted, offsets, cluster.server)}
+    cluster.traffic.take()
+    for step in range(2):
+        fetched = learnable.fetch(wanted, f"step {step}")
+        for name, groups in wanted.items():
+            for ids in groups:
+                if name != "paper":
+                    rows = fetched.of(name, ids)
+                    assert rows.requires_grad == (name != "user")
+                    if rows.requires_grad:
+                        (rows.square().sum() * 1024).backward()
+        fetched.push(f"step {step}", 1024.0)
+        if step == 0:
+            found["bytes"] = cluster.traffic.take()
+        assert fetched.is_finite()
+        found["squares"] = fetched.squares("adding up")
+        collected = fetched.collect()
+        fetched.step(0.5)
+    found["collected"] = {key: each.tolist() for key, each in collected.items()}
+    found["ids"] = {each.name: each.owned().tolist() for each in learnable}
+    found["rows"] = {each.name: each.records.rows.tolist() for each in learnable}
+    everything = {"item": [np.arange(10)], "user": [np.arange(6)]}
+    read = learnable.read(everything, "reading all")
+    found["read"] = {name: read.of(name, ids).tolist() for name, (ids,) in everything.items()}
+    out.write_text(json.dumps(found))
+    cluster.leave()
+
+
+def count_remote(
+    wanted: dict[str, list[np.ndarray]], offsets: dict[str, list[int]], server: int
+) -> dict[str, int]:
+    """By table, the distinct rows of the other server that are wanted."""
+    ids: dict[str, set[int]] = {"item": set(), "user": set()}
+    for name, groups in wanted.items():
+        ids.get(name.split()[0], set()).update(*(group.tolist() for group in groups))
+    return {
+        name: sum((each >= offsets[name][1]) != server for each in own) for name, own in ids.items()
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

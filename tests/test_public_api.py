@@ -1,0 +1,190 @@
+"""The public API: every name is there, documented and typed, and ``import hopper`` is quick."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hopper
+import hopper.config
+from hopper.train import launch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "python-api.md"
+# mypy takes half a minute where it has no cache.
+MYPY = (
+    *(sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent"),
+    *("--cache-dir", str(REPOSITORY / ".mypy_cache" / "public-api")),
+)
+TYPES_OF_RESULTS = """
+result = hopper.train({"data": {"partitioned": "p"}}, ["--train.epochs", "2"])
+reveal_type(result)
+reveal_type(result.epochs)
+reveal_type(result.epochs[0].bytes["feature"])
+reveal_type(result.metrics["accuracy"]["test"])
+reveal_type(result.load_model())
+reveal_type(result.trials[0].overrides)
+reveal_type(hopper.config.Train(epochs=3).epochs)
+hopper.train(Path("config.toml"))
+hopper.train(hopper.load_config("config.toml"))
+hopper.train(3)  # type: ignore[arg-type]
+hopper.trian({})  # type: ignore[attr-defined]
+"""
+
+
+def run_python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", hopper.__all__)
+def test_every_name_is_there_and_documented(name: str) -> None:
+    value = getattr(hopper, name)
+    assert value.__doc__
+    # A dataclass or NamedTuple without a docstring is given its signature as one.
+    assert not value.__doc__.startswith(f"{name}(")
+    if inspect.isclass(value) or inspect.isfunction(value):
+        assert value.__name__ == name
+        assert value.__module__.startswith(("hopper", "cache_server"))
+
+
+def test_dir_shows_the_public_names_alone() -> None:
+    script = "import hopper; print([n for n in dir(hopper) if not n.startswith('__')])"
+    assert ast.literal_eval(run_python(script)) == sorted(hopper.__all__)
+    assert len(set(hopper.__all__)) == len(hopper.__all__)
+
+
+def test_what_type_checkers_read_is_what_is_imported() -> None:
+    tree = ast.parse(Path(hopper.__file__).read_text())
+    [seen] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    ]
+    homes = {
+        alias.name: "" if node.module == "hopper" else node.module
+        for node in seen.body
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith(("hopper", "cache_server"))
+        for alias in node.names
+    }
+    assert homes == hopper._HOMES
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'hopper' has no attribute 'trian'"):
+        _ = hopper.trian
+
+
+def test_errors_and_train_are_there_before_anything_is_imported() -> None:
+    """Neither torch nor what the configuration is made with, nor what annotations name."""
+    script = (
+        "import sys\nbefore = set(sys.modules)\nimport hopper\n"
+        "hopper.HopperError, hopper.RankSilent, hopper.train.__doc__, dir(hopper)\n"
+        "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    light = {"hopper", "typing", "_typing", "collections", "errno", "__future__"}
+    assert set(ast.literal_eval(run_python(script))) <= light
+
+
+def test_train_stays_a_function_when_its_package_is_imported() -> None:
+    """Python would bind ``hopper.train`` to the package."""
+    script = (
+        "import hopper\nbefore = hopper.train\n"
+        "import hopper.train.launch, hopper.train.__main__\n"
+        "from hopper.train import launch\nfrom hopper import train\n"
+        "assert hopper.train is before is train, hopper.train\n"
+        "print(type(train).__name__, launch.__name__)"
+    )
+    assert run_python(script) == "function hopper.train.launch"
+
+
+def test_train_hands_on_all_that_it_takes() -> None:
+    assert inspect.signature(hopper.train) == inspect.signature(launch.train)
+
+
+def test_a_configuration_of_another_type_is_refused() -> None:
+    with pytest.raises(hopper.ConfigError, match=r"expected the path of a TOML file, .*, got int"):
+        hopper.train(3)  # type: ignore[arg-type]
+
+
+def test_a_configuration_may_be_a_path_values_or_checked(tmp_path: Path) -> None:
+    values = {"data": {"partitioned": "parts"}, "train": {"epochs": 2}}
+    file = tmp_path / "config.toml"
+    file.write_text('[data]\npartitioned = "parts"\n[train]\nepochs = 2\n')
+    checked = hopper.make_config(values)
+    for given in (values, file, str(file), checked):
+        assert hopper.config.read_config(given) == checked
+        words = ["--train.epochs", "5", "--model.name=gat"]
+        overridden = hopper.config.read_config(given, words)
+        assert (overridden.train.epochs, overridden.model.name) == (5, "gat")
+
+
+def test_sections_of_the_configuration_are_public() -> None:
+    assert {type(section).__name__ for _, section in hopper.make_config(
+        {"data": {"partitioned": "parts"}}
+    )} <= set(hopper.config.__all__)  # fmt: skip
+
+
+def test_the_page_names_the_whole_api() -> None:
+    named = set(re.findall(r"`(?:hopper\.)?(\w+)`", PAGE.read_text()))
+    assert set(hopper.__all__) - named == set()
+    for module, name in re.findall(r"`(hopper(?:\.\w+)*)\.(\w+)`", PAGE.read_text()):
+        assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
+
+
+@pytest.fixture(scope="module")
+def mypy_output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy --strict says of a user's scripts."""
+    script = tmp_path_factory.mktemp("typed") / "names.py"
+    reveals = "\n".join(f"reveal_type(hopper.{name})" for name in hopper.__all__)
+    script.write_text(f"from pathlib import Path\nimport hopper\n{reveals}\n{TYPES_OF_RESULTS}")
+    done = subprocess.run(
+        [*MYPY, str(script), str(REPOSITORY / "examples" / "train_from_python.py")],
+        env=os.environ | {"MYPYPATH": str(REPOSITORY)},
+        cwd=script.parent,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_user_s_scripts_pass_mypy_strict(mypy_output: str) -> None:
+    # Among them calls that mypy has to refuse: an ignore that hides no error is one.
+    assert "Success: no issues found in 2 source files" in mypy_output
+
+
+def test_type_checkers_know_every_name(mypy_output: str) -> None:
+    revealed = re.findall(r'Revealed type is "(.*)"', mypy_output)
+    assert len(revealed) == len(hopper.__all__) + 7
+    for name, kind in zip(hopper.__all__, revealed, strict=False):
+        is_module = inspect.ismodule(getattr(hopper, name))
+        assert kind.startswith("types.ModuleType" if is_module else ("def ", "Overload")), name
+    assert revealed[len(hopper.__all__) :] == [
+        "hopper.train.run_result.RunResult",
+        "list[hopper.train.results.EpochRecord]",
+        "int",
+        "float",
+        "torch.nn.modules.module.Module",
+        "dict[str, str | int | float]",
+        "int",
+    ]

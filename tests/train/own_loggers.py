@@ -1,0 +1,55 @@
+"""Loggers that tell what they were told, fail, or hold a run up; no tests of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class Witness:
+    """Writes every call to a file; may sleep in the middle of a run that was not resumed."""
+
+    def __init__(self, *, run_dir: Path, sleep_after: int = -1) -> None:
+        self._file = run_dir / "witness.jsonl"
+        self._sleep_after = sleep_after
+
+    def _say(self, *told: Any) -> None:
+        with self._file.open("a") as file:
+            file.write(json.dumps([os.environ["RANK"], *told]) + "\n")
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        self._is_resumed = config["train"]["resume"]
+        self._say("start", config["train"]["engine"], self._is_resumed)
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        self._say("epoch", record["epoch"], record["val"])
+        if record["epoch"] == self._sleep_after and not self._is_resumed:
+            time.sleep(600)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        self._say("finish", summary["accuracy"]["test"])
+
+    def close(self) -> None:
+        self._say("close")
+
+
+class Failing:
+    """Fails when it is told of an epoch, and when it is closed."""
+
+    def __init__(self, *, run_dir: Path) -> None:
+        pass
+
+    def start(self, config: Mapping[str, Any]) -> None:
+        pass
+
+    def epoch(self, record: Mapping[str, Any]) -> None:
+        raise ConnectionError("nobody listens")
+
+    finish = epoch
+
+    def close(self) -> None:
+        raise ConnectionError("still nobody")

@@ -1,0 +1,115 @@
+"""Whole runs with a class of one's own wherever a configuration names one.
+
+A run that reads features from files, and one that reads them from a database, is ended by a signal
+and resumed, are the same run, bit for bit.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlite_features import write_rows
+
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import partition_graph
+
+from ..conftest import make_community_graph
+
+EPOCHS = 4
+OWN: dict[str, Any] = {
+    "engine": "zero_hop",
+    "batch_size": 2,
+    "epochs": EPOCHS,
+    "checkpoint_every": 5,
+    "loss": "focal_loss:FocalLoss",
+    "loss_options": {"gamma": 1.0},
+    "metric": "macro_f1:MacroF1",
+    "optimizer": "lion:Lion",
+    "schedule": "one_cycle:OneCycle",
+    "schedule_options": {"peak": 0.4},
+    "weight_decay": 0.01,
+}
+LOGGERS = ["csv_logger:CsvLogger", "own_loggers:Failing", "own_loggers:Witness"]
+METHOD = "range_partitioner:RangePartitioner"
+
+
+def calls(run: Any) -> list[list[Any]]:
+    return [json.loads(line) for line in (run.run_dir / "witness.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(
+    community_graph: GraphDirectory, runs: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    parts = tmp_path_factory.mktemp("own") / "parts"
+    partition_graph(community_graph, parts, 2, METHOD)
+    return runs.finished(*("own-whole", "--data.partitioned", str(parts)), **OWN, loggers=LOGGERS)
+
+
+def test_the_run_learns_and_says_by_what_it_is_scored(whole: Any) -> None:
+    epochs, summary = whole.epochs(), whole.summary()
+    assert epochs[-1]["loss"] < 0.7 * epochs[0]["loss"]
+    assert summary["metric"] == "macro_f1"
+    assert summary["accuracy"]["test"] > 0.5
+    assert "val macro_f1 " in whole.stdout
+
+
+def test_loggers_are_told_of_everything_on_rank_0(whole: Any) -> None:
+    val = [epoch["val"] for epoch in whole.epochs()]
+    assert calls(whole) == [
+        ["0", "start", "zero_hop", False],
+        *(["0", "epoch", epoch, score] for epoch, score in enumerate(val)),
+        ["0", "finish", whole.summary()["accuracy"]["test"]],
+        ["0", "close"],
+    ]
+    with (whole.run_dir / "epochs.csv").open(newline="") as file:
+        head, *lines, last = csv.reader(file)
+    assert head[:3] == ["epoch", "loss", "val"]
+    assert [float(line[1]) for line in lines] == [epoch["loss"] for epoch in whole.epochs()]
+    assert last == ["test", "", str(whole.summary()["accuracy"]["test"])]
+
+
+def test_a_logger_that_fails_is_named_once_and_ends_nothing(whole: Any) -> None:
+    told = [line for line in whole.stdout.splitlines() if "own_loggers:Failing" in line]
+    assert told == [
+        "logger own_loggers:Failing: epoch() failed (ConnectionError: nobody listens); the run "
+        "goes on without it"
+    ]
+
+
+def test_a_run_from_a_database_that_was_interrupted_is_the_same_run(
+    whole: Any, community_graph: GraphDirectory, runs: Any, tmp_path: Path
+) -> None:
+    graph = make_community_graph(tmp_path / "graph", nodes=300, with_features=False)
+    assert not graph.schema.node_types["item"].feature_dim
+    partition_graph(graph, tmp_path / "parts", 2, METHOD)
+    write_rows(tmp_path / "rows.db", enumerate(community_graph.features("item")))
+    options = f'{{item = {{path = "{tmp_path / "rows.db"}", dim = 10}}}}'
+    data = (
+        *("--data.partitioned", str(tmp_path / "parts")),
+        *("--data.features", '{item = "sqlite_features:SqliteFeatures"}'),
+        *("--data.features_options", options),
+    )
+    logging = {"loggers": ["own_loggers:Witness"], "loggers_options": [{"sleep_after": 1}]}
+    run = runs.train("own-interrupted", *data, **OWN, **logging)
+    run.await_condition(
+        lambda: (run.run_dir / "witness.jsonl").exists() and len(calls(run)) == 3, "two epochs"
+    )
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish(60) == 1
+    run.assert_nothing_remains()
+    assert calls(run)[-1] == ["0", "close"], "closed though its rank was told to end"
+    assert "ended by SIGTERM" in run.stderr
+
+    resumed = runs.finished("own-interrupted", *data, **OWN, **logging, resume=True)
+    assert calls(resumed)[4] == ["0", "start", "zero_hop", True]
+    assert resumed.losses() == whole.losses()
+    assert [epoch["val"] for epoch in resumed.epochs()] == [e["val"] for e in whole.epochs()]
+    assert [epoch["rows"] for epoch in resumed.epochs()][-1] == whole.epochs()[-1]["rows"]
+    best = "best.safetensors"
+    assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()

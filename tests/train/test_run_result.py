@@ -1,0 +1,135 @@
+"""``hopper.train`` is the run of the command line, and its result loads what was trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hopper
+from hopper.graph.directory import GraphDirectory
+from hopper.train.tensor_file import read_tensors
+
+SCRIPT = """
+import json, sys
+import hopper
+
+values = json.loads(open(sys.argv[1]).read())
+result = hopper.train(values)
+print(json.dumps({"run_dir": str(result.run_dir), "summary": result.summary}))
+"""
+
+
+def accuracy(
+    model: torch.nn.Module,
+    config: hopper.Config,
+    graph: hopper.GraphDirectory,
+    parts: hopper.PartitionedGraph,
+) -> float:
+    """Of a model on the test split, from all neighbours of its nodes."""
+    whole = hopper.make_config(config.model_dump(), ["--sampler.fanouts=[-1, -1]"])
+    sampler = hopper.make_sampler(hopper.Request(whole, parts))
+    nodes = graph.split("test")
+    subgraph = sampler.sample(parts.global_ids("item")[nodes], 0, 0)
+    rows = graph.features("item")[parts.original_ids("item")[subgraph.nodes["item"]]]
+    with torch.no_grad():
+        logits = model(subgraph.blocks(), torch.from_numpy(rows))
+    return float((logits.argmax(-1).numpy() == graph.labels("item")[nodes]).mean())
+
+
+@pytest.fixture
+def opened(reference: Any) -> hopper.RunResult:
+    return hopper.RunResult.open(reference.run_dir)
+
+
+def test_training_from_python_is_the_same_run(reference: Any, runs: Any, tmp_path: Path) -> None:
+    """Same seed twice: the losses are equal bit for bit."""
+    config = runs.config("from-python")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    run = runs.start([sys.executable, str(script), str(config)], "from-python")
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
+    result = json.loads(run.stdout.splitlines()[-1])
+    assert result["run_dir"] == str(run.run_dir)
+    assert result["summary"] == run.summary()
+    assert run.losses() == reference.losses()
+
+
+def test_a_result_tells_what_the_run_wrote(opened: hopper.RunResult, reference: Any) -> None:
+    assert [vars(epoch) for epoch in opened.epochs] == reference.epochs()
+    assert opened.epochs[0].bytes["feature"] > 0
+    summary = reference.summary()
+    assert opened.metrics == {"accuracy": summary["accuracy"]}
+    assert (opened.engine, opened.is_exact, opened.ranks) == ("hop", True, 2)
+    assert opened.best_epoch == summary["best_epoch"]
+    assert opened.config.model.hidden == 8
+    assert [file.name for file in opened.span_files] == ["rank-0.jsonl", "rank-1.jsonl"]
+    assert opened.epochs_file.is_file()
+    assert opened.checkpoint_file is None
+    assert (opened.trials, opened.ranking, opened.load_learnable_rows()) == ([], [], {})
+
+
+def test_the_loaded_model_is_the_one_that_was_scored(
+    opened: hopper.RunResult, community_graph: GraphDirectory, partitioned: Path, tmp_path: Path
+) -> None:
+    """From a copy of the folder whose configuration names a graph that is not there."""
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(opened.run_dir, folder)
+    values = json.loads((folder / "config.json").read_text())
+    values["data"]["partitioned"] = "gone"
+    (folder / "config.json").write_text(json.dumps(values))
+    moved = hopper.RunResult.open(folder)
+
+    model = moved.load_model()
+    assert not model.training
+    parts = hopper.PartitionedGraph.open(partitioned)
+    found = accuracy(model, moved.config, community_graph, parts)
+    assert found == pytest.approx(opened.metrics["accuracy"]["test"], abs=1e-12)
+
+
+def test_an_altered_model_is_not_loaded(opened: hopper.RunResult, tmp_path: Path) -> None:
+    folder = tmp_path / "altered"
+    shutil.copytree(opened.run_dir, folder)
+    content = bytearray((folder / "best.safetensors").read_bytes())
+    content[-1] ^= 1
+    (folder / "best.safetensors").write_bytes(content)
+    with pytest.raises(hopper.RequestError, match="altered since it was written"):
+        hopper.RunResult.open(folder).load_model()
+
+
+def test_a_folder_without_a_finished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(hopper.RequestError, match=r"it has no summary\.json"):
+        hopper.RunResult.open(tmp_path)
+
+
+def test_a_model_that_was_never_scored_is_loaded_as_it_was_at_the_end(
+    runs: Any, partitioned: Path, serve_partitions: Callable[[Path, int], list[str]]
+) -> None:
+    """Of ranks that torchrun started: no launcher wrote their configuration."""
+    name = "never-scored"
+    config = runs.config(name, evaluate_every=0, epochs=1, checkpoint_every=9)
+    run = runs.start(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "loopback"),
+            *("--nproc-per-node", "2", "-m", "hopper.train", str(config)),
+            *("--cluster.servers", json.dumps(serve_partitions(partitioned, 2))),
+        ],
+        name,
+    )
+    assert run.finish() == 0, run.stdout + run.stderr
+    result = hopper.RunResult.open(run.run_dir)
+    assert (result.metrics, result.best_epoch) == ({"accuracy": {}}, None)
+    assert result.config.train.evaluate_every == 0
+    assert result.checkpoint_file is not None
+    last = read_tensors(result.checkpoint_file)
+    trained = result.load_model().state_dict()
+    assert trained
+    for key, value in trained.items():
+        assert torch.equal(value, last[f"model.{key}"]), key
