@@ -23,7 +23,7 @@ def exchange_arrays(
     Parameters
     ----------
     groups: equally many on every rank. Each has, by receiving rank, an array [n] of the one dtype
-        that all arrays have on all ranks. Arrays may be empty.
+        that all arrays have on all ranks, with n below 2^31. Arrays may be empty.
     cause: what the arrays are counted under. Their sizes are counted under "control".
     operation: names the exchange in errors.
 
@@ -38,7 +38,8 @@ def exchange_arrays(
     if not groups:
         return []
     arrays = [group[rank] for rank in range(cluster.world) for group in groups]
-    sizes = torch.tensor([array.size for array in arrays]).view(cluster.world, len(groups))
+    counts = torch.tensor([array.size for array in arrays], dtype=torch.int32)
+    sizes = counts.view(cluster.world, len(groups))
     told = cluster.exchange(sizes.split(1), [1] * cluster.world, "control", operation)
     arriving = torch.cat(told)
     received = cluster.start_exchange(

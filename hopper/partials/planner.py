@@ -7,23 +7,23 @@ parts make up the subgraph that one process would have sampled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 
+from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
 from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.layer import SumLayer
-from hopper.partials.ask import Words, ask_owners
 from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
 from hopper.partials.hop import Hop
 from hopper.partials.hop_blocks import HopBlocks
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import Stack
-from hopper.partials.sums import AskedSums, Folding, fold_relation
+from hopper.partials.sums import AskedSums, Folding, Words, fold_relation
 from hopper.partials.wire import Kind, RowKind, Sums, Wires, source_type
 from hopper.partition.placement import Placement
 
@@ -101,8 +101,13 @@ class Planner:
         blocks = HopBlocks(hop, wanted, self._sampler, number, moment)
         folding = self._fold(index, hop, blocks, destinations)
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
-        asked = ask_owners(cluster, self._requests(wires, hop, wanted, folding), where)
-        outgoing = self._answer(wires, relations, asked, own)
+        asked = exchange_arrays(
+            cluster,
+            self._requests(wires, hop, wanted, folding),
+            "topology",
+            f"telling which rows are needed, {where}",
+        )
+        outgoing = self._answer(wires, relations, iter(asked), own)
         typed = blocks.make(own, folding)
         counts: dict[Kind, list[int]] = {kind: each.counts for kind, each in wanted.items()}
         ends = {}
@@ -154,35 +159,37 @@ class Planner:
         wanted: Mapping[RowKind, Wanted],
         folding: Mapping[Relation, Folding],
     ) -> list[list[Words]]:
-        """By rank, what it is told: the ids of every kind of rows, then of every relation that may
-        be added up :meth:`Folding.told`."""
-        none = np.empty(0, np.int32)
-        found = []
-        for rank in range(self._cluster.world):
-            told = [own.ids[rank].astype(np.int32) for own in wanted.values()]
-            for each in _added_up(wires, hop.relations):
-                told += folding[each].told(rank) if folding else (none, none)
-            found.append(told)
+        """What every rank is told: of every kind of rows the ids, then of every relation that may
+        be added up :meth:`Folding.told`; each by rank."""
+        ranks, none = range(self._cluster.world), np.empty(0, np.int32)
+        found = [[ids.astype(np.int32) for ids in own.ids] for own in wanted.values()]
+        for each in _added_up(wires, hop.relations):
+            told = [folding[each].told(rank) if folding else (none, none) for rank in ranks]
+            found += map(list, zip(*told, strict=True))
         return found
 
     def _answer(
         self,
         wires: Wires,
         relations: Sequence[Relation],
-        asked: Sequence[Sequence[Words]],
+        asked: Iterator[Sequence[Words]],
         own: Mapping[str, OwnFrontier],
     ) -> dict[Kind, Outgoing]:
-        """What goes out; sources that others found enter the own frontier."""
-        by_place = iter(zip(*asked, strict=True))
+        """What goes out; sources that others found enter the own frontier.
+
+        Parameters
+        ----------
+        asked: what every rank has told, as of :meth:`_requests`.
+        """
         outgoing: dict[Kind, Outgoing] = {}
         for kind in wires.forms:
             if not isinstance(kind, Sums):
-                parts = next(by_place)
+                parts = next(asked)
                 ids = np.concatenate(parts).astype(np.int64)
                 rows = torch.from_numpy(own[source_type(kind)].enter(ids))
                 outgoing[kind] = Outgoing([part.size for part in parts], rows, {})
         told = {
-            each: list(zip(next(by_place), next(by_place), strict=True))
+            each: list(zip(next(asked), next(asked), strict=True))
             for each in _added_up(wires, relations)
         }
         sums, added = {}, {}

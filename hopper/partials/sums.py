@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
-from hopper.partials.ask import Words
 from hopper.partials.fold import Folded, fold_edges
 from hopper.partials.frontiers import Ids
 from hopper.partials.hop import Hop
 from hopper.partials.plan import Weighted
+
+Words = NDArray[np.int32]
 
 
 @dataclass(frozen=True)

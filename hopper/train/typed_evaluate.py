@@ -69,7 +69,7 @@ class TypedEvaluator(Evaluator):
             self._planner = None
             stack = make_stack(model, self._sampler, 0)
             # Input rows are never held whole, so none travels as it is.
-            wires = choose_wires(stack, self._dtype, gradients=False, learned=stack.types)
+            wires = choose_wires(stack, self._dtype, gradients=False, learned=stack.widths)
             planner = Planner(self._sampler, self._placement, self._cluster, stack, wires)
             forward = Forward(self._cluster, RunLog(None), stack, wires, self._dtype)
             self._planner = model, planner, forward
