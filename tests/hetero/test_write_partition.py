@@ -200,7 +200,7 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
         )
     with pytest.raises(RequestError, match="was divided for 2 hops; expected at most that many"):
         check(by_relation, "raf", layers=3)
-    with pytest.raises(RequestError, match=r"train\.engine: raf aggregates by relation"):
+    with pytest.raises(RequestError, match=r"is divided by relation, for typed models"):
         check(by_relation, "raf", model="sage")
 
 
