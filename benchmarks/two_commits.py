@@ -1,15 +1,16 @@
 """The same training by two commits of this repository, in turns: what a change costs or saves.
 
 usage: python benchmarks/two_commits.py --before COMMIT --graph GRAPH --out DIR
-       [--engines model_centric,cooperative] [--servers 4] [--rounds 5]
-       [--emulate P] [--link-rate 1gbit] CONFIG.toml [--section.key VALUE ...]
+       [--engines model_centric,cooperative] [--servers 4] [--rounds 5] [--method metis]
+       [--tolerance 0] [--emulate P] [--link-rate 1gbit] CONFIG.toml [--section.key VALUE ...]
 
 ``after`` is the checkout that this script lies in, ``before`` a worktree of COMMIT that is made and
-removed; both run in this interpreter's environment. Each divides the graph by METIS itself, as what
-is written may differ; the divisions must be the same. In every round each engine is trained by
-both, whose order changes from round to round. Losses must be equal bit for bit, or no ratio is
-told. Figures are of epochs after a run's first, and of whole runs from start to end; ratios are
-``after`` over ``before`` of a round, with their interval over the rounds.
+removed; both run in this interpreter's environment. Each divides the graph itself, as what is
+written may differ; the divisions must be the same. In every round each engine is trained by both,
+whose order changes from round to round. Losses must be equal bit for bit, or to the relative
+tolerance that is asked for where sums are added up in another order, or no ratio is told. Figures
+are of epochs after a run's first, and of whole runs from start to end; ratios are ``after`` over
+``before`` of a round, with their interval over the rounds.
 
 Writes ``DIR/result.json``, ``DIR/README.md`` and ``DIR/picture.webp``.
 """
@@ -85,6 +86,8 @@ def main() -> int:
     parser.add_argument("--engines", default="model_centric,cooperative", metavar="A,B,...")
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--method", default="metis")
+    parser.add_argument("--tolerance", type=float, default=0.0)
     parser.add_argument("--emulate", type=int, default=0, metavar="P")
     parser.add_argument("--link-rate", default="1gbit")
     options, overrides = parser.parse_known_args()
@@ -100,7 +103,8 @@ def main() -> int:
             _run(
                 roots[side], work,
                 ["-m", "hopper.cli", "partition", str(options.graph.absolute()), "--servers",
-                 str(options.servers), "--out", str(parts[side]), "--locality-roots", "0"],
+                 str(options.servers), "--out", str(parts[side]), "--method", options.method,
+                 *([] if options.method == "meta" else ["--locality-roots", "0"])],
             )  # fmt: skip
         _check_same(parts)
         runs: list[dict[str, Any]] = []
@@ -188,7 +192,9 @@ def _result(
 
     losses = {engine: [run["losses"] for run in runs if run["engine"] == engine]
               for engine in engines}  # fmt: skip
-    different = [engine for engine, all_ in losses.items() if any(each != all_[0] for each in all_)]
+    off = {engine: max(_difference(all_[0], each) for each in all_)
+           for engine, all_ in losses.items()}  # fmt: skip
+    different = [engine for engine, most in off.items() if most > options.tolerance]
     ratios: dict[str, Any] = {}
     for engine in engines:
         sides = {side: [run for run in runs if (run["engine"], run["side"]) == (engine, side)]
@@ -216,9 +222,17 @@ def _result(
         "link_rate": options.link_rate if options.emulate else None,
         "rounds": options.rounds,
         "runs": [{key: value for key, value in run.items() if key != "losses"} for run in runs],
+        "method": options.method,
+        "loss_difference": off,
         "different_losses": different,
         "ratios": None if different else ratios,
     }
+
+
+def _difference(losses: list[list[float]], others: list[list[float]]) -> float:
+    """The largest relative difference between the losses of two runs' iterations."""
+    pairs = [pair for both in zip(losses, others, strict=True) for pair in zip(*both, strict=True)]
+    return max(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in pairs)
 
 
 def _page(result: Mapping[str, Any]) -> Iterator[str]:
@@ -234,13 +248,19 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
         f"{result['config']} {' '.join(result['overrides'])}"
     )
     hosts = f"{result['emulate']} emulated hosts, links of {result['link_rate']}"
-    yield f"- metis over {result['servers']} servers; {hosts if result['emulate'] else 'loopback'}"
+    where = hosts if result["emulate"] else "loopback"
+    yield f"- {result['method']} over {result['servers']} servers; {where}"
     yield f"- {result['rounds']} rounds, in turns; the first epoch of each run not measured"
     if result["ratios"] is None:
         different = ", ".join(result["different_losses"])
         yield f"- **Different losses**: {different}; nothing is compared"
         return
-    yield "- losses equal bit for bit in all runs of an engine"
+    off = max(result["loss_difference"].values())
+    yield (
+        f"- losses of an engine's runs differ by {off:.1e} at most, relatively"
+        if off
+        else "- losses equal bit for bit in all runs of an engine"
+    )
     yield ""
     yield "![epochs of both, round by round](picture.webp)"
     yield ""
