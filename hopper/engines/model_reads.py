@@ -126,28 +126,20 @@ def find_reads(
 
     Raises
     ------
-    RequestError: a metapath does not follow the graph; ``learnable.types`` names a type that the
-        model does not read.
+    RequestError: a metapath does not follow the graph.
     """
-    target = schema.target_type()
     if not config.model.typed:
-        types, all_relations = _same(schema.node_types), _same(schema.ordered_relations())
-        layer = tuple(all_relations), (target,)
-        inputs = _inputs(config, schema, {target: target}, None)
-        layers = (layer,) * config.model.layers
-        return ModelReads(target, types, all_relations, layers, inputs, _frozen(config, inputs))
+        return _find_one_relation(config, schema)
     # networkx adds a fifth of a second to the start of every rank; most models need none.
     from hopper.hetero.metagraph import make_metagraph
     from hopper.hetero.metatree import make_metatree
 
-    own = config.model
+    own, target = config.model, schema.target_type()
     tree = make_metatree(make_metagraph(schema), target, own.layers, own.metapaths)
     reached = tree.types_of(tree.roots)
-    by_depth = bool(own.metapaths)
-    is_learned = any(_learned_width(config, schema, each) for each in reached)
-    by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
     hops = list(reversed(range(own.layers)))
-    if by is None and not by_depth:
+    unrolling = _tell_places_apart(config, schema, tree)
+    if unrolling is None:
         inputs = _inputs(config, schema, _same(reached), None)
         return ModelReads(
             target=target,
@@ -159,7 +151,6 @@ def find_reads(
             holdings=tuple(holdings),
             tree=tree,
         )
-    unrolling = unroll(tree, by_depth=by_depth, by=by)
     inputs = _inputs(config, schema, unrolling.types, unrolling.tables)
     return ModelReads(
         target=target,
@@ -172,6 +163,25 @@ def find_reads(
         unrolling=unrolling,
         tree=tree,
     )
+
+
+def _find_one_relation(config: Config, schema: GraphSchema) -> ModelReads:
+    """What a model of graphs of one node type reads."""
+    target, relations = schema.target_type(), _same(schema.ordered_relations())
+    layers = ((tuple(relations), (target,)),) * config.model.layers
+    inputs = _inputs(config, schema, {target: target}, None)
+    types, frozen = _same(schema.node_types), _frozen(config, inputs)
+    return ModelReads(target, types, relations, layers, inputs, frozen)
+
+
+def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
+    """The names of places in the metatree; None where a type is one wherever it is met."""
+    reached, by_depth = tree.types_of(tree.roots), bool(config.model.metapaths)
+    is_learned = any(_learned_width(config, schema, each) for each in reached)
+    by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
+    if by is None and not by_depth:
+        return None
+    return unroll(tree, by_depth=by_depth, by=by)
 
 
 def _same(names: Iterable[_Name]) -> dict[_Name, _Name]:
