@@ -160,7 +160,10 @@ def test_an_override_without_a_value() -> None:
         ),
         (["--sampler.fanouts", "[5, -2, 5]"], "got [5, -2, 5]"),
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
-        (["--sampler.kind", "walk"], "sampler.kind: expected node, layer, labor; got 'walk'"),
+        (
+            ["--sampler.kind", "walk"],
+            "sampler.kind: expected node, layer, labor or package.module:Class; got 'walk'",
+        ),
         (
             ["--sampler.kind", "layer"],
             "sampler.layer_sizes: expected one number of nodes per layer",
@@ -263,3 +266,33 @@ def test_a_configuration_does_not_change() -> None:
     config = made()
     with pytest.raises(ValueError, match="frozen"):
         config.train.epochs = 9
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"name": "sage", "bases": 2}, "model.bases: an option of rgcn, not of 'sage'; got 2"),
+        ({"name": "hgt", "head": True}, "model.head: an option of rgcn, rgat, not of 'hgt'"),
+        ({"name": "rgcn", "aggregate": "a:B"}, "model.aggregate: an option of hgnn, not of 'rgcn'"),
+        ({"name": "hgnn"}, "model.aggregate: hgnn needs one; expected package.module:Class"),
+        (
+            {"name": "hgnn", "aggregate": "a:B", "combine": "max"},
+            "model.combine: expected sum, mean",
+        ),
+        (
+            {"name": "rgcn", "bases": 2, "diagonal_blocks": 2},
+            "model.bases: excludes diagonal_blocks",
+        ),
+    ],
+)
+def test_options_are_those_of_the_model(model: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        make_config({"data": {"partitioned": "parts"}, "model": {"layers": 2} | model})
+
+
+def test_options_by_model() -> None:
+    values = {"data": {"partitioned": "parts"}, "model": {"name": "rgat", "head": True}}
+    config = make_config(values)
+    assert config.model.options == {"head": True, "merge": True}
+    assert make_config(config.model_dump()) == config
+    assert make_config({"data": {"partitioned": "parts"}}).model.options == {}

@@ -1,13 +1,13 @@
 """The configuration: TOML, typed, validated before any work starts.
 
 Every key can be overridden as ``--section.key value``; an unknown key is an error. The keys are in
-:mod:`hopper.config.sections`, one class a section. A :class:`Config` and its sections cannot be
-changed; :func:`make_config` makes another one.
+:mod:`hopper.config.sections` and :mod:`hopper.config.model`, one class a section. A :class:`Config`
+and its sections cannot be changed; :func:`make_config` makes another one.
 """
 
 from hopper.config.loading import load_config, make_config, override, read_config, read_values
+from hopper.config.model import DEEP_MODELS, Model
 from hopper.config.sections import (
-    DEEP_MODELS,
     ENGINES,
     ENGINES_NOT_BUILT,
     Cache,
@@ -17,7 +17,6 @@ from hopper.config.sections import (
     Data,
     Hop,
     Learnable,
-    Model,
     Raf,
     Sampler,
     Train,

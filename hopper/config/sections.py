@@ -1,23 +1,20 @@
-"""Every section and key of the configuration; what a key means is written where it is defined."""
+"""The sections and keys of the configuration; what a key means is written where it is defined.
+
+``[model]`` is in :mod:`hopper.config.model`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hopper.config.bounds import COUNTS, SEEDS, is_fanout
-from hopper.plug_ins import check_form, import_class
+from hopper.config.bounds import is_fanout
+from hopper.config.model import DEEP_MODELS, Model
+from hopper.config.section import NonNegative, Options, Positive, Section, Seed
+from hopper.plug_ins import check_form
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
 ENGINES_NOT_BUILT = ("naive", "p3")
@@ -41,21 +38,9 @@ BUILT_INS: Final = {
     "schedule": ("constant", "cosine", "step", "warmup"),
 }
 """by key of ``[train]``, what it names besides classes of one's own"""
-TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
-DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
-"""layers of the deep models by default (HopGNN 7.1)"""
-
-Positive = Annotated[int, Field(gt=0, lt=COUNTS)]
-NonNegative = Annotated[int, Field(ge=0, lt=COUNTS)]
-Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
-Options = dict[str, Any]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Data(_Section):
+class Data(Section):
     """``[data]``: what to train on."""
 
     partitioned: str
@@ -79,119 +64,7 @@ class Data(_Section):
         return self
 
 
-@cache
-def _reads_types(name: str) -> bool:
-    """Whether a model's class of one's own reads several node types.
-
-    Raises
-    ------
-    ConfigError: there is no such class.
-    """
-    return bool(getattr(import_class("model.name", name), "reads_types", False))
-
-
-class Model(_Section):
-    """``[model]``: the network."""
-
-    name: str = "sage"
-    """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
-    module of one's own; rgcn | rgat | hgt for typed graphs, or hgnn with an ``aggregate`` of one's
-    own, or a class of one's own that derives from :class:`hopper.models.relational.HGNN`"""
-    name_options: Options = Field(default={})
-    """keywords of a class of one's own"""
-    layers: Positive = 3
-    """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
-    hidden: Positive = 16
-    """width of hidden layers (of each head, for gat)"""
-    heads: Positive = 1
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    bases: NonNegative = 0
-    """rgcn: matrices that those of all relations are combinations of; 0 = one matrix a relation"""
-    diagonal_blocks: NonNegative = 0
-    """rgcn: blocks on the diagonal of a relation's matrix; 0 = a full matrix, which a last layer
-    that is as wide as there are classes always has"""
-    aggregate: str = ""
-    """hgnn: "package.module:Class", a :class:`hopper.models.Layer` made from the widths of its
-    input and output, which aggregates a relation"""
-    combine: str = "sum"
-    """hgnn: how relations are combined: sum | mean (of all into a type) | mean_of_present (of those
-    that a node has edges of), or "package.module:Class", a
-    :class:`hopper.models.combination.Combination` made from the width of rows"""
-    root_weight: bool = True
-    """rgcn, hgnn: whether a node's own row of the layer before enters its new one"""
-    metapaths: list[list[str]] = Field(default=[])
-    """typed models: what hops follow, as lists of relations from the target outwards, each a name
-    or src/rel/dst, at most ``layers`` long; empty = every relation"""
-    head: bool = False
-    """rgcn, rgat: the last layer is as wide as the others, and a linear classifier follows it (hgt
-    always has one); with many classes less is computed by relation"""
-    merge: bool = True
-    """rgcn, rgat, hgt: whether all relations of a layer are aggregated at once (HiFuse), where the
-    rows of their sources are at hand; those with diagonal blocks are not"""
-    input_weights: bool = True
-    """rgcn: whether rows go through an input projection and the first layer's matrices; false =
-    they are added up as they are, as R-GCN's one-hot vectors pick rows of the matrices: with
-    learnable.tables = "per_relation", for graphs without features"""
-
-    @property
-    def typed(self) -> bool:
-        """Whether it reads several node types and relations."""
-        return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
-
-    @model_validator(mode="after")
-    def _check(self) -> Model:
-        for key in ("bases", "diagonal_blocks"):
-            if getattr(self, key) and self.name != "rgcn":
-                raise ValueError(f"{key}: only rgcn decomposes its matrices, not {self.name!r}")
-        if self.name_options and ":" not in self.name:
-            raise ValueError(
-                f"name_options: those of a class of one's own; {self.name!r} takes the keys of "
-                f"[model]; got {self.name_options}"
-            )
-        if self.metapaths and not self.typed:
-            raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
-        if self.head and self.name not in ("rgcn", "rgat"):
-            raise ValueError(f"head: only rgcn and rgat can do with and without, not {self.name!r}")
-        if not self.root_weight and self.name not in ("rgcn", "hgnn"):
-            raise ValueError(
-                f"root_weight: only rgcn and hgnn can do without it, not {self.name!r}"
-            )
-        if not self.input_weights:
-            if self.name != "rgcn":
-                raise ValueError(f"input_weights: only rgcn can do without, not {self.name!r}")
-            if self.layers == 1 and not self.head:
-                raise ValueError(
-                    "input_weights: the only layer's rows are the logits; expected at least 2 "
-                    "layers, or head = true"
-                )
-        if bool(self.aggregate) != (self.name == "hgnn"):
-            raise ValueError(
-                f"aggregate: hgnn needs one, other models have their own; got {self.aggregate!r} "
-                f"for {self.name!r}"
-            )
-        if self.combine not in ("sum", "mean", "mean_of_present") and ":" not in self.combine:
-            raise ValueError(
-                "combine: expected sum, mean, mean_of_present or package.module:Class; got "
-                f"{self.combine!r}"
-            )
-        if self.combine != "sum" and self.name != "hgnn":
-            raise ValueError(f"combine: only hgnn has a choice, not {self.name!r}")
-        if self.diagonal_blocks and self.layers == 1 and not self.head:
-            raise ValueError("diagonal_blocks: the only layer is the last, whose matrices are full")
-        if self.bases and self.diagonal_blocks:
-            raise ValueError("bases: excludes diagonal_blocks; expected one of them")
-        return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_layers(cls, values: Any) -> Any:
-        name = values.get("name") if isinstance(values, Mapping) else None
-        if isinstance(name, str) and name in DEEP_MODELS:
-            return {"layers": DEEP_MODELS[name]} | dict(values)
-        return values
-
-
-class Sampler(_Section):
+class Sampler(Section):
     """``[sampler]``: how neighbourhoods are drawn (docs/samplers.md)."""
 
     kind: str = "node"
@@ -239,7 +112,7 @@ class Sampler(_Section):
         return self.layer_sizes if self.kind == "layer" else self.fanouts
 
 
-class Train(_Section):
+class Train(Section):
     """``[train]``: the run."""
 
     engine: str = "auto"
@@ -347,7 +220,7 @@ class Train(_Section):
         return self.seed if self.model_seed is None else self.model_seed
 
 
-class Hop(_Section):
+class Hop(Section):
     """``[hop]``: the migrating engine (HopGNN, section 5)."""
 
     migrate: Literal["model", "gradients"] = "model"
@@ -387,14 +260,14 @@ class Hop(_Section):
         return self
 
 
-class Cooperative(_Section):
+class Cooperative(Section):
     """``[cooperative]``: the engine whose rows of hidden width travel."""
 
     wire: Literal["exact", "bfloat16", "float16"] = "exact"
     """what rows and their gradients travel in; anything but "exact" is an approximation"""
 
 
-class Raf(_Section):
+class Raf(Section):
     """``[raf]``: relation-aggregation-first training (Heta, section 4)."""
 
     reduce: Literal["scatter", "designated"] = "scatter"
@@ -402,7 +275,7 @@ class Raf(_Section):
     all of it (the paper's designated worker)"""
 
 
-class Learnable(_Section):
+class Learnable(Section):
     """``[learnable]``: input rows that are learned with the model."""
 
     types: list[str] = Field(default=[])
@@ -434,7 +307,7 @@ class Learnable(_Section):
     """of these files, on a disk of the rank's machine; empty = train.run_dir"""
 
 
-class Cache(_Section):
+class Cache(Section):
     """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows on
     disk with their optimiser's state, that a rank holds in memory (docs/cache.md)."""
 
@@ -452,7 +325,7 @@ class Cache(_Section):
     """epochs that are sampled before training to count visits, where no profile is saved"""
 
 
-class Cluster(_Section):
+class Cluster(Section):
     """``[cluster]``: the machines."""
 
     servers: list[str] = Field(default=[])
@@ -469,7 +342,7 @@ class Cluster(_Section):
     """network interface whose counters are read around every epoch; empty = none"""
 
 
-class Config(_Section):
+class Config(Section):
     """A whole configuration."""
 
     data: Data

@@ -23,7 +23,6 @@ from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.samplers import sampler_with
 from hopper.models import build_model, build_typed_model, check_exactness
-from hopper.models.registry import TYPED_OPTIONS
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
 
@@ -154,7 +153,7 @@ def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module
 
 def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch.nn.Module:
     own = config.model
-    shared: dict[str, Any] = {
+    shared: dict[str, Any] = own.options | {
         "out_dim": schema.labels[reads.target].classes,
         "hidden": own.hidden,
         "heads": own.heads,
@@ -164,8 +163,6 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
     }
     model: torch.nn.Module
     if own.typed:
-        shared |= {name: getattr(own, name) for name in TYPED_OPTIONS.get(own.name, ())}
-        shared |= own.name_options
         model = build_typed_model(
             own.name,
             target=reads.target,
@@ -177,9 +174,7 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
             model.rename(reads.types, reads.relations, reads.layers)
     else:
         in_dim = reads.inputs[reads.target].width
-        model = build_model(
-            own.name, in_dim=in_dim, layers=own.layers, **shared, **own.name_options
-        )
+        model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
     check_exactness(model)
     return model
 

@@ -4,7 +4,7 @@ it refuses."""
 from __future__ import annotations
 
 from hopper.array_module import array_module
-from hopper.config.sections import TYPED_MODELS
+from hopper.config.model import TYPED_MODELS
 from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
 from hopper.engines.registry import engines_for, engines_of

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.config.sections import TYPED_MODELS
+from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.request import Request

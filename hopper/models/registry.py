@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import nn
 
+from hopper.config.model import MODEL_OPTIONS
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
 from hopper.models.deepgcn import DeepGCN
@@ -39,13 +40,6 @@ TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {
     "hgt": HGT,
     "hgnn": OwnAggregation,
 }
-TYPED_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "rgcn": ("bases", "diagonal_blocks", "root_weight", "head", "merge", "input_weights"),
-    "rgat": ("head", "merge"),
-    "hgt": ("merge",),
-    "hgnn": ("aggregate", "combine", "root_weight"),
-}
-"""what typed models take besides what all do"""
 
 
 def build_model(
@@ -107,14 +101,13 @@ def build_typed_model(
 
     Parameters
     ----------
-    name: "rgcn", "rgat", "hgt", "hgnn".
+    name: "rgcn", "rgat", "hgt", "hgnn" or "package.module:Class".
     target: type of the roots.
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
-    more: what "rgcn" takes besides: bases, diagonal_blocks, root_weight, head, merge,
-        input_weights; "rgat": head, merge; "hgt": merge; "hgnn": aggregate (as
-        "package.module:Class"), combine, root_weight.
+    more: the model's options, as :data:`hopper.config.model.MODEL_OPTIONS` documents them, or
+        keywords of a class of one's own.
 
     Raises
     ------
@@ -128,7 +121,7 @@ def build_typed_model(
         raise ConfigError(f"model.name: expected {expected(TYPED_MODELS)}; given {name!r}")
     else:
         kind = TYPED_MODELS[name]
-        refused = [key for key in more if key not in TYPED_OPTIONS[name]]
+        refused = [key for key in more if key not in MODEL_OPTIONS[name].model_fields]
         if refused:
             raise ConfigError(f"model.{refused[0]}: {name} does not take it")
     widths = {f"features of {each}": width for each, width in inputs.items()}

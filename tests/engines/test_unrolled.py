@@ -252,7 +252,7 @@ def test_rows_that_need_a_projection_are_refused(graph: GraphDirectory, tmp_path
     with pytest.raises(RequestError, match=r"learnable\.dim: .* expected 8 or 0, given 6"):
         check_request(Request(make_config(values), bare))
     for model, expected in (
-        ({"name": "rgat"}, "input_weights: only rgcn can do without, not 'rgat'"),
+        ({"name": "rgat"}, "input_weights: an option of rgcn, not of 'rgat'"),
         ({"name": "rgcn", "layers": 1}, "input_weights: the only layer's rows are the logits"),
     ):
         refused = values | {"model": model | {"input_weights": False}, "sampler": {}}
