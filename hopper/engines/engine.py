@@ -119,9 +119,9 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.upcoming: GlobalBatch | None = None
         """the batch after the one that is trained, if the epoch has one; may be prepared"""
 
-    @classmethod  # most engines train anything
+    @classmethod
     def check(cls, request: Request) -> None:
-        """Refuse what this engine cannot train.
+        """Refuse what this engine cannot train; most engines train anything.
 
         Raises
         ------
@@ -167,21 +167,21 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         equal keys read the same rows."""
         return [cls.name]
 
-    def close(self) -> None:  # most engines hold nothing
-        """Let go of threads and connections; the engine does not train again."""
+    def close(self) -> None:
+        """Let go of threads and connections, if there are any; the engine does not train again."""
 
     def decisions(self) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""
         return {}
 
-    def epoch_ended(self, seconds: float) -> None:  # most engines decide nothing
+    def epoch_ended(self, seconds: float) -> None:
         """Take note of an epoch's time: the maximum over ranks, the same number on all of them."""
 
     def decision_state(self) -> dict[str, Any]:
         """What the next decisions depend on, as JSON (for checkpoints)."""
         return {}
 
-    def restore_decisions(self, state: Mapping[str, Any]) -> None:  # as above
+    def restore_decisions(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`decision_state` returned."""
 
     def fetch_learnable(self, plan: PlanT) -> None:
@@ -212,10 +212,10 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         state.cluster.all_reduce(total, "control", operation)
         return float(total)
 
-    def complete_recorded(self, where: str) -> None:  # as below
+    def complete_recorded(self, where: str) -> None:
         """Make parameters and gradients whole on every rank, where they will be recorded."""
 
-    def complete(self, where: str, *, moments: bool = False) -> None:  # see below
+    def complete(self, where: str, *, moments: bool = False) -> None:
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
         it before they are saved. Most engines keep all of it everywhere.
 
@@ -225,7 +225,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             otherwise one is, without, which was handed out to be scored.
         """
 
-    def hand_out(self, model: int) -> None:  # as above
+    def hand_out(self, model: int) -> None:
         """Give every rank the parameters that it scores a model with; every rank has to call it
         before that. Most engines keep them everywhere."""
 
