@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.cluster import Cluster
-from hopper.config import Config
+from hopper.config import Config, make_config
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
 from hopper.hetero.row_records import PickedRows
@@ -101,13 +101,15 @@ def load_training(
 def read_progress(path: Path, identity: dict[str, Any]) -> Any:
     """The progress that :func:`save_training` wrote.
 
+    A key of the configuration that was not there yet when it wrote had its default.
+
     Raises
     ------
     RequestError: there is no whole checkpoint, or it is of a run with another configuration
         (names the key).
     """
     facts = read_facts(path)
-    found = facts["identity"]
+    found = _defaults() | facts["identity"]
     for key, value in identity.items():
         if found.get(key) != value:
             raise RequestError(
@@ -145,6 +147,14 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "messages through host memory": cluster.through_host,
         "kernels": backend(cluster.device),
         "torch": torch.__version__,
+    }
+
+
+def _defaults() -> dict[str, Any]:
+    """By "section.key", what a key is where a configuration does not name it."""
+    values = make_config({"data": {"partitioned": "any"}}).model_dump()
+    return {
+        f"{section}.{key}": value for section, keys in values.items() for key, value in keys.items()
     }
 
 

@@ -96,6 +96,19 @@ def test_a_checkpoint_of_another_run_is_refused(
         load_training(file, identity(graph, **change), state)
 
 
+def test_a_key_that_a_checkpoint_does_not_know_yet_had_its_default(
+    partitions: dict[str, PartitionedGraph], tmp_path: Path
+) -> None:
+    packed, optimizer = trained()
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    older = identity(partitions["one"])
+    del older["train.clip_norm"]
+    save_training(file, older, state, asdict(Progress(step=4)))
+    assert load_training(file, identity(partitions["one"]), state)["step"] == 4
+    with pytest.raises(RequestError, match=r"train\.clip_norm was 0\.0, now it is 2\.0"):
+        load_training(file, identity(partitions["one"], clip_norm=2.0), state)
+
+
 def test_half_a_line_of_epochs_is_dropped(tmp_path: Path) -> None:
     (tmp_path / EPOCHS_FILE).write_text('{"epoch": 0}\n{"epoch": 1}\n{"epoch": 2, "lo')
     assert keep_epochs_before(tmp_path, 2) == [{"epoch": 0}, {"epoch": 1}]
