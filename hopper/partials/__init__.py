@@ -1,22 +1,27 @@
 """Rows and partial sums that ranks exchange, and their gradients (docs/data-flow.md)."""
 
-from hopper.partials.exchange import RowExchange
+from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
-from hopper.partials.stack import Stack, make_stack
-from hopper.partials.wire import Form, Sums, Wires, choose_wires
+from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
+from hopper.partials.wire import Form, RowKind, Sums, Wires, choose_wires, source_type
 
 __all__ = [
     "Form",
     "Forward",
     "IterationPlan",
+    "KindsExchange",
+    "LayerInputs",
     "LayerPlan",
     "Planner",
     "RowExchange",
+    "RowKind",
     "Stack",
+    "StackLayer",
     "Sums",
     "Wires",
     "choose_wires",
     "make_stack",
+    "source_type",
 ]

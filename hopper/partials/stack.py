@@ -31,11 +31,13 @@ class StackLayer:
     Attributes
     ----------
     aggregations: by relation that it reads, in canonical order, what aggregates it.
+    types: whose new rows it computes.
     adds_up: whether all that a destination reads may be added up where it lives.
     merges: whether it takes all of its relations at once.
     """
 
     aggregations: Mapping[Relation, Layer]
+    types: tuple[str, ...]
     adds_up: bool
     merges: bool
 
@@ -46,7 +48,8 @@ class LayerInputs:
 
     Attributes
     ----------
-    before: by type, [own, ...], this rank's rows of the layer before.
+    before: by type whose new rows are wanted, and others, [own, ...], this rank's rows of the layer
+        before, destinations first.
     ready: by type, [own, ...], the same as the layer reads them. Where ``projected`` is None,
         [sources, ...]: those of the other ranks too.
     projected: by relation, [sources of its block, ...], its projected rows; None where the layer
@@ -133,7 +136,8 @@ class OneTypeStack(Stack):
         self.model: GNN = model
         found = [model.layer(index) for index in range(len(model.layers))]
         self.layers = [
-            StackLayer({relation: each}, isinstance(each, SumLayer), False) for each in found
+            StackLayer({relation: each}, (relation.dst,), isinstance(each, SumLayer), False)
+            for each in found
         ]
         self._type, self.widths = relation.src, {relation.src: in_dim}
 
@@ -193,7 +197,7 @@ class TypedStack(Stack):
             found = {each: layer.aggregation(each) for each in layer.relations}
             are_sums = all(isinstance(each, SumLayer) for each in found.values())
             adds_up = layer.combination.algebra == "sum" and are_sums
-            self.layers.append(StackLayer(found, adds_up, layer.merges()))
+            self.layers.append(StackLayer(found, layer.types, adds_up, layer.merges()))
 
     def lone_rows(self) -> list[dict[str, Tensor]]:
         """See :class:`Stack`."""
@@ -214,8 +218,9 @@ class TypedStack(Stack):
 
     def new_rows(self, index: int, given: LayerInputs) -> dict[str, Tensor]:
         """See :class:`Stack`."""
+        types = [each for each in self.layers[index].types if each in given.before]
         found: dict[str, Tensor] = self.model.relation_layer(index)(
-            *(given.blocks, given.ready),
+            *(given.blocks, given.ready, types),
             weights=given.weights,
             more=given.more,
             projected=given.projected,

@@ -33,7 +33,8 @@ from hopper.run_log import RunLog
 from hopper.train.auto_engine import settle_engine
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator, LayerWiseEvaluator, Scene
+from hopper.train.evaluate import Evaluator, Scene
+from hopper.train.layer_evaluate import LayerWiseEvaluator
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
@@ -42,7 +43,6 @@ from hopper.train.results import read_summary, refuse_finished
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
-from hopper.train.typed_evaluate import TypedEvaluator
 from hopper.train.verify import (
     agree_on_division,
     await_row_checks,
@@ -173,12 +173,10 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
 
 def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
     request, cluster = scene.request, scene.cluster
-    if not request.config.model.typed:
-        return LayerWiseEvaluator(scene, request.config.model.layers)
     sampler = make_full_sampler(request, cluster.server, model)
     holdings = request.reads.holdings
     if not holdings:
-        return TypedEvaluator(scene, sampler)
+        return LayerWiseEvaluator(scene, sampler)
     return RelationEvaluator(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 

@@ -1,0 +1,46 @@
+"""Scores by whole neighbourhoods, for modules with only a ``forward()``."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.micrograph.sample import NeighborSampler
+from hopper.models import run_model
+from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator, Scene
+
+
+class NeighbourhoodEvaluator(Evaluator):
+    """Scores every node by its full k-hop neighbourhood, some nodes a pass; fewer where these would
+    be too many rows. For graphs of one node type.
+
+    Parameters
+    ----------
+    sampler: which takes all neighbours that the model reads.
+    """
+
+    def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
+        super().__init__(scene)
+        self._sampler = sampler
+
+    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
+        """See :class:`Evaluator`."""
+        target, rank = self._target, self._cluster.rank
+        mine = self._placement.deal(target, self._scored(split)).of(rank)
+        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        todo = [
+            mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
+        ]
+        self._read_learned({target: [self._sampler.sample(mine, 0, 0).nodes[target]]})
+        while todo:
+            chunk = todo.pop(0)
+            subgraph = self._sampler.sample(chunk, 0, 0)
+            nodes = subgraph.nodes[target]
+            if nodes.size > ROWS_PER_PASS and chunk.size > 1:
+                todo = [*np.array_split(chunk, 2), *todo]
+                continue
+            blocks = subgraph.typed_blocks(self._cluster.device)
+            outputs.append(run_model(model, blocks, {target: self._inputs(target, nodes)}).cpu())
+        return mine, torch.cat(outputs)

@@ -1,0 +1,156 @@
+"""Scoring a split layer by layer, in chunks where memory bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_full_sampler, make_model
+from hopper.features import PartitionedRows
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.hetero.learnable import LearnableRows
+from hopper.models import Objective, run_model
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.train import evaluate
+from hopper.train.evaluate import Evaluator, Scene
+from hopper.train.layer_evaluate import LayerWiseEvaluator
+
+WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> PartitionedGraph:
+    generator = np.random.default_rng(0)
+    schema = GraphSchema(
+        name="papers",
+        node_types={"author": NodeType(40, 3, "float32"), "paper": NodeType(90, 5, "float32")},
+        relations={WRITES: EdgeType(200), CITES: EdgeType(300)},
+        target="paper",
+        labels={"paper": Labels("class", 3)},
+        splits={"train": 30, "val": 50},
+    )
+    with GraphWriter(tmp_path / "graph", schema) as writer:
+        writer.topology(WRITES, generator.integers(0, 40, 200), generator.integers(0, 90, 200))
+        writer.topology(CITES, generator.integers(0, 90, 300), generator.integers(0, 90, 300))
+        for name, kind in schema.node_types.items():
+            rows = writer.features(name)
+            rows[:] = generator.standard_normal((kind.count, kind.feature_dim or 0))
+        writer.labels("paper", generator.integers(0, 3, 90))
+        order = generator.permutation(90)
+        writer.split("train", np.sort(order[:30]))
+        writer.split("val", np.sort(order[30:80]))
+    return partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random")
+
+
+def evaluator_of(model: dict[str, object], graph: PartitionedGraph) -> tuple[Request, Evaluator]:
+    config = make_config(
+        {
+            "data": {"partitioned": str(graph.path)},
+            "model": {"layers": 2, "hidden": 8} | model,
+            "sampler": {"fanouts": [2, 2]},
+            "train": {"dtype": "float64"},
+        }
+    )
+    cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+    request, rows = Request(config, graph), PartitionedRows(graph, 0, None)
+    scene = Scene(request, cluster, rows, Objective("class"), torch.float64, LearnableRows(cluster))
+    return request, LayerWiseEvaluator(scene, make_full_sampler(request, 0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "rgat"},
+        # Three classes are narrower than what is read of a node.
+        {"name": "rgat", "hidden": 16, "heads": 1, "merge": False},
+        {"name": "rgcn"},
+        # Input rows of three numbers are.
+        {"name": "hgt", "hidden": 8, "heads": 2},
+    ],
+)
+def test_layers_in_chunks_score_like_whole_neighbourhoods(
+    options: dict[str, object], graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, evaluator = evaluator_of(options, graph)
+    model = make_model(request).eval()
+    with torch.no_grad():
+        ids, logits = evaluator.logits(model, "val")
+        rows = PartitionedRows(graph, 0, None)
+        subgraph = make_full_sampler(request, 0).sample(ids, 0, 0)
+        inputs = {
+            name: torch.from_numpy(rows.gather("features", name, nodes)).double()
+            for name, nodes in subgraph.nodes.items()
+        }
+        whole = run_model(model, subgraph.typed_blocks(), inputs)
+    assert sorted(graph.original_ids("paper")[ids]) == sorted(
+        graph.original_ids("paper")[graph.global_ids("paper")[graph.split("val")]]
+    )
+    assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
+    chunks: list[int] = []
+    made = LayerWiseEvaluator._new_rows
+
+    def counted(self: LayerWiseEvaluator, *given: Any) -> torch.Tensor:
+        chunks.append(given[3].size)
+        return made(self, *given)
+
+    monkeypatch.setattr(LayerWiseEvaluator, "_new_rows", counted)
+    monkeypatch.setattr(evaluate, "_CHUNK_BYTES", 2048)
+    with torch.no_grad():
+        again, parts = evaluator.logits(model, "val")
+    assert len(chunks) > 10
+    assert min(chunks) > 0
+    np.testing.assert_array_equal(ids, again)
+    assert torch.allclose(logits, parts, rtol=0, atol=1e-12)
+
+
+def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -> None:
+    schema = GraphSchema(
+        name="one",
+        node_types={"node": NodeType(60, 4, "float32")},
+        relations={Relation("node", "edge", "node"): EdgeType(150)},
+        target="node",
+        labels={"node": Labels("class", 3)},
+        splits={"train": 20, "val": 30},
+    )
+    generator = np.random.default_rng(1)
+    with GraphWriter(tmp_path / "graph", schema) as writer:
+        writer.topology(
+            Relation("node", "edge", "node"),
+            *(generator.integers(0, 60, 150), generator.integers(0, 60, 150)),
+        )
+        writer.features("node")[:] = generator.standard_normal((60, 4))
+        writer.labels("node", generator.integers(0, 3, 60))
+        writer.split("train", np.arange(20))
+        writer.split("val", np.arange(20, 50))
+    parts = partition_graph(
+        GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random"
+    )
+    request, evaluator = evaluator_of({"name": "gcn"}, parts)
+    model = make_model(request).eval()
+    with torch.no_grad():
+        ids, by_layers = evaluator.logits(model, "val")
+        again, whole = evaluator.logits(NoLayers(model), "val")
+    np.testing.assert_array_equal(ids, again)
+    assert torch.allclose(by_layers, whole, rtol=0, atol=1e-12)
+
+
+class NoLayers(torch.nn.Module):
+    """A model of which nothing is known but its ``forward()``."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, blocks: Sequence[Block], x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.model(blocks, x)
+        return found
