@@ -48,9 +48,7 @@ class Forward:
         self._wires = wires
         self._travels_as = travels_as
 
-    def logits(
-        self, plan: IterationPlan, inputs: Rows, where: str, *, entered: Rows | None = None
-    ) -> Tensor:
+    def logits(self, plan: IterationPlan, inputs: Rows, where: str) -> Tensor:
         """[roots, out]: of this rank's roots; every rank has to call it.
 
         Parameters
@@ -58,17 +56,13 @@ class Forward:
         inputs: by type, [n, dim], the input rows of ``plan.nodes``; a type without any may be
             missing.
         where: names the moment in errors.
-        entered: by type, what :meth:`Stack.enter` makes of the input rows, where that is known and
-            no wire is of input rows themselves.
         """
         some = next(self._stack.model.parameters())
         whole = {
             name: inputs[name] if name in inputs else some.new_empty(0, width)
             for name, width in self._stack.widths.items()
         }
-        rows = entered
-        if rows is None:
-            rows = {name: self._stack.enter(name, x) for name, x in whole.items()}
+        rows = {name: self._stack.enter(name, x) for name, x in whole.items()}
         for index, layer in enumerate(plan.layers):
             rows = self._layer(index, layer, rows, whole, f"{where}, layer {index}")
         return self._stack.logits(rows)
