@@ -9,7 +9,8 @@ best model a norm and a product with a fixed random vector, so that equal number
 gradients.
 
 ``--against``, an earlier ``--out``, tells for each configuration the largest relative difference
-and the bytes before and after; 1 where a difference is above 1e-12 or more was sent.
+and the bytes before and after, and writes them to ``DIR/comparison.md`` and ``comparison.json``; 1
+where a difference is above 1e-12 or more was sent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +29,6 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from safetensors.numpy import load_file
 
 from hopper.bench.machine import commit, machine, tell_machine, versions
@@ -42,6 +43,8 @@ SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12
 RESULT_FILE: Final = "result.json"
 PAGE_FILE: Final = "README.md"
+COMPARISON_FILE: Final = "comparison.json"
+COMPARISON_PAGE: Final = "comparison.md"
 ROOT: Final = Path(__file__).resolve().parents[1]
 
 Values = dict[str, dict[str, Any]]
@@ -202,7 +205,13 @@ def main() -> int:
     write_text(options.out / PAGE_FILE, "\n".join(_page(result)) + "\n")
     if options.against is None:
         return 0
-    return _compare(json.loads((options.against / RESULT_FILE).read_text()), result, console)
+    rows = _compare(json.loads((options.against / RESULT_FILE).read_text()), result)
+    lines = [json.dumps(row) for row in rows]
+    write_text(options.out / COMPARISON_FILE, "[\n" + ",\n".join(lines) + "\n]\n")
+    page = "\n".join(_tell_comparison(rows, options.against, result)) + "\n"
+    write_text(options.out / COMPARISON_PAGE, page)
+    console.print(page, markup=False, highlight=False)
+    return 0 if all(row["equal"] for row in rows) else 1
 
 
 def _a_line_each(result: dict[str, Any]) -> str:
@@ -288,24 +297,47 @@ def _sketches(run_dir: Path) -> dict[str, list[float]]:
     return found
 
 
-def _compare(before: dict[str, Any], after: dict[str, Any], console: Console) -> int:
-    table = Table("configuration", "losses", "tensors", "scores", "bytes before", "after")
-    is_equal = True
+def _compare(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each configuration that both have, how far its numbers are apart, and its bytes."""
+    rows = []
     for name, now in after["runs"].items():
         then = before["runs"].get(name)
         if then is None:
-            table.add_row(name, "new")
             continue
-        losses = _difference(then["losses"], now["losses"])
-        tensors = _tensor_difference(then["tensors"], now["tensors"])
-        scores = _difference(then["scores"], now["scores"])
-        sent = [sum(each["bytes"].values()) for each in (then, now)]
-        is_equal &= max(losses, tensors, scores) <= LARGEST_DIFFERENCE and sent[1] <= sent[0]
-        table.add_row(
-            name, f"{losses:.1e}", f"{tensors:.1e}", f"{scores:.1e}", f"{sent[0]:,}", f"{sent[1]:,}"
+        row: dict[str, Any] = {
+            "configuration": name,
+            "losses": _difference(then["losses"], now["losses"]),
+            "tensors": _tensor_difference(then["tensors"], now["tensors"]),
+            "scores": _difference(then["scores"], now["scores"]),
+            "bytes_before": sum(then["bytes"].values()),
+            "bytes_after": sum(now["bytes"].values()),
+        }
+        most = max(row[key] for key in ("losses", "tensors", "scores"))
+        row["equal"] = most <= LARGEST_DIFFERENCE and row["bytes_after"] <= row["bytes_before"]
+        rows.append(row)
+    return rows
+
+
+def _tell_comparison(
+    rows: list[dict[str, Any]], against: Path, result: dict[str, Any]
+) -> Iterator[str]:
+    before = json.loads((against / RESULT_FILE).read_text())["commit"]
+    yield f"# Fixed configurations: commit `{result['commit'][:12]}` after `{before[:12]}`"
+    yield ""
+    yield f"- {result['when'][:10]}; {tell_machine(result['machine'])}; float64"
+    yield f"- `python benchmarks/same_results.py --out DIR --against {against.name}`"
+    yield (
+        "- largest relative differences of losses, of recorded gradients and the best model, and "
+        "of scores; bytes that servers sent, of all causes"
+    )
+    yield ""
+    yield "| configuration | losses | tensors | scores | bytes before | after |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for row in rows:
+        yield (
+            f"| {row['configuration']} | {row['losses']:.1e} | {row['tensors']:.1e} | "
+            f"{row['scores']:.1e} | {row['bytes_before']:,} | {row['bytes_after']:,} |"
         )
-    console.print(table)
-    return 0 if is_equal else 1
 
 
 def _difference(before: list[float | None], after: list[float | None]) -> float:
