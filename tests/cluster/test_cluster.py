@@ -52,7 +52,7 @@ def test_arrays_of_sizes_that_are_told(ranks: list[dict[str, Any]]) -> None:
         ]
         assert found["array type"] == "int32"
         away = [to for to in range(4) if to // 2 != rank // 2]
-        expected = {"topology": sum(4 * (rank + 2 * to) for to in away), "control": 2 * 2 * 8}
+        expected = {"topology": sum(4 * (rank + 2 * to) for to in away), "control": 2 * 2 * 4}
         assert {cause: count for cause, count in found["array bytes"].items() if count} == expected
         assert not any(found["bytes of nothing"].values())
 
