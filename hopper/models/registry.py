@@ -74,12 +74,13 @@ def build_model(
     ConfigError
         A value is out of range, or no such model can be built; names the key.
     """
-    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "in_dim": in_dim}
-    _check_sizes(sizes | {"out_dim": out_dim})
+    sizes = {"in_dim": in_dim, "out_dim": out_dim}
+    sizes |= {"layers": layers, "hidden": hidden, "heads": heads}
+    _check_sizes(sizes)
     drop_threshold(dropout)
     model_class = _find(name)
     with _initialisation(seed):
-        model = _call(model_class, name, sizes | {"out_dim": out_dim, "dropout": dropout}, options)
+        model = _call(model_class, name, sizes | {"dropout": dropout}, options)
     return model.to(dtype)
 
 
