@@ -236,5 +236,5 @@ def test_each_row_crosses_once_a_rank(ranks: dict[int, list[dict[str, Any]]]) ->
     assert sent == {
         "feature": (remote["item"] + remote["user"]) * (8 + row),
         "gradient": remote["item"] * row,
-        "control": 4 * 2 * len(remote) * 8,
+        "control": 4 * 2 * len(remote) * 4,
     }
