@@ -330,7 +330,9 @@ def test_what_does_not_fit_is_named() -> None:
         make("rgcn", diagonal_blocks=3)
     with pytest.raises(ConfigError, match=r"model\.bases: rgat does not take it"):
         make("rgat", bases=2)
-    with pytest.raises(ConfigError, match=r"model\.name: expected rgcn, .*, hgnn or .*; given 'gin'"):
+    with pytest.raises(
+        ConfigError, match=r"model\.name: expected rgcn, .*, hgnn or .*; given 'gin'"
+    ):
         make("gin")
     with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
         make("hgt", heads=0)
