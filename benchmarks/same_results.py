@@ -206,8 +206,10 @@ def main() -> int:
     if options.against is None:
         return 0
     rows = _compare(json.loads((options.against / RESULT_FILE).read_text()), result)
-    lines = [json.dumps(row) for row in rows]
-    write_text(options.out / COMPARISON_FILE, "[\n" + ",\n".join(lines) + "\n]\n")
+    head = {key: value for key, value in result.items() if key != "runs"}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    told = f'{json.dumps(head)[:-1]},\n"rows": [\n{lines}\n]}}\n'
+    write_text(options.out / COMPARISON_FILE, told)
     page = "\n".join(_tell_comparison(rows, options.against, result)) + "\n"
     write_text(options.out / COMPARISON_PAGE, page)
     console.print(page, markup=False, highlight=False)
