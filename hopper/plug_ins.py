@@ -69,6 +69,8 @@ def find_plug_in(
     options: Mapping[str, Any],
     given: Sequence[str] = (),
     options_key: str = "",
+    *,
+    derives: bool = False,
 ) -> PlugIn[Any]:
     """Find the class of a name, and check it and its options; nothing is made of it yet.
 
@@ -81,6 +83,7 @@ def find_plug_in(
     options: keywords for the constructor.
     given: names of parameters that Hopper fills; they cannot be options.
     options_key: of the options, for errors; "" = ``key`` with "_options" behind it.
+    derives: whether the class has to derive from ``protocol``.
 
     Raises
     ------
@@ -91,7 +94,7 @@ def find_plug_in(
     elif ":" not in name:
         raise ConfigError(f"{key}: expected {expected(built_ins)}; got {name!r}")
     else:
-        kind = import_class(key, name)
+        kind = import_class(key, name, protocol if derives else object)
         lacks = lacking(kind, protocol)
         if lacks:
             raise ConfigError(
@@ -119,14 +122,14 @@ def check_form(key: str, name: str, built_ins: Collection[str]) -> None:
         raise ValueError(f"{key}: expected {expected(built_ins)}; got {name!r}")
 
 
-def import_class(key: str, name: str, base: type[Any] = object, what: str = "class") -> type[Any]:
+def import_class(key: str, name: str, base: type[Any] = object, what: str = "") -> type[Any]:
     """The class that "package.module:Class" names.
 
     Parameters
     ----------
     key: of the configuration, for errors.
     base: what it has to be a subclass of.
-    what: it is, for errors.
+    what: it is, for errors; "" = a class, or a subclass of ``base``.
 
     Raises
     ------
@@ -145,6 +148,9 @@ def import_class(key: str, name: str, base: type[Any] = object, what: str = "cla
         found = getattr(found, part, None)
     if found is None:
         raise ConfigError(f"{key}: {name}: module {module_name!r} has no {class_name!r}")
+    if not what:
+        derived = f"subclass of {base.__module__}.{base.__qualname__}"
+        what = "class" if base is object else derived
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{key}: {name}: expected a {what}; given {found!r:.200}")
     return found

@@ -67,12 +67,12 @@ class Contender:
     def exact(self, config: Config) -> bool:
         """Whether its gradient is that of every other exact engine."""
         own = self.configure(config)
-        return find_engine(own).is_exact(own)
+        return bool(find_engine(own).kind.is_exact(own))
 
     def rounds(self, config: Config) -> bool:
         """Whether its gradient is near that of the exact engines on purpose, not equal to it."""
         own = self.configure(config)
-        return find_engine(own).rounds(own)
+        return bool(find_engine(own).kind.rounds(own))
 
     @property
     def folder(self) -> str:

@@ -1,7 +1,15 @@
 """The engines: one gradient, different traffic (docs/data-flow.md)."""
 
 from hopper.engines.engine import Engine, StepReport, TrainState
-from hopper.engines.registry import AUTO, ENGINE_CLASSES, engines_for, engines_of, find_engine
+from hopper.engines.registry import (
+    AUTO,
+    ENGINE_CLASSES,
+    engines_for,
+    engines_of,
+    fetching_engines,
+    find_engine,
+    is_fetching,
+)
 from hopper.engines.request import Request
 
 __all__ = [
@@ -13,5 +21,7 @@ __all__ = [
     "TrainState",
     "engines_for",
     "engines_of",
+    "fetching_engines",
     "find_engine",
+    "is_fetching",
 ]

@@ -82,6 +82,28 @@ def overflowed(where: str) -> RequestError:
     )
 
 
+def join_rows(
+    reads: ModelReads,
+    name: str,
+    ids: NDArray[np.int64],
+    features: torch.Tensor | None,
+    learned: LeafRows,
+) -> torch.Tensor:
+    """[n, width]: input rows of distinct nodes of a type, features first.
+
+    Parameters
+    ----------
+    name: of the type, as the model has it.
+    features: [n, dim]; None where the type has none.
+    learned: that has the learnable rows of these nodes, where the type has any.
+    """
+    if not reads.inputs[name].learned:
+        assert features is not None
+        return features
+    rows = learned.of(name, ids)
+    return rows if features is None else torch.cat((features, rows), 1)
+
+
 class GroupTrainer:
     """Samples, gathers and trains groups of roots of one node type.
 
@@ -234,17 +256,7 @@ class GroupTrainer:
         features = None
         if own.features:
             features = self.read_rows_of(rows, "features", own.node_type, ids).to(self.dtype)
-        return self._with_learned(name, ids, features)
-
-    def _with_learned(
-        self, name: str, ids: NDArray[np.int64], features: torch.Tensor | None
-    ) -> torch.Tensor:
-        """[n, width]: features, if there are any, and behind them learnable rows, if there are."""
-        if not self.reads.inputs[name].learned:
-            assert features is not None
-            return features
-        learned = self.learned.of(name, ids)
-        return learned if features is None else torch.cat((features, learned), 1)
+        return join_rows(self.reads, name, ids, features, self.learned)
 
     def _inputs(self, subgraph: Subgraph, rows: FeatureSource) -> dict[str, torch.Tensor]:
         """By name of a type, the input rows of a subgraph's nodes; each row of features is read
@@ -273,5 +285,6 @@ class GroupTrainer:
         for name in names:
             places = np.searchsorted(ids, subgraph.nodes[name])
             features = read.index_select(0, to_device(places, read.device))
-            inputs[name] = self._with_learned(name, subgraph.nodes[name], features)
+            own = subgraph.nodes[name]
+            inputs[name] = join_rows(self.reads, name, own, features, self.learned)
         return inputs

@@ -21,7 +21,7 @@ from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.route import RootSchedule
 from hopper.micrograph.sample import NeighborSampler, StoredNames
-from hopper.micrograph.samplers import sampler_with
+from hopper.micrograph.samplers import find_sampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
@@ -43,7 +43,9 @@ def make_sampler(
         for at those hops alone at which it reads them. None = at all hops.
     """
     config = request.config
-    kind = sampler_with(config.sampler.kind, config.sampler.kind_options)
+    found = find_sampler(config.sampler.kind, config.sampler.kind_options)
+    made: Callable[..., NeighborSampler] = found.kind
+    kind: Callable[..., NeighborSampler] = partial(made, **found.options)
     if config.sampler.device == "cuda":
         kind = partial(ArraySampler, module=array_module("cuda"))
     hops = None

@@ -39,7 +39,9 @@ def make_engine(
         return _make_trials(request, cluster, rows, log, learnable)
     iterations = make_schedule(request, cluster.world).iterations
     state = _make_state(request, cluster, rows, log, learnable, iterations)
-    return find_engine(request.config)(state, **request.config.train.engine_options)
+    found = find_engine(request.config)
+    engine: Engine = found.kind(state, **found.options)
+    return engine
 
 
 def _make_trials(

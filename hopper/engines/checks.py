@@ -7,12 +7,12 @@ from hopper.array_module import array_module
 from hopper.config.model import TYPED_MODELS
 from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
-from hopper.engines.registry import engines_for, engines_of
+from hopper.engines.registry import engines_for, engines_of, fetching_engines, is_fetching
 from hopper.engines.relation_division import check_followed, check_parts
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.hetero.cache_plan import parse_cache_size
-from hopper.micrograph.samplers import find_sampler, sampler_with
+from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
 
 
@@ -25,8 +25,7 @@ def check_request(request: Request) -> None:
     """
     _check_graph(request)
     _check_model(request)
-    for engine in engines_of(request):
-        engine.check(request)
+    _check_engines(request)
     check_learnable(request)
     _check_cache(request)
     _check_sampler(request)
@@ -59,20 +58,31 @@ def _check_model(request: Request) -> None:
         )
 
 
+def _check_engines(request: Request) -> None:
+    """Refuse what the engine cannot train; of several that may be tried, what none of them can."""
+    refusals: list[RequestError] = []
+    engines = engines_of(request)
+    for engine in engines:
+        try:
+            engine.check(request)
+        except RequestError as error:
+            refusals.append(error)
+    if engines and len(refusals) == len(engines):
+        raise refusals[0]
+
+
 def _check_cache(request: Request) -> None:
     """Refuse a cache that would hold nothing."""
-    config, engines = request.config, engines_of(request)
-    own = config.cache
+    config, own = request.config, request.config.cache
     if own.policy == "none":
         return
     is_on_device = own.memory == "device"
     is_on_disk = bool(request.reads.learned) and config.learnable.storage == "mmap"
-    if not (is_on_disk or is_on_device or any(each.reads_remote_rows for each in engines)):
-        fetching = [each.name for each in engines_for(None) if each.reads_remote_rows]
+    if not (is_on_disk or is_on_device or is_fetching(request)):
         raise RequestError(
             f"cache.policy: {config.train.engine} reads no rows of other servers, and none on "
             f'disk, so there is nothing to keep; expected "none", train.engine = '
-            f'{", ".join(fetching)}, learnable rows with learnable.storage = "mmap", or '
+            f'{fetching_engines()}, learnable rows with learnable.storage = "mmap", or '
             'cache.memory = "device"'
         )
     parse_cache_size(own.size)
@@ -81,8 +91,7 @@ def _check_cache(request: Request) -> None:
 def _check_sampler(request: Request) -> None:
     """Refuse draws that the model, the layout or the device does not allow."""
     config = request.config
-    sampler_with(config.sampler.kind, config.sampler.kind_options)
-    find_sampler(config.sampler.kind).check(
+    find_sampler(config.sampler.kind, config.sampler.kind_options).kind.check(
         typed=config.model.typed, draws_alone=request.graph.layout.draws_alone, where=request.where
     )
     if config.sampler.device == "cpu":
@@ -101,7 +110,7 @@ def _check_sampler(request: Request) -> None:
 
 
 def _check_layout(request: Request) -> None:
-    """Refuse an engine, a cache or a model that does not fit how the graph was divided."""
+    """Refuse an engine or a model that does not fit how the graph was divided."""
     config, layout, where = request.config, request.graph.layout, request.where
     if not engines_of(request) or not all(
         type(layout) in each.layouts for each in engines_of(request)

@@ -12,7 +12,7 @@ from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
 from hopper.partition.layouts import Layout
-from hopper.plug_ins import find_plug_in, import_class
+from hopper.plug_ins import PlugIn, find_plug_in
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
     engine.name: engine
@@ -22,22 +22,17 @@ ENGINE_CLASSES: dict[str, type[Engine]] = {
 AUTO = "auto"
 
 
-def find_engine(config: Config) -> type[Engine]:
-    """The engine that a configuration names, which is not "auto".
+def find_engine(config: Config) -> PlugIn[Engine]:
+    """The engine that a configuration names, which is not "auto", and its options.
 
     Raises
     ------
     ConfigError: there is none, or its options do not fit; names the key.
     """
-    train = config.train
-    if train.engine not in ENGINE_CLASSES:
-        base = f"subclass of {Engine.__module__}.{Engine.__name__}"
-        import_class("train.engine", train.engine, Engine, base)
-    found = find_plug_in(
-        "train.engine", train.engine, Engine, ENGINE_CLASSES, train.engine_options, ["state"]
+    name, options = config.train.engine, config.train.engine_options
+    return find_plug_in(
+        "train.engine", name, Engine, ENGINE_CLASSES, options, ["state"], derives=True
     )
-    kind: type[Engine] = found.kind
-    return kind
 
 
 def engines_for(layout: Layout | None) -> list[type[Engine]]:
@@ -52,5 +47,15 @@ def engines_for(layout: Layout | None) -> list[type[Engine]]:
 def engines_of(request: Request) -> list[type[Engine]]:
     """The engine that a request names; for "auto", the exact ones that may be tried."""
     if request.config.train.engine != AUTO:
-        return [find_engine(request.config)]
+        return [find_engine(request.config).kind]
     return [each for each in engines_for(request.graph.layout) if each.exact]
+
+
+def is_fetching(request: Request) -> bool:
+    """Whether the engine of a request, or one that may be tried, reads rows of other servers."""
+    return any(each.reads_remote_rows for each in engines_of(request))
+
+
+def fetching_engines() -> str:
+    """The built-in engines that read rows of other servers, in words."""
+    return ", ".join(each.name for each in engines_for(None) if each.reads_remote_rows)

@@ -106,11 +106,7 @@ class Subgraph:
         """
         if len(self.topologies) != 1:
             raise ValueError(f"one relation expected, the graph has {len(self.topologies)}")
-        facts, (relation,) = NodeFacts(self), self.topologies
-        return [
-            SampledBlock(self, hop, relation, facts, device)
-            for hop in reversed(range(len(self.hops)))
-        ]
+        return [block for hop in self.typed_blocks(device) for block in hop.blocks.values()]
 
 
 class NodeFacts:

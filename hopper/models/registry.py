@@ -117,7 +117,7 @@ def build_typed_model(
     """
     kind: Callable[..., HGNN]
     if ":" in name:
-        kind = import_class("model.name", name, HGNN, "subclass of hopper.models.relational.HGNN")
+        kind = import_class("model.name", name, HGNN)
     elif name not in TYPED_MODELS:
         raise ConfigError(f"model.name: expected {expected(TYPED_MODELS)}; given {name!r}")
     else:

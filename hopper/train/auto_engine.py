@@ -124,7 +124,7 @@ def _try(
     """One engine's try; none where it is refused. What it holds is let go of before the next."""
     own = request.under(with_engine(request.config, name))
     try:
-        find_engine(own.config).check(own)
+        find_engine(own.config).kind.check(own)
         engine = make_engine(own)
     except RequestError:
         # Not with this model, or with these options; equally so on every rank.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hopper.array_module import array_module
 from hopper.device_copies import finish_copies, to_device
-from hopper.engines import Request, engines_of
+from hopper.engines import Request, is_fetching
 from hopper.features import DeviceRows, PartitionedRows
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
@@ -30,11 +30,6 @@ def cached_features(request: Request) -> list[str]:
     if is_fetching(request) or request.config.cache.memory == "device":
         return request.reads.featured
     return []
-
-
-def is_fetching(request: Request) -> bool:
-    """Whether the engine reads rows of other servers."""
-    return any(each.reads_remote_rows for each in engines_of(request))
 
 
 def cached_tables(request: Request) -> list[str]:

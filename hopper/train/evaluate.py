@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.engines import Request
+from hopper.engines.accumulate import join_rows
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.models import Objective
@@ -105,10 +106,8 @@ class Evaluator(ABC):
 
     def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
-        own, parts = self._reads.inputs[node_type], []
+        own, features = self._reads.inputs[node_type], None
         if own.features:
             rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
-            parts.append(rows.to(self._cluster.device).to(self._dtype))
-        if own.learned:
-            parts.append(self._learned.of(node_type, ids))
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+            features = rows.to(self._cluster.device).to(self._dtype)
+        return join_rows(self._reads, node_type, ids, features, self._learned)

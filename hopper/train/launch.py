@@ -17,7 +17,7 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.config import Config, read_config
-from hopper.engines import Request
+from hopper.engines import AUTO, Request
 from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
@@ -42,6 +42,7 @@ from hopper.train.rank_processes import (
 from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.results import refuse_finished, write_text
 from hopper.train.resume import will_resume
+from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
 from hopper.train.verify import verify_data
@@ -117,7 +118,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
     check_request(request)
     check_loggers(config)
     verify_data(config, graph, range(graph.book.servers))
-    if config.train.engine == "auto" and config.train.replay:
+    if config.train.engine == AUTO and config.train.replay:
         check_request(request.under(with_engine(config, replayed_engine(config))))
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):
@@ -129,7 +130,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
 
 def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
     """Write what the ranks read: the configuration with its places made absolute."""
-    path = run_dir / "config.json"
+    path = run_dir / CONFIG_FILE
     write_text(path, _resolved(config, run_dir, addresses).model_dump_json(indent=1))
     return path
 

@@ -33,7 +33,9 @@ class NeighbourhoodEvaluator(Evaluator):
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
         ]
-        self._read_learned({target: [self._sampler.sample(mine, 0, 0).nodes[target]]})
+        if self._reads.tables:
+            # Of all passes: ranks make different numbers of them, and read these rows together.
+            self._read_learned({target: [self._sampler.sample(mine, 0, 0).nodes[target]]})
         while todo:
             chunk = todo.pop(0)
             subgraph = self._sampler.sample(chunk, 0, 0)

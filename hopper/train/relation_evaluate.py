@@ -39,7 +39,7 @@ class RelationEvaluator(Evaluator):
         """See :class:`Evaluator`."""
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
-        scored = np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
+        scored = self._scored(split)
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]
         ids = [np.empty(0, np.int64)]

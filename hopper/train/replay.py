@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.config import Config
+from hopper.engines import AUTO
 from hopper.errors import RequestError
 from hopper.train.results import EPOCHS_FILE
 
@@ -30,7 +31,7 @@ def read_decisions(config: Config, ranks: int) -> Decisions:
         return []
     folder, found = _read(config)
     engine = config.train.engine
-    if engine == "auto":
+    if engine == AUTO:
         engine = found[0][1]
     if {each[1:] for each in found} != {(engine, ranks)}:
         raise RequestError(

@@ -16,7 +16,7 @@ from rich.progress import track
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.engines import AUTO, Request, engines_for, engines_of
+from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
 from hopper.engines.assemble import make_schedule
 from hopper.engines.engine import Engine
 from hopper.errors import GraphError, RequestError
@@ -34,7 +34,6 @@ from hopper.train.cache_sources import (
     RemoteFeatures,
     cached_features,
     cached_tables,
-    is_fetching,
 )
 
 _TOGETHER: Final = 16
@@ -57,10 +56,9 @@ def check_profile(request: Request) -> None:
     if cached_tables(request) or (config.cache.memory == "device" and cached_features(request)):
         return
     if not is_fetching(request):
-        fetching = [each.name for each in engines_for(None) if each.reads_remote_rows]
         raise RequestError(
             f"train.engine: expected one that reads rows of other servers "
-            f'({", ".join(fetching)}), or learnable.storage = "mmap" of a graph with '
+            f'({fetching_engines()}), or learnable.storage = "mmap" of a graph with '
             f"learnable rows; given {config.train.engine}"
         )
     if graph.book.servers == 1:

@@ -3,23 +3,31 @@ the gradient of one process, as with built-ins."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.bench.parity import check_engine, read_recorded
+from hopper.cluster import Cluster
 from hopper.config import make_config
-from hopper.engines import Request
+from hopper.engines import Request, TrainState
+from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
+from hopper.engines.model_centric import ModelCentric
 from hopper.engines.reference import Reference
 from hopper.errors import ConfigError, RequestError
+from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.micrograph.samplers import sampler_with
+from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import RunLog
 
 from ..conftest import make_community_graph
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
@@ -184,7 +192,8 @@ def test_draws_of_an_outsider_do_not_depend_on_companions(tmp_path: Path) -> Non
     graph = make_graph(tmp_path / "graph", ())
     topologies = {each: graph.topology(each) for each in graph.schema.relations}
     ids = {name: np.arange(own.count) for name, own in graph.schema.node_types.items()}
-    sampler = sampler_with("drop_edge:DropEdge", {"keep": 0.5})(topologies, ids, "paper", [3, 2], 7)
+    found = find_sampler("drop_edge:DropEdge", {"keep": 0.5})
+    sampler = found.kind(topologies, ids, "paper", [3, 2], 7, **found.options)
 
     def edges(roots: np.ndarray) -> set[tuple[Any, ...]]:
         subgraph = sampler.sample(roots, 1, 4)
@@ -200,9 +209,48 @@ def test_draws_of_an_outsider_do_not_depend_on_companions(tmp_path: Path) -> Non
     roots = np.arange(0, 40, 3)
     union = set().union(*(edges(np.array([root])) for root in roots))
     assert edges(roots) == union
-    every = sampler_with("node", {})(topologies, ids, "paper", [3, 2], 7)
+    every = find_sampler("node", {}).kind(topologies, ids, "paper", [3, 2], 7)
     kept, drawn = (
         sum(edges.indices.size for edges in each.sample(roots, 1, 4).hops[0].values())
         for each in (sampler, every)
     )
     assert 0.2 < kept / drawn < 0.8
+
+
+class Pairs(ModelCentric):
+    """An engine with an option that is no JSON type."""
+
+    name = "pairs"
+
+    def __init__(self, state: TrainState, bounds: tuple[int, int] = (0, 1)) -> None:
+        super().__init__(state)
+        self.bounds = bounds
+
+
+def test_options_come_as_the_constructor_is_annotated(
+    community_graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of the configuration is the tuple that the class asks for."""
+    own = ModuleType("own_engine_for_test")
+    own.Pairs = Pairs  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    parts = partition_graph(community_graph, tmp_path / "parts", 1, "random")
+    train = {"engine": "own_engine_for_test:Pairs", "engine_options": {"bounds": [2, 5]}}
+    request = Request(make_config(case(parts.path, tmp_path / "run", SAGE, train)), parts)
+    check_request(request)
+    cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+    rows = PartitionedRows(parts, 0, None)
+    engine = make_engine(request, cluster, rows, RunLog(), make_learnable(request, cluster))
+    assert isinstance(engine, Pairs)
+    assert engine.bounds == (2, 5)
+
+
+def test_auto_leaves_out_what_refuses_and_is_refused_where_all_do(
+    community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_graph(community_graph, tmp_path / "parts", 2, "random")
+    values = case(parts.path, tmp_path / "run", SAGE, {"engine": "auto"}, hop={"merge": 2})
+    check_request(Request(make_config(values), parts))
+    values["train"] |= {"engine": "hop"}
+    with pytest.raises(RequestError, match=r"hop\.merge: expected at most 1"):
+        check_request(Request(make_config(values), parts))
