@@ -18,6 +18,7 @@ from hopper.cluster import Cluster
 from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.row_records import PickedRows
 from hopper.train.checkpoint import load_training, read_progress, save_training
+from hopper.train.results import learned_rows_file
 from hopper.train.tensor_file import save_tensors
 
 
@@ -27,7 +28,7 @@ def save_learned_rows(run_dir: Path, cluster: Cluster, learnable: LearnableRows)
     for table in learnable:
         results |= table.result()
     if results:
-        save_tensors(run_dir / f"learnable-rank-{cluster.rank}.safetensors", results)
+        save_tensors(learned_rows_file(run_dir, cluster.rank), results)
 
 
 class LearnableCheckpoints:

@@ -23,7 +23,7 @@ from hopper.engines.assemble import (
 )
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
-from hopper.engines.training_parts import check_training_parts, make_objective
+from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.hetero.root_shares import RootShares
@@ -39,7 +39,7 @@ from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
 from hopper.train.relation_evaluate import RelationEvaluator
-from hopper.train.results import read_summary, refuse_finished
+from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
@@ -154,7 +154,6 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     """Assemble everything that one rank needs."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
-    spans = run_dir / "spans" / f"rank-{cluster.rank}.jsonl"
     _check_labels(graph, rows)
     if request.config.train.engine == AUTO:
         request = _settle(request, cluster, rows)
@@ -164,9 +163,9 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
     # What was sampled to make a cache is not training's.
-    log.open(spans, append=bool(config.train.resume))
-    objective = make_objective(config, graph.schema)
-    scene = Scene(request, cluster, rows, objective, DTYPES[config.train.dtype], learnable)
+    log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
+    objective, dtype = engine.state.trainer.objective, DTYPES[config.train.dtype]
+    scene = Scene(request, cluster, rows, objective, dtype, learnable)
     evaluator = _make_evaluator(scene, engine.state.packed.module)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
@@ -187,7 +186,7 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
         request,
         cluster,
         [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
-        lambda own: make_engine(own, cluster, rows, RunLog(None), make_learnable(own, cluster)),
+        lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
     )
     rows.take_rows()

@@ -22,6 +22,7 @@ from hopper.traffic import CAUSES, Cause
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
+SPANS_FOLDER = "spans"
 ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 
 
@@ -137,6 +138,16 @@ class TrialRecord:
     iterations: int
     iteration_losses: list[float]
     val: float | None = None
+
+
+def spans_file(run_dir: Path, rank: int) -> Path:
+    """What a rank did when, a line of JSON a span."""
+    return run_dir / SPANS_FOLDER / f"rank-{rank}.jsonl"
+
+
+def learned_rows_file(run_dir: Path, rank: int) -> Path:
+    """The learnable rows that a rank owns, as a run ended with them."""
+    return run_dir / f"learnable-rank-{rank}.safetensors"
 
 
 def append_epoch(run_dir: Path, record: EpochRecord | TrialRecord) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,18 @@ from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE, CHECKPOINT_FILE, load_model
-from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE, EpochRecord, TrialRecord
+from hopper.train.results import (
+    EPOCHS_FILE,
+    SUMMARY_FILE,
+    EpochRecord,
+    TrialRecord,
+    learned_rows_file,
+    spans_file,
+)
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.tensor_file import read_tensors
 
-SPANS_FOLDER: Final = "spans"
 _Record = TypeVar("_Record", EpochRecord, TrialRecord)
 
 
@@ -209,10 +215,8 @@ class RunResult(_Trained):
     def span_files(self) -> list[Path]:
         """Of each rank whose files are on this machine, what it did when: a line of JSON a span.
         ``hopper report RUN_DIR`` draws them."""
-        folder = self.run_dir / SPANS_FOLDER
-        return [
-            file for rank in range(self.ranks) if (file := folder / f"rank-{rank}.jsonl").is_file()
-        ]
+        files = [spans_file(self.run_dir, rank) for rank in range(self.ranks)]
+        return [file for file in files if file.is_file()]
 
     def load_model(self) -> nn.Module:
         """The trained model: a module that needs neither servers nor ranks.
@@ -235,8 +239,8 @@ class RunResult(_Trained):
         return self._load_model(read_run_schema(self.run_dir, self.config))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:
-        """The learned rows of node types without features, as they were when the model of
-        :meth:`load_model` was scored.
+        """The rows that were learned with the model, as they were when that of :meth:`load_model`
+        was scored.
 
         Returns
         -------
@@ -248,7 +252,7 @@ class RunResult(_Trained):
         RequestError: the file of a rank is missing (each machine has those of its ranks) or
             altered.
         """
-        files = [self.run_dir / f"learnable-rank-{rank}.safetensors" for rank in range(self.ranks)]
+        files = [learned_rows_file(self.run_dir, rank) for rank in range(self.ranks)]
         if not any(file.is_file() for file in files):
             return {}
         shards = [read_tensors(file) for file in files]

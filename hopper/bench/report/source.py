@@ -23,11 +23,10 @@ from hopper.errors import HopperError, RequestError
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-from hopper.train.results import ROW_KINDS, SUMMARY_FILE
+from hopper.train.results import ROW_KINDS, SPANS_FOLDER, SUMMARY_FILE
 
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"
-SPANS_FOLDER: Final = "spans"
 
 _Kind = TypeVar("_Kind", bound=BaseModel)
 
