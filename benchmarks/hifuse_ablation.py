@@ -194,11 +194,16 @@ def selected(
         for place, relation in enumerate(edges.relations):
             mask = kinds == place
             counts = torch.bincount(destinations[mask], minlength=hop.destinations[relation.dst])
-            own[relation] = Block.of_pattern(
-                relation,
+            drawn = hop.blocks[relation]
+            own[relation] = Block(
+                drawn.num_src,
+                drawn.num_dst,
                 torch.cat((counts.new_zeros(1), counts.cumsum(0))),
                 sources[mask],
-                hop.sources[relation.src],
+                relation,
+                drawn.positions,
+                drawn.src,
+                drawn.dst,
             )
         found.append(replace(hop, blocks=own, prepared={}))
     return found

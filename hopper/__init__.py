@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from hopper.engines.optimizer import UpdateRule
     from hopper.features import FeatureSource, LocalRows
     from hopper.graph import GraphDirectory, GraphSchema, Relation
-    from hopper.graph.block import Block, TypedBlocks
+    from hopper.graph.block import Block, Nodes, TypedBlocks
     from hopper.hetero.divide import divide_graph
     from hopper.micrograph.micrograph import Micrograph
     from hopper.micrograph.sample import NeighborSampler
@@ -89,6 +89,7 @@ __all__ = [
     "Metric",
     "Micrograph",
     "NeighborSampler",
+    "Nodes",
     "PartitionedGraph",
     "Partitioner",
     "RankLost",
@@ -135,6 +136,7 @@ _HOMES = {
     "Metric": "hopper.models.metrics",
     "Micrograph": "hopper.micrograph.micrograph",
     "NeighborSampler": "hopper.micrograph.sample",
+    "Nodes": "hopper.graph.block",
     "PartitionedGraph": "hopper.partition",
     "Partitioner": "hopper.partition.partitioner",
     "Relation": "hopper.graph",

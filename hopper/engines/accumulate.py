@@ -6,10 +6,9 @@ invariant 2), so groups, passes and ranks can be added in any split without chan
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -62,16 +61,7 @@ class Pass:
             self._blocks = self.subgraph.typed_blocks(device)
         if dropout is None:
             return self._blocks
-        return [_rekey(each, dropout) for each in self._blocks]
-
-
-def _rekey(hop: TypedBlocks, dropout: int) -> TypedBlocks:
-    """The same with another key of dropout masks."""
-    blocks = {}
-    for relation, block in hop.blocks.items():
-        blocks[relation] = copy.copy(block)
-        blocks[relation].iteration_key = dropout
-    return replace(hop, blocks=blocks, iteration_key=dropout)
+        return [each.rekeyed(dropout) for each in self._blocks]
 
 
 def overflowed(where: str) -> RequestError:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from hopper.cluster import Cluster
 from hopper.device_copies import to_device
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.rooted import ROOTS, of_roots
@@ -92,9 +92,8 @@ class RelationFirst:
         """
         model, target = self._model, self._model.target
         hops = subgraph.typed_blocks(self._cluster.device)
-        nodes = Block.of_nodes(
-            target, to_device(original, self._cluster.device), subgraph.iteration_key
-        )
+        own_ids = to_device(original, self._cluster.device)
+        nodes = Nodes(target, own_ids, None, subgraph.iteration_key)
         first = hops[0].sources
         h = {
             each: model.first_rows(each, x.get(each), first[each])

@@ -75,7 +75,7 @@ class ByInDegree:
 
     def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
         """See :class:`hopper.micrograph.subgraph.Inclusion`."""
-        by_destination = (block.dst_in_degree.to(torch.float64) / self.fanout).clamp(min=1.0)
+        by_destination = (block.in_degree().to(torch.float64) / self.fanout).clamp(min=1.0)
         return by_destination.repeat_interleave(
             block.edges_per_destination(), output_size=block.num_edges
         )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 
@@ -84,15 +83,13 @@ class Subgraph:
 
     def typed_blocks(self, device: torch.device | None = None) -> list[TypedBlocks]:
         """Blocks in order of computation: the deepest hop first, the roots' hop last."""
-        facts = NodeFacts(self)
+        facts = _Facts(self, torch.device("cpu") if device is None else device)
         return [
             TypedBlocks(
-                {relation: SampledBlock(self, hop, relation, facts, device) for relation in edges},
+                {relation: SampledBlock(facts, hop, relation) for relation in edges},
                 self.sizes[hop + 1],
                 self.sizes[hop],
-                OriginalIds(facts, self.sizes[hop + 1], device),
-                self.iteration_key,
-                self.stored_as,
+                {each: SampledNodes(facts, each, n) for each, n in self.sizes[hop + 1].items()},
             )
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]
@@ -109,123 +106,129 @@ class Subgraph:
         return [block for hop in self.typed_blocks(device) for block in hop.blocks.values()]
 
 
-class NodeFacts:
-    """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks."""
+class _Facts:
+    """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks.
 
-    NAMES = ("src_original", "dst_original", "src_out_degree", "dst_in_degree")
+    Attributes
+    ----------
+    device: where blocks are computed on.
+    """
 
-    def __init__(self, subgraph: Subgraph) -> None:
-        self._subgraph = subgraph
-        self._found: dict[tuple[str, object], Tensor] = {}
+    def __init__(self, subgraph: Subgraph, device: torch.device) -> None:
+        self.subgraph, self.device = subgraph, device
+        self._found: dict[object, NDArray[np.int64]] = {}
 
-    def find(self, name: str, relation: Relation) -> Tensor:
-        """[rows] int64, for all rows that a block of this relation can have."""
-        node_type = relation.src if name.startswith("src") else relation.dst
-        kind = name.partition("_")[2]
-        if kind == "original":
-            return self.original(node_type)
-        key = (kind, relation)
+    def original(self, node_type: str) -> NDArray[np.int64]:
+        """[nodes] original ids of a type's nodes."""
+        if node_type not in self._found:
+            subgraph = self.subgraph
+            ids = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
+            self._found[node_type] = ids
+        return self._found[node_type]
+
+    def degrees(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
+        """[rows] in-degrees of all destinations, or out-degrees of all sources, that a block of a
+        relation can have."""
+        key = relation, into
         if key not in self._found:
-            self._found[key] = torch.from_numpy(self._look_up(kind, node_type, relation))
+            self._found[key] = self._look_up(relation, into=into)
         return self._found[key]
 
-    def original(self, node_type: str) -> Tensor:
-        """[nodes] int64 original ids of a type's nodes."""
-        key = ("original", node_type)
-        if key not in self._found:
-            subgraph = self._subgraph
-            found = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
-            self._found[key] = torch.from_numpy(found)
-        return self._found[key]
-
-    def _look_up(self, kind: str, node_type: str, relation: Relation) -> NDArray[np.int64]:
-        subgraph = self._subgraph
-        nodes = subgraph.nodes[node_type]
-        if kind == "out_degree":
-            return np.take(subgraph.topologies[relation].out_degrees, nodes)
+    def _look_up(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
+        subgraph = self.subgraph
+        topology = subgraph.topologies[relation]
+        if not into:
+            return np.take(topology.out_degrees, subgraph.nodes[relation.src])
         # The last hop's discoveries are never destinations.
-        destinations = nodes[: subgraph.sizes[-2][node_type]]
-        return np.take(subgraph.topologies[relation].in_degrees, destinations)
+        nodes = subgraph.nodes[relation.dst][: subgraph.sizes[-2][relation.dst]]
+        return np.take(topology.in_degrees, nodes)
 
 
-class OriginalIds(Mapping[str, Tensor]):
-    """Original ids of a hop's sources by type, looked up when asked for: few models read them."""
+class SampledNodes(Nodes):
+    """The first nodes of a type in a subgraph. Facts are looked up when they are first asked for:
+    few models read all of them, and each is a random access per node.
 
-    def __init__(
-        self, facts: NodeFacts, sizes: Mapping[str, int], device: torch.device | None
-    ) -> None:
-        self._facts = facts
-        self._sizes = sizes
-        self._device = device
-
-    def __getitem__(self, node_type: str) -> Tensor:
-        found = self._facts.original(node_type)[: self._sizes[node_type]]
-        return found if self._device is None else to_device(found, self._device)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._sizes)
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-
-class SampledBlock(Block):
-    """A block that looks facts about its nodes up, and copies its edges to a device, when they are
-    first asked for.
-
-    Few models read all of them: each fact is a random access per node, and layers that merge their
-    relations copy merged edges alone.
+    Parameters
+    ----------
+    node_type: as the subgraph has it.
+    relation, into: under which degrees count, and at which end; None = under no relation.
     """
 
     def __init__(
         self,
-        subgraph: Subgraph,
-        hop: int,
-        relation: Relation,
-        facts: NodeFacts,
-        device: torch.device | None,
+        facts: _Facts,
+        node_type: str,
+        count: int,
+        relation: Relation | None = None,
+        *,
+        into: bool = False,
     ) -> None:
-        edges = subgraph.hops[hop][relation]
-        self.relation = subgraph.drawn_as.get(relation, relation)
-        self._stored_as = relation
-        self.num_src = subgraph.sizes[hop + 1][relation.src]
-        self.num_dst = subgraph.sizes[hop][relation.dst]
-        self._edges = edges
+        self._facts, self._name, self._count = facts, node_type, count
+        self._relation, self._into = relation, into
+        self.node_type = facts.subgraph.stored_as.get(node_type, node_type)
+        self.iteration_key = facts.subgraph.iteration_key
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only for what is not there yet.
+        if name == "original":
+            found = self._facts.original(self._name)
+        elif name != "degree":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        elif self._relation is None:
+            self.degree = None
+            return None
+        else:
+            found = self._facts.degrees(self._relation, into=self._into)
+        setattr(self, name, to_device(found[: self._count], self._facts.device))
+        return getattr(self, name)
+
+    @property
+    def count(self) -> int:
+        """See :class:`Nodes`."""
+        return self._count
+
+    def first(self, count: int) -> Nodes:
+        """See :class:`Nodes`."""
+        own = SampledNodes(self._facts, self._name, count, self._relation, into=self._into)
+        own.iteration_key = self.iteration_key
+        return own
+
+
+class SampledBlock(Block):
+    """A block that copies its edges to a device, as its nodes' facts are looked up, when they are
+    first asked for: layers that merge their relations copy merged edges alone.
+
+    Parameters
+    ----------
+    hop: its number. relation: as the subgraph has it.
+    """
+
+    def __init__(self, facts: _Facts, hop: int, relation: Relation) -> None:
+        subgraph = facts.subgraph
+        self._edges, self._on = subgraph.hops[hop][relation], facts.device
         self._made: dict[str, Tensor] = {}
         """edges on the device, shared with copies of the block"""
-        self._on = torch.device("cpu") if device is None else device
-        self.iteration_key = subgraph.iteration_key
+        self.num_src = subgraph.sizes[hop + 1][relation.src]
+        self.num_dst = subgraph.sizes[hop][relation.dst]
         self.prepared = {}
-        self._facts = facts
+        self.relation = subgraph.drawn_as.get(relation, relation)
+        self.src = SampledNodes(facts, relation.src, self.num_src, relation)
+        self.dst = SampledNodes(facts, relation.dst, self.num_dst, relation, into=True)
         self._inclusion = subgraph.inclusions[hop]
         self._sources = subgraph.nodes[relation.src]
         if subgraph.topologies[relation].positions is not None:
-            fanout, degrees = subgraph.fanouts[hop], self.dst_in_degree
+            fanout, degrees = subgraph.fanouts[hop], self.in_degree()
             self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
 
-    def sources_alone(self, count: int) -> SampledBlock:
-        """The first ``count`` sources, without edges and destinations: what row-wise modules are
-        keyed by."""
-        alone = copy.copy(self)
-        none = np.empty(0, np.int64)
-        alone.num_src, alone.num_dst = count, 0
-        alone._edges, alone._made = HopEdges(np.zeros(1, np.int64), none, none), {}
-        alone._inclusion = alone.drawn = None
-        alone.prepared = {}
-        for known in (*NodeFacts.NAMES, *HopEdges._fields):
-            # Looked up for all nodes and edges.
-            alone.__dict__.pop(known, None)
-        return alone
-
     @property
     def device(self) -> torch.device:
-        """See :class:`Block`."""
+        """See :class:`Edges`."""
         return self._on
 
     def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """See :class:`Block`."""
+        """See :class:`Edges`."""
         indptr, indices, _ = self._edges
         return (indptr, indices) if isinstance(indptr, np.ndarray) else None
 
@@ -243,16 +246,10 @@ class SampledBlock(Block):
 
     def __getattr__(self, name: str) -> Tensor:
         # Called only for what is not there yet.
-        if name in HopEdges._fields:
-            # Where edges were drawn on the device, no copy is made.
-            if name not in self._made:
-                array = getattr(self._edges, name)
-                self._made[name] = to_device(array, self._on)
-            value = self._made[name]
-        elif name in NodeFacts.NAMES:
-            rows = self.num_src if name.startswith("src") else self.num_dst
-            value = to_device(self._facts.find(name, self._stored_as)[:rows], self._on)
-        else:
+        if name not in HopEdges._fields:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        setattr(self, name, value)
-        return value
+        if name not in self._made:
+            # Where edges were drawn on the device, no copy is made.
+            self._made[name] = to_device(getattr(self._edges, name), self._on)
+        setattr(self, name, self._made[name])
+        return self._made[name]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Edges
 from hopper.models.layer import Layer
 from hopper.ops import destination_rows, edge_sum, segment_max
 
@@ -150,7 +150,7 @@ class JointSoftmax(Combination):
         return merged_softmax(partials)
 
 
-def softmax_part(block: Block, logits: Tensor, messages: Tensor) -> Tensor:
+def softmax_part(block: Edges, logits: Tensor, messages: Tensor) -> Tensor:
     """[num_dst, heads, 2 + width]: a partial of :class:`JointSoftmax`, of a block's edges.
 
     Parameters
@@ -164,7 +164,7 @@ def softmax_part(block: Block, logits: Tensor, messages: Tensor) -> Tensor:
     return torch.cat((top.unsqueeze(-1), sums), -1)
 
 
-def joint_partial(block: Block, weights: Tensor, messages: Tensor) -> Tensor:
+def joint_partial(block: Edges, weights: Tensor, messages: Tensor) -> Tensor:
     """[num_dst, heads, 2 + width]: one partial of :class:`JointSoftmax` for the many of each
     destination, which are the sources of ``block``.
 

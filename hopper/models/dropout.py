@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Nodes
 from hopper.ops import drop_edges, drop_rows, drop_self
 from hopper.ops.counter_mask import drop_threshold
 
@@ -33,9 +33,9 @@ class RowDropout(_CounterDropout):
     layer: index of the layer, first layer 0; layers must not share one.
     """
 
-    def forward(self, block: Block, h_src: Tensor) -> Tensor:
-        """[num_src, ...]: the rows of the block's sources after dropout."""
-        return drop_rows(block, h_src, self.p, self.layer) if self.training else h_src
+    def forward(self, nodes: Nodes, rows: Tensor) -> Tensor:
+        """[n, ...]: the rows of these nodes after dropout."""
+        return drop_rows(nodes, rows, self.p, self.layer) if self.training else rows
 
 
 class EdgeDropout(_CounterDropout):

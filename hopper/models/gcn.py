@@ -52,8 +52,8 @@ class GCNLayer(SumLayer):
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
-        source = (block.src_out_degree + 1).double().rsqrt()
-        target = (block.dst_in_degree + 1).double().rsqrt()
+        source = (block.out_degree() + 1).double().rsqrt()
+        target = (block.in_degree() + 1).double().rsqrt()
         per_edge = target.repeat_interleave(
             block.edges_per_destination(), output_size=block.num_edges
         )
@@ -62,7 +62,7 @@ class GCNLayer(SumLayer):
 
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: each destination's own row over its degree plus one."""
-        share = (block.dst_in_degree + 1).double().reciprocal().to(h_dst.dtype)
+        share = (block.in_degree() + 1).double().reciprocal().to(h_dst.dtype)
         return self.project(h_dst) * share.unsqueeze(-1)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Nodes
 from hopper.models.dropout import RowDropout
 from hopper.models.layer import Layer
 
@@ -78,29 +78,30 @@ class GNN(nn.Module):
                 f"{type(self).__name__}, layer {index}: expected {block.num_src} source rows; "
                 f"given {h_src.shape[0]}"
             )
-        rows = self.prepare(index, block, h_src)
+        rows = self.prepare(index, block.src, h_src)
         out: Tensor = self.layers[index](block, rows, rows[: block.num_dst])
-        return self.finish(index, block, h_src[: block.num_dst], out)
+        return self.finish(index, block.dst, h_src[: block.num_dst], out)
 
-    def prepare(self, index: int, block: Block, h_src: Tensor) -> Tensor:
-        """[num_src, width of the layer's input]: what layer ``index`` reads; here, dropout.
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
+        """[n, width of the layer's input]: what layer ``index`` reads; here, dropout.
 
         Row by row: a row's result depends on its node and values only.
 
         Parameters
         ----------
-        h_src: [num_src, ...], rows of the block's sources.
+        nodes: sources of a block, with their out-degrees. rows: [n, ...], theirs.
         """
-        rows: Tensor = self.dropouts[index](block, h_src)
-        return rows
+        read: Tensor = self.dropouts[index](nodes, rows)
+        return read
 
-    def finish(self, index: int, block: Block, h_dst: Tensor, out: Tensor) -> Tensor:
-        """[num_dst, ...]: the stack's new rows, row by row; here, what the layer computed.
+    def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
+        """[n, ...]: the stack's new rows, row by row; here, what the layer computed.
 
         Parameters
         ----------
-        h_dst: [num_dst, ...], the destinations' rows before :meth:`prepare`.
-        out: [num_dst, ...], what layer ``index`` computed.
+        nodes: destinations of a block, with their in-degrees.
+        h_dst: [n, ...], their rows before :meth:`prepare`.
+        out: [n, ...], what layer ``index`` computed.
         """
         return out
 

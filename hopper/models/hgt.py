@@ -169,13 +169,13 @@ class HGTLayer(RelationLayer):
         are applied to the queries, and to messages that are already added up."""
         own = self.aggregations_of(RelationPartial, relations)
         heads, width = own[0].heads, own[0].width
-        by_name = dict(zip(merged.blocks, own, strict=True))
+        by_name = dict(zip(merged.relations, own, strict=True))
         made = {
             name: by_name[readers[0]].keys_values(h[name])
             for name, readers in merged.readers.items()
         }
         keys, values = (merged.sources({e: rows[:, i] for e, rows in made.items()}) for i in (0, 1))
-        asked = {each.dst: by_name[each] for each in merged.blocks}
+        asked = {each.dst: by_name[each] for each in merged.relations}
         queries = merged.segment_rows(
             {
                 # Of a type that no relation ends in there is no segment.

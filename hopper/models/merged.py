@@ -12,19 +12,18 @@ rows, segments and edges there are.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Edges, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.merge_edges import RelationEdges, merge_edges
 
-_NO_RELATION: Final = Relation("", "", "")
 _PLAIN, _WEIGHTED = 10, 50
 """what a number that is gathered, or gathered with a weight, costs in multiplications of a product
 (two cores, 30 to 180 thousand edges, 64 columns)"""
@@ -36,7 +35,7 @@ class MergedRelations:
 
     Attributes
     ----------
-    blocks: by relation; segments stand in this order, then by destination.
+    relations: segments stand in this order, then by destination.
     readers: by type of sources, in the order in which their rows lie, the relations from it.
     rows: of all source types together.
     projections: rows that have to be made if every relation has its own of each of its sources.
@@ -48,9 +47,10 @@ class MergedRelations:
     bounds: [relations + 1]: which segments are a relation's.
     destinations: [destinations of all types] <- [segments].
     places: by type, which of these destinations are its own.
+    blocks: by relation; of edges that know nothing of their nodes, none.
     """
 
-    blocks: Mapping[Relation, Block]
+    relations: tuple[Relation, ...]
     readers: Mapping[str, tuple[Relation, ...]]
     rows: int
     projections: int
@@ -59,20 +59,20 @@ class MergedRelations:
     segment_starts: Tensor
     segment_places: Tensor
     bounds: tuple[int, ...]
-    destinations: Block
+    destinations: Edges
     places: Mapping[str, slice]
-    _segments: dict[bool, Block]
+    blocks: Mapping[Relation, Block] = field(default_factory=dict)
+    _segments: dict[bool, Edges] = field(default_factory=dict, init=False, repr=False)
 
-    def segments(self, *, projected: bool) -> Block:
+    def segments(self, *, projected: bool) -> Edges:
         """[segments] <- [rows of all types], or, ``projected``, <- those that relations have of
         their own."""
         if projected not in self._segments:
             indices, rows = (
                 (self.projected, self.projections) if projected else (self.indices, self.rows)
             )
-            self._segments[projected] = Block.of_pattern(
-                _NO_RELATION, self.segment_starts, indices, rows
-            )
+            starts = self.segment_starts
+            self._segments[projected] = Edges(rows, starts.numel() - 1, starts, indices)
         return self._segments[projected]
 
     @property
@@ -110,7 +110,7 @@ class MergedRelations:
         h: by type, [num_src, in].
         matrices: [relations, in, out].
         """
-        place = {each: index for index, each in enumerate(self.blocks)}
+        place = {each: index for index, each in enumerate(self.relations)}
         found = []
         for name, relations in self.readers.items():
             chosen = torch.tensor([place[each] for each in relations], device=matrices.device)
@@ -145,23 +145,35 @@ def merge_relations(
     """
     key = ("merged", tuple(relations), tuple(types))
     if key not in blocks.prepared:
-        blocks.prepared[key] = _merge(blocks, tuple(relations), types)
+        own = {each: blocks.blocks[each] for each in relations}
+        merged = merge_patterns(own, blocks.sources, blocks.destinations, types)
+        blocks.prepared[key] = replace(merged, blocks=own)
     found: MergedRelations = blocks.prepared[key]
     return found
 
 
-def _merge(
-    blocks: TypedBlocks, relations: tuple[Relation, ...], types: Sequence[str]
+def merge_patterns(
+    edges: Mapping[Relation, Edges],
+    sources: Mapping[str, int],
+    destinations: Mapping[str, int],
+    types: Sequence[str],
 ) -> MergedRelations:
+    """:func:`merge_relations` of edges alone.
+
+    Parameters
+    ----------
+    edges: by relation, sorted, one at least. sources, destinations: number of rows by type.
+    """
+    relations = tuple(edges)
     readers = {
         name: tuple(each for each in relations if each.src == name)
         for name in sorted({each.src for each in relations})
     }
-    sizes = [blocks.sources[name] for name in readers]
-    widths = [blocks.sources[name] * len(own) for name, own in readers.items()]
+    sizes = [sources[name] for name in readers]
+    widths = [sources[name] * len(own) for name, own in readers.items()]
     row_starts = dict(zip(readers, accumulate(sizes, initial=0), strict=False))
     own_starts = dict(zip(readers, accumulate(widths, initial=0), strict=False))
-    ends = list(accumulate((blocks.destinations[name] for name in types), initial=0))
+    ends = list(accumulate((destinations[name] for name in types), initial=0))
     laid = _Laid(
         {
             each: (
@@ -174,16 +186,14 @@ def _merge(
         },
         ends[-1],
     )
-    own = {each: blocks.blocks[each] for each in relations}
-    found = _merge_on_host(own, laid) or _merge_on_device(own, laid)
+    found = _merge_on_host(edges, laid) or _merge_on_device(edges, laid)
     return MergedRelations(
-        own,
+        relations,
         readers,
         sum(sizes),
         sum(widths),
         *found,
         {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(types)},
-        {},
     )
 
 
@@ -198,11 +208,11 @@ class _Laid(NamedTuple):
     destinations: int
 
 
-_Found = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Block]
+_Found = tuple[Tensor, Tensor, Tensor, Tensor, tuple[int, ...], Edges]
 """from ``indices`` to ``destinations`` of :class:`MergedRelations`"""
 
 
-def _merge_on_host(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found | None:
+def _merge_on_host(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found | None:
     """None where some edges are not in host memory."""
     edges = []
     for relation, block in blocks.items():
@@ -217,17 +227,17 @@ def _merge_on_host(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found | No
         for name, array in merged._asdict().items()
         if name != "bounds"
     }
-    destinations = Block.of_pattern(
-        _NO_RELATION,
+    destinations = Edges(
+        merged.segment_places.size,
+        laid.destinations,
         tensors.pop("destination_starts"),
         tensors.pop("destination_segments"),
-        merged.segment_places.size,
     )
     indices, projected, starts, places = tensors.values()
     return indices, projected, starts, places, tuple(merged.bounds.tolist()), destinations
 
 
-def _merge_on_device(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found:
+def _merge_on_device(blocks: Mapping[Relation, Edges], laid: _Laid) -> _Found:
     """The same of edges that were drawn on a device."""
     indices, projected, degrees, places, bounds = [], [], [], [], [0]
     for relation, block in blocks.items():
@@ -240,11 +250,11 @@ def _merge_on_device(blocks: Mapping[Relation, Block], laid: _Laid) -> _Found:
         places.append(met + first_destination)
         bounds.append(bounds[-1] + met.numel())
     place = torch.cat(places)
-    destinations = Block.of_pattern(
-        _NO_RELATION,
+    destinations = Edges(
+        place.numel(),
+        laid.destinations,
         _starts(torch.bincount(place, minlength=laid.destinations)),
         place.argsort(stable=True),
-        place.numel(),
     )
     starts = _starts(torch.cat(degrees))
     return torch.cat(indices), torch.cat(projected), starts, place, tuple(bounds), destinations

@@ -13,7 +13,7 @@ from typing import ClassVar, TypeVar
 from torch import Tensor, nn
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.models.combination import Combination
 from hopper.models.layer import Layer, SumLayer
@@ -88,7 +88,7 @@ class RelationLayer(nn.Module):
         Parameters
         ----------
         merged: their edges.
-        relations: as the layer knows them, in the order of ``merged.blocks``.
+        relations: as the layer knows them, in the order of ``merged.relations``.
         h, h_dst: by type as ``merged`` knows them, [num_src, in] and [num_dst, in].
         weights: as of :meth:`forward`.
         """
@@ -354,14 +354,14 @@ class HGNN(nn.Module):
         """By type, the rows that a layer reads: dropout applied, in training."""
         if not self.training or self.dropout == 0.0:
             return dict(h)
-        return {name: self.drop(index, hop.nodes(name), rows) for name, rows in h.items()}
+        return {name: self.drop(index, hop.nodes[name], rows) for name, rows in h.items()}
 
-    def drop(self, index: int, nodes: Block, rows: Tensor) -> Tensor:
+    def drop(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """[n, hidden]: one type's rows that a layer reads.
 
         Parameters
         ----------
-        nodes: the rows' nodes, as of :meth:`hopper.graph.block.Block.of_nodes`.
+        nodes: the rows'.
         """
         if not self.training or self.dropout == 0.0:
             return rows

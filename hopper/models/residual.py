@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from hopper.graph.block import Block
+from hopper.graph.block import Nodes
 from hopper.models.gnn import GNN
 from hopper.models.layer import Layer
-from hopper.ops import drop_destinations
+from hopper.ops import drop_rows
 
 
 class ResidualGNN(GNN):
@@ -52,19 +52,19 @@ class ResidualGNN(GNN):
         nn.init.xavier_uniform_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
 
-    def prepare(self, index: int, block: Block, h_src: Tensor) -> Tensor:
-        """[num_src, width of the layer's input]: norm and ReLU (not of features), then dropout."""
-        rows = h_src if index == 0 else self._activated(index - 1, h_src)
-        return super().prepare(index, block, rows)
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
+        """[n, width of the layer's input]: norm and ReLU (not of features), then dropout."""
+        read = rows if index == 0 else self._activated(index - 1, rows)
+        return super().prepare(index, nodes, read)
 
-    def finish(self, index: int, block: Block, h_dst: Tensor, out: Tensor) -> Tensor:
-        """[num_dst, hidden]: the sum; from the last layer [num_dst, out_dim], the logits."""
+    def finish(self, index: int, nodes: Nodes, h_dst: Tensor, out: Tensor) -> Tensor:
+        """[n, hidden]: the sum; from the last layer [n, out_dim], the logits."""
         rows = out if index == 0 else h_dst + out
         if index < len(self.layers) - 1:
             return rows
         rows = self._activated(index, rows)
         if self.training:
-            rows = drop_destinations(block, rows, self.dropout, len(self.layers))
+            rows = drop_rows(nodes, rows, self.dropout, len(self.layers))
         logits: Tensor = self.classifier(rows)
         return logits
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hopper.errors import ConfigError
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
 from hopper.models.layer import SumLayer
@@ -228,7 +228,7 @@ class RGCNLayer(RelationLayer):
 
 def _means(
     merged: MergedRelations,
-    segments: Block,
+    segments: Edges,
     rows: Tensor,
     weights: Mapping[Relation, Tensor] | None,
 ) -> Tensor:
@@ -236,8 +236,8 @@ def _means(
     if weights is None and merged.equally_likely:
         return copy_sum(segments, rows) / merged.degrees().to(rows.dtype).unsqueeze(1)
     by_edge = [
-        block.mean_weights(rows.dtype) if weights is None else weights[relation]
-        for relation, block in merged.blocks.items()
+        merged.blocks[each].mean_weights(rows.dtype) if weights is None else weights[each]
+        for each in merged.relations
     ]
     return weighted_sum(segments, rows, torch.cat(by_edge))
 

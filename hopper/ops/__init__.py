@@ -1,7 +1,7 @@
 """Message-passing kernels over blocks: one interface, several backends, no atomics."""
 
 from hopper.ops.attention import edge_add, edge_softmax, edge_softmax_with_self, segment_max
-from hopper.ops.dropout import drop_destinations, drop_edges, drop_rows, drop_self
+from hopper.ops.dropout import drop_edges, drop_rows, drop_self
 from hopper.ops.edges import destination_rows, edge_sum, source_rows
 from hopper.ops.grouped import grouped_product
 from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
@@ -14,7 +14,6 @@ __all__ = [
     "copy_mean",
     "copy_sum",
     "destination_rows",
-    "drop_destinations",
     "drop_edges",
     "drop_rows",
     "drop_self",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
@@ -18,7 +18,7 @@ from hopper.ops.selection import Kernels
 from hopper.ops.torch_kernels import segments
 
 
-def edge_add(block: Block, a_src: Tensor, a_dst: Tensor) -> Tensor:
+def edge_add(block: Edges, a_src: Tensor, a_dst: Tensor) -> Tensor:
     """The source's term plus the destination's term, for each edge and head.
 
     Parameters
@@ -43,7 +43,7 @@ def edge_add(block: Block, a_src: Tensor, a_dst: Tensor) -> Tensor:
     return out
 
 
-def edge_softmax(block: Block, logits: Tensor) -> Tensor:
+def edge_softmax(block: Edges, logits: Tensor) -> Tensor:
     """Softmax over the sampled in-edges of each destination, per head.
 
     Parameters
@@ -62,7 +62,7 @@ def edge_softmax(block: Block, logits: Tensor) -> Tensor:
 
 
 def edge_softmax_with_self(
-    block: Block, logits: Tensor, self_logits: Tensor
+    block: Edges, logits: Tensor, self_logits: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Softmax over the sampled in-edges of each destination *and* the destination itself.
 
@@ -87,7 +87,7 @@ def edge_softmax_with_self(
 
 
 @torch.no_grad()
-def segment_max(block: Block, logits: Tensor) -> Tensor:
+def segment_max(block: Edges, logits: Tensor) -> Tensor:
     """The largest logit of each destination's edges, as a constant; -inf where it has none.
 
     Parameters
@@ -105,7 +105,7 @@ def segment_max(block: Block, logits: Tensor) -> Tensor:
 
 class _EdgeAdd(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, a_src: Tensor, a_dst: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         out = a_src.index_select(0, block.indices)
         out += a_dst.index_select(0, destinations(block))
@@ -125,7 +125,7 @@ class _EdgeAdd(torch.autograd.Function):
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, block: Block, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
+        ctx: Any, block: Edges, kernels: Kernels, logits: Tensor, self_logits: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         edges, own = kernels.softmax(block, logits, self_logits)
         ctx.block, ctx.kernels = block, kernels

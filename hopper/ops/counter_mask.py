@@ -54,7 +54,7 @@ def site_key(iteration_key: int, layer: int, site: Site, type_key: int) -> int:
 
     Parameters
     ----------
-    iteration_key: uint64, as in ``Block.iteration_key``.
+    iteration_key: uint64, as in ``Nodes.iteration_key``.
     type_key: uint64, of the node type (:func:`node_type_key`) or the relation
         (``Relation.draw_key``).
     """

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Csr:
         return int(self.indptr.numel()) - 1
 
 
-def sources_to_destinations(block: Block) -> Csr:
+def sources_to_destinations(block: Edges) -> Csr:
     """Pattern [num_dst] <- [num_src]: each destination gathers its sampled sources."""
     prepared = block.prepared
     if "ops.sources_to_destinations" not in prepared:
@@ -47,7 +47,7 @@ def sources_to_destinations(block: Block) -> Csr:
     return csr
 
 
-def destinations_to_sources(block: Block) -> Csr:
+def destinations_to_sources(block: Edges) -> Csr:
     """Pattern [num_src] <- [num_dst]: the transpose; its entries are in :func:`edge_order`."""
     prepared = block.prepared
     if "ops.destinations_to_sources" not in prepared:
@@ -58,7 +58,7 @@ def destinations_to_sources(block: Block) -> Csr:
     return csr
 
 
-def edges_to_sources(block: Block) -> Csr:
+def edges_to_sources(block: Edges) -> Csr:
     """Pattern [num_src] <- [edges]: each source gathers its sampled out-edges."""
     prepared = block.prepared
     if "ops.edges_to_sources" not in prepared:
@@ -68,7 +68,7 @@ def edges_to_sources(block: Block) -> Csr:
     return csr
 
 
-def edges_to_destinations(block: Block) -> Csr:
+def edges_to_destinations(block: Edges) -> Csr:
     """Pattern [num_dst] <- [edges]: each destination gathers its sampled in-edges."""
     prepared = block.prepared
     if "ops.edges_to_destinations" not in prepared:
@@ -78,12 +78,12 @@ def edges_to_destinations(block: Block) -> Csr:
     return csr
 
 
-def edge_order(block: Block) -> Tensor:
+def edge_order(block: Edges) -> Tensor:
     """[edges] int64: the block's edges sorted by source row, ties in block order."""
     return _transpose(block)[1]
 
 
-def destinations(block: Block) -> Tensor:
+def destinations(block: Edges) -> Tensor:
     """[edges] int64: the destination row of each edge, kept with the block."""
     if "ops.destinations" not in block.prepared:
         block.prepared["ops.destinations"] = block.destinations()
@@ -91,7 +91,7 @@ def destinations(block: Block) -> Tensor:
     return rows
 
 
-def _transpose(block: Block) -> tuple[Tensor, Tensor]:
+def _transpose(block: Edges) -> tuple[Tensor, Tensor]:
     """Row pointers by source, and the edges in that order (a stable sort, so repeatable)."""
     if "ops.transpose" not in block.prepared:
         if block.indices.device.type == "cpu":

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import destinations, edges_to_destinations, edges_to_sources
 from hopper.ops.message_passing import check_rows, gather_rows
@@ -21,7 +21,7 @@ from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
 
-def source_rows(block: Block, x: Tensor) -> Tensor:
+def source_rows(block: Edges, x: Tensor) -> Tensor:
     """[edges, ...]: the source row of each edge.
 
     Unlike ``x[block.indices]``, whose gradient is added up in no fixed order, this repeats bit
@@ -42,7 +42,7 @@ def source_rows(block: Block, x: Tensor) -> Tensor:
     return out
 
 
-def destination_rows(block: Block, x: Tensor) -> Tensor:
+def destination_rows(block: Edges, x: Tensor) -> Tensor:
     """[edges, ...]: the destination row of each edge; x [num_dst, ...], as :func:`source_rows`."""
     x = in_full(x)
     check_rows("x", x, block.num_dst)
@@ -50,7 +50,7 @@ def destination_rows(block: Block, x: Tensor) -> Tensor:
     return out
 
 
-def edge_sum(block: Block, messages: Tensor, w: Tensor | None = None) -> Tensor:
+def edge_sum(block: Edges, messages: Tensor, w: Tensor | None = None) -> Tensor:
     """Sum of the values of each destination's edges, each times its weight if there are any.
 
     Parameters
@@ -75,7 +75,7 @@ def edge_sum(block: Block, messages: Tensor, w: Tensor | None = None) -> Tensor:
     return out
 
 
-def check_constant_weights(operation: str, block: Block, x: Tensor, w: Tensor) -> None:
+def check_constant_weights(operation: str, block: Edges, x: Tensor, w: Tensor) -> None:
     """Raise RequestError unless w is [edges] of x's dtype and requires no gradient."""
     if w.shape != (block.num_edges,) or w.dtype != x.dtype or w.requires_grad:
         raise RequestError(
@@ -86,7 +86,7 @@ def check_constant_weights(operation: str, block: Block, x: Tensor, w: Tensor) -
 
 class _SourceRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         return x.index_select(0, block.indices)
 
@@ -98,7 +98,7 @@ class _SourceRows(torch.autograd.Function):
 
 class _DestinationRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         return x.index_select(0, destinations(block))
 
@@ -111,7 +111,7 @@ class _DestinationRows(torch.autograd.Function):
 class _EdgeSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, block: Block, kernels: Kernels, messages: Tensor, w: Tensor | None
+        ctx: Any, block: Edges, kernels: Kernels, messages: Tensor, w: Tensor | None
     ) -> Tensor:
         ctx.block = block
         ctx.save_for_backward(w)

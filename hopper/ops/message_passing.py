@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops import selection
 from hopper.ops.csr import (
     Csr,
@@ -25,7 +25,7 @@ from hopper.ops.precision import in_full
 from hopper.ops.selection import Kernels
 
 
-def copy_sum(block: Block, x: Tensor) -> Tensor:
+def copy_sum(block: Edges, x: Tensor) -> Tensor:
     """Sum of the source rows of each destination.
 
     Parameters
@@ -47,14 +47,14 @@ def copy_sum(block: Block, x: Tensor) -> Tensor:
     return out
 
 
-def copy_mean(block: Block, x: Tensor) -> Tensor:
+def copy_mean(block: Edges, x: Tensor) -> Tensor:
     """Mean of the source rows of each destination; parameters and errors as :func:`copy_sum`."""
     sums = copy_sum(block, x)
     counts = block.sampled_degree().clamp(min=1).to(sums.dtype)
     return sums / counts.view(-1, *[1] * (x.dim() - 1))
 
 
-def weighted_sum(block: Block, x: Tensor, w: Tensor) -> Tensor:
+def weighted_sum(block: Edges, x: Tensor, w: Tensor) -> Tensor:
     """Sum of the source rows of each destination, each times its edge's weight.
 
     Parameters
@@ -89,7 +89,7 @@ def weighted_sum(block: Block, x: Tensor, w: Tensor) -> Tensor:
     return out.squeeze(1)
 
 
-def edge_dot(block: Block, x: Tensor, y: Tensor) -> Tensor:
+def edge_dot(block: Edges, x: Tensor, y: Tensor) -> Tensor:
     """The dot product of each edge's source and destination row, per head.
 
     Parameters
@@ -149,7 +149,7 @@ def check_rows(name: str, x: Tensor, rows: int) -> None:
 
 class _CopySum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         return gather_rows(kernels, sources_to_destinations(block), x)
 
@@ -164,7 +164,7 @@ class _WeightedSum(torch.autograd.Function):
     """x [num_src, H, D], w [edges, H] -> [num_dst, H, D]."""
 
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, w: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_w = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_w else None, w if needs_x else None)
@@ -188,7 +188,7 @@ class _EdgeDot(torch.autograd.Function):
     """x [num_src, H, D], y [num_dst, H, D] -> [edges, H]."""
 
     @staticmethod
-    def forward(ctx: Any, block: Block, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor, y: Tensor) -> Tensor:
         ctx.block, ctx.kernels = block, kernels
         needs_x, needs_y = ctx.needs_input_grad[2:]
         ctx.save_for_backward(x if needs_y else None, y if needs_x else None)

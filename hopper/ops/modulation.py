@@ -12,14 +12,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops.csr import destinations_to_sources, edge_order
 from hopper.ops.edges import check_constant_weights, destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import check_rows
 from hopper.ops.precision import in_full
 
 
-def modulated_sum(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
+def modulated_sum(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
     """``sum_e w_e relu(gamma_v * x_u + beta_v)`` over the sampled edges e = (u, v) of each v.
 
     On the CPU in float32 and float64, messages exist one value at a time, forwards and backwards:
@@ -58,7 +58,7 @@ def modulated_sum(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tenso
     return out
 
 
-def _composed(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
+def _composed(block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -> Tensor:
     """The same from operations on values per edge, on any device."""
     scaled = destination_rows(block, gamma) * source_rows(block, x)
     return edge_sum(block, torch.relu(scaled + destination_rows(block, beta)), w)
@@ -67,7 +67,7 @@ def _composed(block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor) -
 class _ModulatedSum(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, block: Block, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor
+        ctx: Any, block: Edges, x: Tensor, gamma: Tensor, beta: Tensor, w: Tensor
     ) -> Tensor:
         x, gamma, beta, w = (value.contiguous() for value in (x, gamma, beta, w))
         ctx.block = block

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hopper.errors import ConfigError, RequestError
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops.csr import Csr
 from hopper.ops.dgl_kernels import DglKernels
 from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
@@ -41,19 +41,19 @@ class Kernels(Protocol):
         """[num_rows, width]: the weighted sum of the rows of x that each row gathers."""
         ...
 
-    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+    def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
         """[edges, H]: the product of each edge's source row of x and destination row of y."""
         ...
 
     def softmax(
-        self, block: Block, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, own: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """Shares of each destination's edges, and of itself where it has a logit of its own."""
         ...
 
     def softmax_gradient(
         self,
-        block: Block,
+        block: Edges,
         shares: Tensor,
         own: Tensor | None,
         grad: Tensor,

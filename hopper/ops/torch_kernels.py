@@ -12,7 +12,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops.csr import Csr, destinations
 
 # Edges whose end rows are multiplied at a time: both gathered pieces stay in the cache.
@@ -22,7 +22,7 @@ _EDGES_AT_A_TIME = 16384
 class EdgeKernels:
     """Values per edge, on any device."""
 
-    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+    def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
         """[edges, H]: the dot product of each edge's source row of x and destination row of y.
 
         Parameters
@@ -40,7 +40,7 @@ class EdgeKernels:
         return out
 
     def softmax(
-        self, block: Block, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, own: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """The softmax over each destination's edges, and over its own logit if it has one.
 
@@ -69,7 +69,7 @@ class EdgeKernels:
 
     def softmax_gradient(
         self,
-        block: Block,
+        block: Edges,
         shares: Tensor,
         own: Tensor | None,
         grad: Tensor,
@@ -83,7 +83,7 @@ class EdgeKernels:
         return shares * (grad - total.index_select(0, destinations(block))), grad_own
 
 
-def segments(block: Block, x: Tensor, reduce: str) -> Tensor:
+def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
     """[num_dst, H]: sum or maximum of each destination's edges (0 or -inf where it has none)."""
     if x.numel() == 0:
         empty = 0.0 if reduce == "sum" else -torch.inf

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.ops import triton_programs
 from hopper.ops.csr import Csr, destinations
 
@@ -43,7 +43,7 @@ class TritonKernels:
         _by_row(triton_programs.gather_sum, arrays, csr.num_rows, width, heads, width // heads)
         return out
 
-    def edge_dot(self, block: Block, x: Tensor, y: Tensor) -> Tensor:
+    def edge_dot(self, block: Edges, x: Tensor, y: Tensor) -> Tensor:
         """As :meth:`hopper.ops.torch_kernels.EdgeKernels.edge_dot`."""
         heads, width = x.shape[1:]
         out = x.new_empty(block.num_edges, heads)
@@ -67,7 +67,7 @@ class TritonKernels:
         return out
 
     def softmax(
-        self, block: Block, logits: Tensor, own: Tensor | None
+        self, block: Edges, logits: Tensor, own: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """As :meth:`hopper.ops.torch_kernels.EdgeKernels.softmax`."""
         shares = torch.empty_like(logits, memory_format=torch.contiguous_format)
@@ -80,7 +80,7 @@ class TritonKernels:
 
     def softmax_gradient(
         self,
-        block: Block,
+        block: Edges,
         shares: Tensor,
         own: Tensor | None,
         grad: Tensor,

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from hopper.cluster import Cluster
-from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.models.merged import merge_relations
+from hopper.models.merged import merge_patterns
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
@@ -134,14 +133,13 @@ class Forward:
         sums = {each: own for out in wanted.values() for each, own in out.sums.items()}
         if not sums:
             return {}
-        hop = TypedBlocks(
-            blocks={each: block for each, (block, _) in sums.items()},
-            sources={name: len(rows) for name, rows in ready.items()},
-            destinations={kind.node_type: sum(out.lengths) for kind, out in wanted.items()},
-            original={},
-        )
         relations = sorted(sums)
-        merged = merge_relations(hop, relations, sorted({each.dst for each in relations}))
+        merged = merge_patterns(
+            {each: sums[each][0] for each in relations},
+            {name: len(rows) for name, rows in ready.items()},
+            {kind.node_type: sum(out.lengths) for kind, out in wanted.items()},
+            sorted({each.dst for each in relations}),
+        )
         weights = {each: own for each, (_, own) in sums.items()}
         total = self._stack.add_up(index, merged, relations, ready, weights)
         return {Sums(name): total[place] for name, place in merged.places.items()}

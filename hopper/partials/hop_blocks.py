@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
@@ -97,11 +97,11 @@ class HopBlocks:
             blocks[each].drawn = torch.from_numpy(np.diff(hop.drawn[each][0]))
         return replace(typed, blocks=blocks)
 
-    def nodes_of(self, node_type: str) -> Block:
+    def nodes_of(self, node_type: str) -> Nodes:
         """The nodes of a type whose rows come."""
         original = self._sampler.original_ids[node_type][self._wanted[node_type].nodes()]
         stored = self._sampler.stored_as.get(node_type, node_type)
-        return Block.of_nodes(stored, torch.from_numpy(original), self._key)
+        return Nodes(stored, torch.from_numpy(original), None, self._key)
 
     def _append(self, kinds: Sequence[RowKind], table: Ids, nodes: Ids) -> Ids:
         """[n] int64 global ids: nodes and, behind them, those whose rows come, whose places are

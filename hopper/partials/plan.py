@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Edges, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.partials.wire import Kind, Sums, Wires
 
 _Key = TypeVar("_Key", str, Relation)
-Weighted = tuple[Block, Tensor]
+Weighted = tuple[Edges, Tensor]
 """a pattern of sums, and [edges] weights"""
 
 
@@ -38,7 +38,7 @@ class Outgoing:
 
     def to(self, device: torch.device) -> Outgoing:
         """The same on another device."""
-        sums = {e: (block.to(device), to_device(w, device)) for e, (block, w) in self.sums.items()}
+        sums = {e: (edges.to(device), to_device(w, device)) for e, (edges, w) in self.sums.items()}
         return Outgoing(self.lengths, to_device(self.rows, device), sums)
 
 
@@ -59,9 +59,9 @@ class LayerPlan:
     outgoing: by kind, what goes out. counts: by kind, rows from every rank.
     """
 
-    own: Mapping[str, Block]
+    own: Mapping[str, Nodes]
     blocks: TypedBlocks
-    raw: Mapping[str, Block]
+    raw: Mapping[str, Nodes]
     weights: Mapping[Relation, Tensor] | None
     more: Mapping[str, Tensor]
     outgoing: Mapping[Kind, Outgoing]
@@ -79,7 +79,7 @@ class LayerPlan:
         """
         sums = [counts for kind, counts in self.counts.items() if isinstance(kind, Sums)]
         return {
-            "own": sum(block.num_src for block in self.own.values()),
+            "own": sum(nodes.count for nodes in self.own.values()),
             "destinations": sum(self.blocks.destinations.values()),
             "edges": self.num_edges,
             "sent": sum(sum(each.lengths) for each in self.outgoing.values()),
@@ -95,9 +95,9 @@ class LayerPlan:
         inner = {each: block.to(device) for each, block in self.blocks.blocks.items()}
         weights = None if self.weights is None else _to(self.weights, device)
         return LayerPlan(
-            {each: block.to(device) for each, block in self.own.items()},
+            {each: nodes.to(device) for each, nodes in self.own.items()},
             replace(self.blocks, blocks=inner, prepared={}),
-            {each: block.to(device) for each, block in self.raw.items()},
+            {each: nodes.to(device) for each, nodes in self.raw.items()},
             weights,
             _to(self.more, device),
             {kind: each.to(device) for kind, each in self.outgoing.items()},

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from hopper.errors import RequestError
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.subgraph import SampledBlock
 from hopper.models import GNN
 from hopper.models.layer import Layer, SumLayer
 from hopper.models.merged import MergedRelations
@@ -90,11 +89,11 @@ class Stack(ABC):
         """[n, ...]: what the first layer's :meth:`prepare` takes, from input rows [n, width]."""
 
     @abstractmethod
-    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Block:
-        """A type's first sources as a block without edges: what :meth:`prepare` is keyed by."""
+    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
+        """A type's first sources: what :meth:`prepare` is keyed by."""
 
     @abstractmethod
-    def prepare(self, index: int, nodes: Block, rows: Tensor) -> Tensor:
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """[n, ...]: rows of some nodes as layer ``index`` reads them."""
 
     @abstractmethod
@@ -147,7 +146,7 @@ class OneTypeStack(Stack):
         block = _lone_node(parameter.device)
         rows, found = parameter.new_zeros(1, self.widths[self._type]), []
         for index in range(len(self.layers)):
-            found.append({self._type: self.model.prepare(index, block, rows)})
+            found.append({self._type: self.model.prepare(index, block.src, rows)})
             rows = self.model.step(index, block, rows)
         return found
 
@@ -155,13 +154,12 @@ class OneTypeStack(Stack):
         """See :class:`Stack`: the rows themselves."""
         return x
 
-    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Block:
-        """See :class:`Stack`; degrees are at hand too."""
+    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
+        """See :class:`Stack`; with degrees under the one relation."""
         (block,) = blocks.blocks.values()
-        assert isinstance(block, SampledBlock)
-        return block.sources_alone(count)
+        return block.src.first(count)
 
-    def prepare(self, index: int, nodes: Block, rows: Tensor) -> Tensor:
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """See :class:`Stack`."""
         return self.model.prepare(index, nodes, rows)
 
@@ -177,7 +175,7 @@ class OneTypeStack(Stack):
             assert isinstance(layer, SumLayer)
             combined = layer.combine(block, z_src, given.weights[relation], ready)
         out = layer.update(ready, combined)
-        return {self._type: self.model.finish(index, block, h_dst, out)}
+        return {self._type: self.model.finish(index, block.dst, h_dst, out)}
 
     def logits(self, rows: Mapping[str, Tensor]) -> Tensor:
         """See :class:`Stack`."""
@@ -208,11 +206,11 @@ class TypedStack(Stack):
         """See :class:`Stack`: the input projection."""
         return self.model.first_rows(node_type, x, len(x))
 
-    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Block:
+    def nodes(self, blocks: TypedBlocks, node_type: str, count: int) -> Nodes:
         """See :class:`Stack`."""
-        return blocks.nodes(node_type, count)
+        return blocks.nodes[node_type].first(count)
 
-    def prepare(self, index: int, nodes: Block, rows: Tensor) -> Tensor:
+    def prepare(self, index: int, nodes: Nodes, rows: Tensor) -> Tensor:
         """See :class:`Stack`."""
         return self.model.drop(index, nodes, rows)
 
@@ -270,15 +268,5 @@ def make_stack(model: torch.nn.Module, sampler: NeighborSampler, in_dim: int) ->
 
 def _lone_node(device: torch.device) -> Block:
     none, one = (torch.zeros(n, dtype=torch.int64, device=device) for n in (0, 1))
-    return Block(
-        Relation("node", "none", "node"),
-        num_src=1,
-        num_dst=1,
-        indptr=torch.zeros(2, dtype=torch.int64, device=device),
-        indices=none,
-        positions=none,
-        src_original=one,
-        dst_original=one,
-        src_out_degree=one,
-        dst_in_degree=one,
-    )
+    node, starts = Nodes("node", one, one), torch.zeros(2, dtype=torch.int64, device=device)
+    return Block(1, 1, starts, none, Relation("node", "none", "node"), none, node, node)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hopper.graph.block import Block
+from hopper.graph.block import Edges
 from hopper.graph.schema import Relation
 from hopper.partials.fold import Folded, fold_edges
 from hopper.partials.frontiers import Ids
@@ -117,8 +117,8 @@ class AskedSums:
         ----------
         rows: [n], of ``ids``.
         """
-        block = Block.of_edges(relation, bounds_of(self.sizes[relation]), rows, num_src)
-        return block, torch.from_numpy(self.weights[relation])
+        edges = Edges.of_arrays(bounds_of(self.sizes[relation]), rows, num_src)
+        return edges, torch.from_numpy(self.weights[relation])
 
 
 def bounds_of(sizes: NDArray[np.integer[Any]]) -> Ids:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.array_exchange import exchange_arrays
-from hopper.graph.block import Block
+from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.models import GNN
@@ -265,14 +265,12 @@ class LayerWiseEvaluator(Evaluator):
             return step.stack.enter(name, self._inputs(name, ids))
         return step.rows[name].of(ids)
 
-    def _nodes(self, name: str, ids: Ids) -> Block:
+    def _nodes(self, name: str, ids: Ids) -> Nodes:
         """Nodes of a type: what rows are prepared with; degrees too, where one relation is read."""
         original = torch.from_numpy(self._sampler.original_ids[name][ids])
-        nodes = Block.of_nodes(self._stored(name), original, 0)
         topologies = list(self._sampler.topologies.values())
-        if len(topologies) == 1:
-            nodes.src_out_degree = torch.from_numpy(topologies[0].out_degrees[ids])
-        return nodes.to(self._cluster.device)
+        degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
+        return Nodes(self._stored(name), original, degree).to(self._cluster.device)
 
     def _stored(self, name: str) -> str:
         return self._reads.types[name]

@@ -21,7 +21,6 @@ from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
 from hopper.micrograph.micrograph import Micrograph
 from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.subgraph import SampledBlock
 
 EDGE = Relation("node", "edge", "node")
 NODES = 50
@@ -98,7 +97,7 @@ def test_estimated_sums_are_unbiased_with_the_variance_they_should_have(
     sums, plain = np.zeros((ITERATIONS, NODES)), np.zeros((ITERATIONS, NODES))
     for iteration in range(ITERATIONS):
         block = whole_block(sampler, iteration)
-        rows = torch.from_numpy(x)[block.src_original[block.indices]]
+        rows = torch.from_numpy(x)[block.src.original[block.indices]]
         weighted = rows * block.inverse_probability(torch.float64)
         heads = block.destinations()
         sums[iteration] = torch.zeros(NODES).double().index_add_(0, heads, weighted)
@@ -118,7 +117,7 @@ def test_inverse_probabilities_are_those_of_the_page(
     topology: Topology, kind: type[NeighborSampler], size: int
 ) -> None:
     block = whole_block(make(kind, topology, [size]), 0)
-    sources = block.src_original[block.indices]
+    sources = block.src.original[block.indices]
     expected = 1 / probabilities(kind, topology, size)[block.destinations(), sources]
     inverse = block.inverse_probability(torch.float64)
     np.testing.assert_allclose(inverse.numpy(), expected, rtol=1e-6)
@@ -244,22 +243,16 @@ def test_a_micrograph_of_every_kind(
     assert drawn < whole
 
 
-@pytest.mark.parametrize("kind", [NeighborSampler, LaborSampler, LayerSampler])
-def test_sources_alone_have_neither_edges_nor_probabilities(
-    topology: Topology, kind: type[NeighborSampler]
-) -> None:
+def test_the_first_nodes_of_a_block_are_keyed_as_they_are_in_it(topology: Topology) -> None:
     """Whatever was asked of the block before; a copy on another device asks for all there is."""
-    block = whole_block(make(kind, topology, [4]), 0)
-    assert isinstance(block, SampledBlock)
-    original = block.src_original
-    block.inverse_probability(torch.float64)
-    count = block.num_src // 2
-    assert int(block.indices.max()) >= count
-    alone = block.sources_alone(count)
-    for each in (alone, alone.to(torch.device("meta"))):
-        assert (each.num_src, each.num_dst, each.num_edges) == (count, 0, 0)
-        assert each.iteration_key == block.iteration_key
-        assert each.src_original.shape == each.src_out_degree.shape == (count,)
-        assert each.dst_original.numel() == 0
-    assert torch.equal(alone.src_original, original[:count])
-    assert torch.equal(block.src_original, original)
+    block = whole_block(make(NeighborSampler, topology, [4]), 0).rekeyed(77)
+    for nodes, count in ((block.src, block.num_src // 2), (block.dst, block.num_dst // 2)):
+        original = nodes.original
+        alone = nodes.first(count)
+        for each in (alone, alone.to(torch.device("meta"))):
+            assert each.count == count
+            assert each.iteration_key == 77
+            assert each.degree is not None
+            assert each.original.shape == each.degree.shape == (count,)
+        assert torch.equal(alone.original, original[:count])
+        assert torch.equal(nodes.original, original)

@@ -264,9 +264,11 @@ def test_blocks(kind: str, case: Any) -> None:
     typed = subgraph.typed_blocks()
     assert len(typed) == len(fanouts)
     for each in typed:
-        for name, ids in each.original.items():
-            assert ids.numel() == each.sources[name] >= each.destinations[name]
-            assert torch.equal(each.nodes(name).src_original, ids)
+        for name, nodes in each.nodes.items():
+            assert nodes.count == each.sources[name] >= each.destinations[name]
+            assert nodes.original.shape == (nodes.count,)
+            assert nodes.degree is None
+            assert nodes.iteration_key == subgraph.iteration_key
     blocks = [each.blocks for each in typed]
     for hop, relations in enumerate(reversed(blocks)):
         assert list(relations) == sorted(RELATIONS)
@@ -282,14 +284,15 @@ def test_blocks(kind: str, case: Any) -> None:
             for tensor in (block.indptr, block.indices, block.positions):
                 assert tensor.dtype is torch.int64
             if relation.src == relation.dst:
-                assert torch.equal(block.src_original[: block.num_dst], block.dst_original)
-            assert block.iteration_key == subgraph.iteration_key
+                assert torch.equal(block.src.original[: block.num_dst], block.dst.original)
+            for nodes in (block.src, block.dst):
+                assert nodes.iteration_key == subgraph.iteration_key
             src, dst = (
                 zip(*graph.edges[relation], strict=True) if graph.edges[relation] else ((),) * 2
             )
-            assert block.src_out_degree.tolist() == [src.count(u) for u in block.src_original]
-            assert block.dst_in_degree.tolist() == [dst.count(v) for v in block.dst_original]
-            assert (block.sampled_degree() <= block.dst_in_degree).all()
+            assert block.out_degree().tolist() == [src.count(u) for u in block.src.original]
+            assert block.in_degree().tolist() == [dst.count(v) for v in block.dst.original]
+            assert (block.sampled_degree() <= block.in_degree()).all()
     assert all(
         block.num_dst == (len(roots) if r.dst == "paper" else 0) for r, block in blocks[-1].items()
     )
@@ -313,7 +316,7 @@ def test_blocks_of_a_graph_with_one_relation() -> None:
     subgraph = random_sampler(50, 300, [2, 3]).sample(np.array([4, 1]), 0, 0)
     deep, shallow = subgraph.blocks()
     assert (shallow.num_dst, deep.num_dst) == (2, shallow.num_src)
-    assert torch.equal(deep.dst_original, shallow.src_original)
+    assert torch.equal(deep.dst.original, shallow.src.original)
     graph = Graph({"author": 1, "paper": 1, "venue": 0}, {r: [] for r in RELATIONS})
     with pytest.raises(ValueError, match="one relation expected, the graph has 5"):
         place(graph, 1, 0).sample([0], [1], (0, 0, 0)).blocks()

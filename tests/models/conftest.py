@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
 
 
@@ -51,11 +51,8 @@ class Graph:
             indptr=torch.tensor([0] + [len(chosen[v]) for v in roots]).cumsum(0),
             indices=torch.tensor([row[u] for u, _ in flat], dtype=torch.int64),
             positions=torch.tensor([place for _, place in flat], dtype=torch.int64),
-            src_original=ids,
-            dst_original=dst,
-            src_out_degree=degree[ids],
-            dst_in_degree=degree[dst],
-            iteration_key=key,
+            src=Nodes("paper", ids, degree[ids], key),
+            dst=Nodes("paper", dst, degree[dst], key),
         )
 
     def blocks(self, roots: list[int], layers: int, key: int = 11) -> list[Block]:
@@ -64,7 +61,7 @@ class Graph:
         for _ in range(layers):
             block = self.block(roots, key=key)
             found.insert(0, block)
-            roots = block.src_original.tolist()
+            roots = block.src.original.tolist()
         return found
 
     def edges(self, self_loops: bool) -> tuple[Tensor, Tensor]:

@@ -44,8 +44,8 @@ def rows_for(graph, width=6, seed=1):
 @pytest.mark.parametrize(("in_dim", "out_dim"), [(6, 4), (4, 6)])
 def test_forward_is_the_composition_of_the_parts(graph, in_dim, out_dim):
     block = graph.block([3, 1, 39, 7])
-    h_src = rows_for(graph, in_dim)[block.src_original]
-    h_dst = rows_for(graph, in_dim, seed=2)[block.dst_original]
+    h_src = rows_for(graph, in_dim)[block.src.original]
+    h_dst = rows_for(graph, in_dim, seed=2)[block.dst.original]
     for layer in layers_of(in_dim, out_dim):
         combined = layer.aggregate(block, layer.project(h_src), h_dst)
         assert torch.equal(layer(block, h_src, h_dst), layer.update(h_dst, combined))
@@ -59,21 +59,18 @@ def test_destinations_are_read_from_h_dst_only(graph, in_dim, out_dim):
     order = torch.randperm(block.num_src, generator=torch.Generator().manual_seed(3))
     moved = graph.block([3, 1, 39, 7])
     moved.indices = torch.argsort(order)[block.indices]
-    moved.src_original, moved.src_out_degree = (
-        block.src_original[order],
-        block.src_out_degree[order],
-    )
+    moved.src.original, moved.src.degree = block.src.original[order], block.out_degree()[order]
     for layer in layers_of(in_dim, out_dim):
-        expected = layer(block, h[block.src_original], h[block.dst_original])
-        out = layer(moved, h[moved.src_original], h[block.dst_original])
+        expected = layer(block, h[block.src.original], h[block.dst.original])
+        out = layer(moved, h[moved.src.original], h[block.dst.original])
         torch.testing.assert_close(out, expected, atol=1e-12, rtol=1e-12)
 
 
 def test_declarations_hold(graph):
     block = graph.block([3, 1, 7])
     for layer in layers_of(6, 4):
-        z_src = layer.project(rows_for(graph)[block.src_original])
-        one, other = (rows_for(graph, seed=s)[block.dst_original] for s in (2, 3))
+        z_src = layer.project(rows_for(graph)[block.src.original])
+        one, other = (rows_for(graph, seed=s)[block.dst.original] for s in (2, 3))
         same = torch.equal(layer.aggregate(block, z_src, one), layer.aggregate(block, z_src, other))
         assert same is not layer.reads_destination
     assert [layer.algebra for layer in layers_of(2, 2)] == ["sum", "mean", "softmax", "mean"]
@@ -90,7 +87,7 @@ def test_both_orders_agree_and_the_cheaper_is_chosen(graph, layer_class, in_dim,
     h = rows_for(graph, in_dim)
     results = []
     for layer in (first, last):
-        h_src = h[block.src_original].requires_grad_()
+        h_src = h[block.src.original].requires_grad_()
         out = layer(block, h_src, h_src[: block.num_dst])
         grads = torch.autograd.grad(out.square().sum(), [h_src, *layer.parameters()])
         results.append([out, *grads])
@@ -121,7 +118,7 @@ def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
     logits = (z_all * layer.attention_src).sum(-1) + (z_v * layer.attention_dst).sum(-1)
     alpha = torch.nn.functional.leaky_relu(logits, 0.2).softmax(0)
     expected = (alpha.unsqueeze(-1) * z_all).sum(0).flatten()
-    out = layer(block, h[block.src_original], h[[v]])
+    out = layer(block, h[block.src.original], h[[v]])
     torch.testing.assert_close(out[0], expected, atol=1e-12, rtol=1e-12)
 
 
@@ -130,7 +127,7 @@ def test_gat_softmax_is_over_the_sampled_edges_and_self(graph):
 def test_widths_and_number_of_layers(graph, name, layers):
     model = model_of(name, layers=layers)
     blocks = graph.blocks([4, 39, 8], layers)
-    out = model(blocks, rows_for(graph)[blocks[0].src_original])
+    out = model(blocks, rows_for(graph)[blocks[0].src.original])
     assert out.shape == (3, 3)
     assert out.dtype == torch.float64
     assert (out < 0).any(), "the last layer has no activation"
@@ -146,7 +143,7 @@ def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name, train):
 
     def run(some):
         blocks = graph.blocks(some, 3)
-        out = model(blocks, h[blocks[0].src_original])
+        out = model(blocks, h[blocks[0].src.original])
         loss = out.sin().sum()
         return out, torch.autograd.grad(loss, list(model.parameters()))
 
@@ -166,7 +163,7 @@ def test_dropout_acts_in_training_only_and_by_iteration(graph, name):
 
     def run(key):
         blocks = graph.blocks([4, 17, 8], 3, key=key)
-        return model(blocks, h[blocks[0].src_original])
+        return model(blocks, h[blocks[0].src.original])
 
     assert torch.equal(run(1), run(1))
     assert not torch.equal(run(1), run(2))
@@ -178,7 +175,7 @@ def test_dropout_acts_in_training_only_and_by_iteration(graph, name):
 
 
 def first_rows(graph):
-    return graph.blocks([4, 17, 8], 3)[0].src_original
+    return graph.blocks([4, 17, 8], 3)[0].src.original
 
 
 def test_every_layer_drops_its_own_input_rows(graph):
@@ -189,7 +186,7 @@ def test_every_layer_drops_its_own_input_rows(graph):
         assert (layer.edge_dropout.layer, layer.edge_dropout.p) == (index, 0.3)
         assert (layer.self_dropout.layer, layer.self_dropout.p) == (index, 0.3)
     first_input = torch.ones(graph.num_nodes, 6, dtype=torch.float64)
-    dropped = model.dropouts[0](graph.block(), first_input)
+    dropped = model.dropouts[0](graph.block().src, first_input)
     assert (dropped == 0).any()
 
 
@@ -205,7 +202,7 @@ def test_no_gradient_work_for_input_rows(graph, name, monkeypatch):
     """Input features are frozen: the first layer's aggregation has no backward pass to run."""
     model = model_of(name, layers=1, in_dim=2, out_dim=5)
     blocks = graph.blocks([4, 17], 1)
-    x = rows_for(graph, 2)[blocks[0].src_original]
+    x = rows_for(graph, 2)[blocks[0].src.original]
     transposed = []
     original = message_passing.destinations_to_sources
     monkeypatch.setattr(
@@ -223,14 +220,14 @@ def test_no_gradient_work_for_input_rows(graph, name, monkeypatch):
 def test_half_precision_features_become_the_model_s_dtype(graph, name):
     model = model_of(name, layers=1)
     blocks = graph.blocks([4], 1)
-    x = rows_for(graph)[blocks[0].src_original].half()
+    x = rows_for(graph)[blocks[0].src.original].half()
     torch.testing.assert_close(model(blocks, x), model(blocks, x.double()))
 
 
 def test_what_does_not_fit_is_named(graph):
     model = model_of("sage", layers=2)
     blocks = graph.blocks([4], 2)
-    x = rows_for(graph)[blocks[0].src_original]
+    x = rows_for(graph)[blocks[0].src.original]
     with pytest.raises(RequestError, match="GraphSAGE: expected 2 blocks, one per layer; given 1"):
         model(blocks[:1], x)
     with pytest.raises(RequestError, match=f"layer 0: expected {len(x)} source rows; given 1"):
@@ -250,7 +247,7 @@ def test_a_layer_of_one_s_own(graph):
             return message_passing.copy_sum(block, z_src) * self.scale
 
     block = graph.block([3, 1])
-    x = rows_for(graph)[block.src_original].float()
+    x = rows_for(graph)[block.src.original].float()
     expected = torch.stack([rows_for(graph)[graph.neighbors[v]].sum(0) for v in (3, 1)]).float()
     torch.testing.assert_close(GNN([Total()])([block], x), expected)
     with pytest.raises(NotImplementedError, match=r"Layer defines no aggregate\(\)"):

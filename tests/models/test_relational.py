@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hopper.errors import ConfigError, RequestError
 from hopper.graph import build_topology
-from hopper.graph.block import Block, TypedBlocks
+from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import build_typed_model
@@ -200,7 +200,9 @@ def test_the_formula(
     blocks, papers = whole(layers)
     rows = features()
     subgraph_rows = {
-        each: rows[each][blocks[0].original[each]] for each in COUNTS if blocks[0].sources[each]
+        each: rows[each][blocks[0].nodes[each].original]
+        for each in COUNTS
+        if blocks[0].sources[each]
     }
     found = model(blocks, subgraph_rows)
     assert torch.allclose(found, by_formula(model, layer)[papers], rtol=1e-11, atol=1e-12)
@@ -293,7 +295,9 @@ def test_a_mean_of_relations_counts_them_wherever_they_meet(of_present: bool) ->
     parts = []
     for own, aggregated in zip(degrees, rows, strict=True):
         indptr = np.concatenate(([0], np.cumsum(own.numpy())))
-        block = Block.of_edges(CITES, indptr, np.zeros(indptr[-1], np.int64), num_src=1)
+        edges = Edges.of_arrays(indptr, np.zeros(indptr[-1], np.int64), num_src=1)
+        ends = (Nodes("paper", torch.arange(count), None) for count in (1, 3))
+        block = Block(1, 3, edges.indptr, edges.indices, CITES, edges.indices, *ends)
         parts.append(combination.partial(block, aggregated))
     counted = (degrees > 0).double() if of_present else torch.ones(3, 3, dtype=torch.float64)
     expected = (rows * counted[..., None]).sum(0) / counted.sum(0).clamp(min=1)[:, None]
@@ -307,12 +311,12 @@ def test_dropout_is_keyed_by_type_and_node() -> None:
     )
     (hop,), _ = whole(1)
     masks = model.drop_all(0, hop, {name: torch.ones(hop.sources[name], 64) for name in COUNTS})
-    papers = dict(zip(hop.original["paper"].tolist(), masks["paper"], strict=True))
-    authors = dict(zip(hop.original["author"].tolist(), masks["author"], strict=True))
+    papers = dict(zip(hop.nodes["paper"].original.tolist(), masks["paper"], strict=True))
+    authors = dict(zip(hop.nodes["author"].original.tolist(), masks["author"], strict=True))
     assert not torch.equal(papers[0], authors[0])
     # Whatever other types the model has (docs/dropout.md).
     ones = torch.ones(hop.sources["paper"], 64)
-    assert torch.equal(masks["paper"], drop_rows(hop.nodes("paper"), ones, 0.5, 0))
+    assert torch.equal(masks["paper"], drop_rows(hop.nodes["paper"], ones, 0.5, 0))
 
 
 def test_what_does_not_fit_is_named() -> None:

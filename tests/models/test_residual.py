@@ -9,7 +9,7 @@ from torch.nn import functional
 from hopper.models import build_model
 from hopper.models.film import FiLMLayer
 from hopper.models.gcn import GCNLayer
-from hopper.ops import drop_destinations, drop_rows, selection
+from hopper.ops import drop_rows, selection
 from hopper.ops.counter_mask import Site, drop, drop_threshold, row_keys, site_key
 from hopper.ops.dropout import node_type_key
 
@@ -88,10 +88,10 @@ def test_equals_the_reference(graph, name, dropout, layers, backend):
     frontier = roots
     for _ in range(layers):
         blocks.insert(0, graph.block(frontier, kept=dict(enumerate(near)), key=21))
-        frontier = blocks[0].src_original.tolist()
+        frontier = blocks[0].src.original.tolist()
     x = rows_for(graph)
     with selection.use_backend(backend):
-        out = model(blocks, x[blocks[0].src_original])
+        out = model(blocks, x[blocks[0].src.original])
         expected = reference(model, graph, x, near, 21)[roots]
         torch.testing.assert_close(out, expected, **TOLERANCE)
         parameters = list(model.parameters())
@@ -113,7 +113,7 @@ def test_unequal_probabilities_weigh_film_s_mean(graph):
     gamma, beta = layer.modulation(h[[v]]).chunk(2, -1)
     messages = torch.relu(gamma * layer.linear(h[near]) + beta)
     expected = (messages * torch.tensor([[1.0], [2.0], [5.0]])).sum(0) / 8
-    out = layer.aggregate(block, layer.project(h[block.src_original]), h[[v]])
+    out = layer.aggregate(block, layer.project(h[block.src.original]), h[[v]])
     torch.testing.assert_close(out[0], expected, **TOLERANCE)
 
 
@@ -121,7 +121,7 @@ def test_unequal_probabilities_weigh_film_s_mean(graph):
 def test_gradients_equal_finite_differences(graph, name):
     model = model_of(name, layers=3, in_dim=3, hidden=4, dropout=0.3)
     blocks = graph.blocks([4, 39], 3)
-    x = rows_for(graph, 3)[blocks[0].src_original].requires_grad_()
+    x = rows_for(graph, 3)[blocks[0].src.original].requires_grad_()
     assert torch.autograd.gradcheck(lambda x: model(blocks, x), x, fast_mode=True)
     x = x.detach()
     parameters = list(model.parameters())
@@ -143,7 +143,7 @@ def test_the_residual_is_never_dropped(graph, name):
         for parameter in (layer.out_linear if name == "film" else layer).parameters():
             torch.nn.init.zeros_(parameter)
     block = graph.block([3, 1, 39])
-    h = rows_for(graph, 5)[block.src_original]
+    h = rows_for(graph, 5)[block.src.original]
     for index in (1, 2):
         assert torch.equal(model.step(index, block, h), h[:3])
     assert model.step(3, block, h).shape == (3, 3)
@@ -156,12 +156,12 @@ def test_steps_are_the_parts_that_an_engine_places(graph, name):
     block = graph.block([3, 1, 39, 7])
     for index, width in ((0, 6), (1, 5), (3, 5)):
         layer = model.layers[index]
-        h = rows_for(graph, width)[block.src_original]
-        rows = model.prepare(index, block, h)
+        h = rows_for(graph, width)[block.src.original]
+        rows = model.prepare(index, block.src, h)
         half = block.num_src // 2
         z_src = torch.cat([layer.project(rows[:half]), layer.project(rows[half:])])
         combined = layer.aggregate(block, z_src, rows[:4])
-        placed = model.finish(index, block, h[:4], layer.update(rows[:4], combined))
+        placed = model.finish(index, block.dst, h[:4], layer.update(rows[:4], combined))
         torch.testing.assert_close(placed, model.step(index, block, h), **TOLERANCE)
 
 
@@ -171,7 +171,7 @@ def test_film_starts_without_modulation(graph):
     h = rows_for(graph)
     near = [graph.neighbors[v] for v in (3, 1, 39)]
     expected = [torch.relu(layer.linear(h[some])).sum(0) / max(len(some), 1) for some in near]
-    out = layer.aggregate(block, layer.project(h[block.src_original]), h[block.dst_original])
+    out = layer.aggregate(block, layer.project(h[block.src.original]), h[block.dst.original])
     torch.testing.assert_close(out, torch.stack(expected), **TOLERANCE)
 
 
@@ -201,7 +201,7 @@ def test_a_very_deep_stack_keeps_its_gradient(graph, name):
 def test_deterministic_algorithms_suffice(graph, name):
     model = model_of(name, dropout=0.4).float()
     blocks = graph.blocks([4, 17, 39], 4)
-    x = rows_for(graph)[blocks[0].src_original].float()
+    x = rows_for(graph)[blocks[0].src.original].float()
     torch.use_deterministic_algorithms(True)
     try:
         runs = []
@@ -217,18 +217,18 @@ def test_destinations_are_dropped_as_the_next_layer_s_sources_are(graph):
     block = graph.block([3, 1, 39])
     following = graph.block([1], kept={1: []}, sources=[39, 3])
     x = torch.ones(3, 40, dtype=torch.float64)
-    assert following.src_original.tolist() == [1, 39, 3]
-    here = drop_destinations(block, x, 0.5, 2)
-    assert torch.equal(here[[1, 2, 0]], drop_rows(following, x, 0.5, 2))
-    assert not torch.equal(here, drop_destinations(block, x, 0.5, 1))
-    assert drop_destinations(block, x, 0.0, 2) is x
+    assert following.src.original.tolist() == [1, 39, 3]
+    here = drop_rows(block.dst, x, 0.5, 2)
+    assert torch.equal(here[[1, 2, 0]], drop_rows(following.src, x, 0.5, 2))
+    assert not torch.equal(here, drop_rows(block.dst, x, 0.5, 1))
+    assert drop_rows(block.dst, x, 0.0, 2) is x
 
 
 @pytest.mark.parametrize(("name", "widths"), [("deepgcn", [(6, 5), (5, 5)]), ("film", [(6, 5)])])
 def test_where_the_width_changes_there_is_no_residual(graph, name, widths):
     model = model_of(name, layers=2)
     block = graph.block([3, 1])
-    h = rows_for(graph)[block.src_original]
+    h = rows_for(graph)[block.src.original]
     expected = model.layers[0](block, h, h[:2])
     torch.testing.assert_close(model.step(0, block, h), expected)
     if name == "deepgcn":

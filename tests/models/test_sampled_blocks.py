@@ -22,7 +22,7 @@ def rows_for(graph, width=6, seed=1):
 
 def inverse_of(graph, block: Block) -> Tensor:
     """[edges]: an inverse probability for each edge by its source, from 1 to 5."""
-    return 1.0 + (block.src_original[block.indices] * 7 % 40).double() / 10
+    return 1.0 + (block.src.original[block.indices] * 7 % 40).double() / 10
 
 
 def unequal(graph, roots, kept=None, key=11) -> Block:
@@ -39,9 +39,9 @@ def hub(graph) -> int:
 def test_gcn_weights_each_edge_by_its_own_probability(graph, hub):
     block = unequal(graph, [hub, 39], kept={hub: graph.neighbors[hub][:3]})
     plain = graph.block([hub, 39])
-    sources = plain.src_original[plain.indices].tolist()
+    sources = plain.src.original[plain.indices].tolist()
     everything = dict(zip(sources, GCNLayer(1, 1).edge_weights(plain, torch.float64), strict=True))
-    expected = torch.stack([everything[int(u)] for u in block.src_original[block.indices]])
+    expected = torch.stack([everything[int(u)] for u in block.src.original[block.indices]])
     expected *= block.drawn_inverse
     torch.testing.assert_close(GCNLayer(1, 1).edge_weights(block, torch.float64), expected)
 
@@ -51,7 +51,7 @@ def test_sage_takes_the_mean_weighted_by_inverse_probabilities(graph, hub):
     h = rows_for(graph)
     inverse = inverse_of(graph, block)
     layer = SAGELayer(6, 6, project_first=False).double()
-    found = layer.aggregate(block, h[block.src_original], h[block.dst_original])
+    found = layer.aggregate(block, h[block.src.original], h[block.dst.original])
     expected = (inverse / inverse.sum()) @ h[graph.neighbors[hub]]
     torch.testing.assert_close(found[0], expected)
     assert (found[1] == 0).all(), "the mean of no neighbours"
@@ -69,7 +69,7 @@ def test_gat_weighs_exponentials_by_inverse_probability_over_their_mean(graph, h
     unnormalised = torch.nn.functional.leaky_relu(logits, 0.2).exp() * weights.unsqueeze(1)
     alpha = unnormalised / unnormalised.sum(0)
     expected = (alpha.unsqueeze(-1) * z_all).sum(0).flatten()
-    out = layer(block, h[block.src_original], h[block.dst_original])
+    out = layer(block, h[block.src.original], h[block.dst.original])
     torch.testing.assert_close(out[0], expected)
     own = layer(graph.block([39]), h[[39]], h[[39]])
     torch.testing.assert_close(out[1], own[0])
@@ -85,7 +85,7 @@ def test_equal_weights_change_nothing(graph, hub, name):
     plain, weighted = graph.block([hub, 4, 39], kept), graph.block([hub, 4, 39], kept)
     weighted.drawn_inverse = plain.inverse_probability(torch.float64)
     weighted.equally_likely = False
-    x = rows_for(graph)[plain.src_original]
+    x = rows_for(graph)[plain.src.original]
     torch.testing.assert_close(model([weighted], x), model([plain], x), atol=1e-14, rtol=1e-12)
 
 
@@ -99,8 +99,8 @@ def test_gradient_of_a_batch_is_the_sum_over_its_roots(graph, name):
 
     def run(roots):
         last = unequal(graph, roots)
-        first = unequal(graph, last.src_original.tolist())
-        out = model([first, last], h[first.src_original])
+        first = unequal(graph, last.src.original.tolist())
+        out = model([first, last], h[first.src.original])
         return out, torch.autograd.grad(out.sin().sum(), list(model.parameters()))
 
     together, gradient = run([4, 17, 39, 8, 21])
@@ -123,8 +123,8 @@ def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
         kept = {hub: [graph.neighbors[hub][i] for i in chosen]}
         block = graph.block([hub], kept)
         block.drawn_inverse, block.equally_likely = 1 / p[chosen], False
-        z = layer.project(h[block.src_original])
-        return layer.aggregate(block, z, h[block.dst_original])
+        z = layer.project(h[block.src.original])
+        return layer.aggregate(block, z, h[block.dst.original])
 
     mean = torch.zeros(1, 4, dtype=torch.float64)
     for subset in range(8):
@@ -132,6 +132,6 @@ def test_gcn_over_every_sample_averages_to_the_whole_sum(graph, hub):
         chance = torch.where(torch.tensor([subset >> i & 1 == 1 for i in range(3)]), p, 1 - p)
         mean += chance.prod() * combined(chosen)
     block = graph.block([hub])
-    z = layer.project(h[block.src_original])
-    whole = layer.aggregate(block, z, h[block.dst_original])
+    z = layer.project(h[block.src.original])
+    whole = layer.aggregate(block, z, h[block.dst.original])
     torch.testing.assert_close(mean, whole)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from hopper.graph.block import Block
+from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
 from hopper.ops import selection
 from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
@@ -35,11 +35,13 @@ def make_block() -> MakeBlock:
             indptr=torch.tensor([0, *counts], dtype=torch.int64).cumsum(0),
             indices=torch.tensor(flat, dtype=torch.int64),
             positions=torch.tensor([i for row in rows for i in range(len(row))], dtype=torch.int64),
-            src_original=torch.arange(num_src) * 7 + 3,
-            dst_original=torch.arange(len(rows)) * 7 + 3,
-            src_out_degree=torch.arange(num_src) + 1,
-            dst_in_degree=torch.tensor([2 * count for count in counts], dtype=torch.int64),
-            iteration_key=key,
+            src=Nodes("paper", torch.arange(num_src) * 7 + 3, torch.arange(num_src) + 1, key),
+            dst=Nodes(
+                "paper",
+                torch.arange(len(rows)) * 7 + 3,
+                torch.tensor([2 * count for count in counts], dtype=torch.int64),
+                key,
+            ),
         )
 
     return make

@@ -101,9 +101,9 @@ def test_half_precision_takes_the_torch_path():
 def test_backward_is_the_same_mask(make_block):
     block = make_block([[0, 1], [2]], 4, key=99)
     x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_rows(block, x, 0.4, 1), x)
+    assert torch.autograd.gradcheck(lambda x: drop_rows(block.src, x, 0.4, 1), x)
     transposed = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: drop_rows(block, x.T, 0.4, 1), transposed)
+    assert torch.autograd.gradcheck(lambda x: drop_rows(block.src, x.T, 0.4, 1), transposed)
     edges = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: drop_edges(block, x, 0.4, 1), edges)
     own = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
@@ -112,17 +112,17 @@ def test_backward_is_the_same_mask(make_block):
 
 def test_rows_keep_their_mask_in_any_company(make_block):
     x = torch.ones(6, 10)
-    whole = drop_rows(make_block([[0]], 6, key=7), x, 0.5, 0)
+    whole = drop_rows(make_block([[0]], 6, key=7).src, x, 0.5, 0)
     part = make_block([[0]], 3, key=7)
-    part.src_original = torch.tensor([31, 3, 17])
-    assert torch.equal(drop_rows(part, x[:3], 0.5, 0), whole[[4, 0, 2]])
+    part.src.original = torch.tensor([31, 3, 17])
+    assert torch.equal(drop_rows(part.src, x[:3], 0.5, 0), whole[[4, 0, 2]])
 
 
 def test_edges_keep_their_mask_in_any_company(make_block):
     block = make_block([[0, 1, 2], [1, 2]], 3, key=7)
     whole = drop_edges(block, torch.ones(5, 4), 0.5, 0)
     alone = make_block([[2, 0]], 3, key=7)
-    alone.dst_original = block.dst_original[1:]
+    alone.dst.original = block.dst.original[1:]
     assert torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
     alone.positions = alone.positions + 1
     assert not torch.equal(drop_edges(alone, torch.ones(2, 4), 0.5, 0), whole[3:])
@@ -134,8 +134,8 @@ def test_sites_layers_iterations_and_types_draw_apart(make_block):
 
     def mask(key=1, layer=0, site=drop_rows, node_type="paper"):
         block = make_block([[0], [0]], 2, key=key)
-        block.relation = Relation(node_type, "cites", node_type)
-        return site(block, x, 0.5, layer)
+        block.src.node_type = node_type
+        return site(block.src if site is drop_rows else block, x, 0.5, layer)
 
     variants = [
         mask(),
@@ -166,20 +166,21 @@ def test_zero_is_free_and_bad_probabilities_are_refused(make_block):
     block = make_block([[0]], 1)
     x = torch.randn(1, 3)
     for site in (drop_rows, drop_edges, drop_self):
-        assert site(block, x, 0.0, 0) is x
+        keyed_by = block.src if site is drop_rows else block
+        assert site(keyed_by, x, 0.0, 0) is x
         for p in (-0.1, 1.0, 1.5, float("nan"), 0.9999999):
             with pytest.raises(ConfigError, match="dropout: expected a probability"):
-                site(block, x, p, 0)
+                site(keyed_by, x, p, 0)
 
 
 def test_no_rows_and_wrong_rows(make_block):
     block = make_block([], 0)
-    assert drop_rows(block, torch.zeros(0, 4), 0.5, 0).shape == (0, 4)
+    assert drop_rows(block.src, torch.zeros(0, 4), 0.5, 0).shape == (0, 4)
     assert drop_edges(block, torch.zeros(0, 4), 0.5, 0).shape == (0, 4)
     with pytest.raises(RequestError, match=r"one key per row of x \[2, 4\]; given \[0\]"):
-        drop_rows(block, torch.zeros(2, 4), 0.5, 0)
+        drop_rows(block.src, torch.zeros(2, 4), 0.5, 0)
 
 
 def test_dropped_infinities_are_zero(make_block):
-    out = drop_rows(make_block([[0]], 1, key=3), torch.full((1, 200), torch.inf), 0.5, 0)
+    out = drop_rows(make_block([[0]], 1, key=3).src, torch.full((1, 200), torch.inf), 0.5, 0)
     assert set(out.flatten().tolist()) == {0.0, torch.inf}

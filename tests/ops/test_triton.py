@@ -9,8 +9,7 @@ import sys
 import pytest
 import torch
 
-from hopper.graph.block import Block
-from hopper.graph.schema import Relation
+from hopper.graph.block import Edges
 from hopper.ops import (
     backend,
     copy_sum,
@@ -83,7 +82,7 @@ def test_every_kernel_compiles_without_a_gpu(tmp_path):
     assert len(run.stdout.splitlines()) == 2 * 3 * 7
 
 
-def random_block(num_dst: int, num_src: int, seed: int) -> Block:
+def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
     """Rows of 0 to 9 edges, one of 30, and one source that is read often."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.randint(0, 10, (num_dst,), generator=generator)
@@ -91,7 +90,7 @@ def random_block(num_dst: int, num_src: int, seed: int) -> Block:
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     indices = torch.randint(num_src, (int(indptr[-1]),), generator=generator)
     indices[::3] = 1
-    return Block.of_pattern(Relation("a", "r", "a"), indptr, indices, num_src)
+    return Edges(num_src, num_dst, indptr, indices)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
