@@ -37,9 +37,9 @@ RESULT_FILE = "iteration_profile.json"
 EPOCHS, ITERATIONS = 4, 6
 LIMIT_SECONDS = 900.0
 PARTS = (
-    ("plan of the next", "made beside the computing, in a thread of its own"),
-    ("wait for the plan", ""),
-    ("gather", "this server's input rows"),
+    ("plan, ahead", "made beside the computing, in a thread of its own"),
+    ("gather, ahead", "this server's input rows, in a thread of its own"),
+    ("wait for the pipeline", ""),
     ("project", "of all layers, and picking what is sent"),
     ("exchange", "waiting for rows"),
     ("aggregate", ""),
@@ -64,9 +64,8 @@ def profile(run_dir: Path) -> dict[str, dict[str, float]]:
             if part is None:
                 continue
             _add(sums[part], line, 1.0)
-            if part == "wait for the plan":
+            if part == "wait for the pipeline":
                 turns += 1
-                _add(sums["plan of the next"], line["planning"], 1.0)
             elif part == "gradients back":
                 # It lies within the backward pass.
                 _add(sums["backward"], line, -1.0)
@@ -81,8 +80,9 @@ def part_of(line: dict[str, Any]) -> str | None:
     if operation == "update" and "layer" not in line:
         return "optimiser"
     found: str | None = {
-        ("sample", None): "wait for the plan",
-        ("gather", "own rows"): "gather",
+        ("wait", "pipeline"): "wait for the pipeline",
+        ("sample", None): "plan, ahead",
+        ("gather", "own rows"): "gather, ahead",
         ("compute", "project"): "project",
         ("compute", "aggregate"): "aggregate",
         ("compute", "update"): "update",

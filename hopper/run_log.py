@@ -2,8 +2,8 @@
 
 A span is ``{"span", "start", "seconds", "cpu", ...}`` with ``start`` in seconds since the log was
 opened and ``cpu`` the processor seconds of its own thread; its names are the stages of design.md's
-results schema. Where a rank has one thread, what is left of ``seconds`` is waiting: for other
-ranks, for the network, for a processor.
+results schema. What is left of ``seconds`` is waiting: for other ranks, for the network, for a
+processor. Spans of threads that work ahead name their thread: ``{"thread": "plan"}``.
 
 The first line, and again the first line of a resumed run, tells when that was:
 ``{"event": "opened", "start": 0, "unix", "monotonic", "clock"}``. ``monotonic`` is read from the
@@ -14,8 +14,9 @@ it, so their spans can be laid on one axis exactly. For others there is ``unix``
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO, get_args
@@ -29,16 +30,27 @@ _TAIL_BYTES: Final = 1 << 16
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
+class _OfThread(threading.local):
+    """What every thread has of its own.
+
+    seconds: by stage. within: seconds of the stages that lay within the one under way. context:
+    what every line carries.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
+        self.within = 0.0
+        self.context: dict[str, Any] = {}
+
+
 class RunLog:
-    """Writes the spans of one rank and sums its stage times."""
+    """Writes the spans of one rank; sums the stage times of each of its threads by itself."""
 
     def __init__(self, path: Path | None = None, append: bool = False) -> None:
         """``path`` and ``append`` as of :meth:`open`; None keeps the sums and writes nothing."""
         self._opened = time.perf_counter()
-        self._seconds: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
-        self._within = 0.0
-        """seconds of the stages that lay within the one under way"""
-        self._context: dict[str, Any] = {}
+        self._own = _OfThread()
+        self._lock = threading.Lock()
         self._file: TextIO | None = None
         if path is not None:
             self.open(path, append=append)
@@ -67,18 +79,18 @@ class RunLog:
         )
 
     def within(self, **context: Any) -> None:
-        """Set what every following line carries (epoch, iteration)."""
-        self._context = context
+        """Set what every following line of this thread carries (epoch, iteration)."""
+        self._own.context = context
 
     @contextmanager
     def noting(self, **fields: Any) -> Iterator[None]:
-        """Let the lines that follow carry more fields, for a while."""
-        before = self._context
-        self._context = before | fields
+        """Let this thread's lines that follow carry more fields, for a while."""
+        before = self._own.context
+        self._own.context = before | fields
         try:
             yield
         finally:
-            self._context = before
+            self._own.context = before
 
     @contextmanager
     def stage(self, name: Stage, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -88,13 +100,14 @@ class RunLog:
         alone.
         """
         start, cpu = time.perf_counter(), time.thread_time()
-        before, self._within = self._within, 0.0
+        own = self._own
+        before, own.within = own.within, 0.0
         try:
             yield fields
         finally:
             seconds = time.perf_counter() - start
-            self._seconds[name] += seconds - self._within
-            self._within = before + seconds
+            own.seconds[name] += seconds - own.within
+            own.within = before + seconds
             self._write(
                 {
                     "span": name,
@@ -110,25 +123,33 @@ class RunLog:
         self._write({"event": name, "start": time.perf_counter() - self._opened, **fields})
 
     def take_stage_seconds(self) -> dict[Stage, float]:
-        """Seconds by stage since the last call; starts from zero again."""
-        taken = self._seconds
-        self._seconds = dict.fromkeys(STAGES, 0.0)
+        """This thread's seconds by stage since its last call; starts from zero again."""
+        taken = self._own.seconds
+        self._own.seconds = dict.fromkeys(STAGES, 0.0)
         return taken
+
+    def add_stage_seconds(self, seconds: Mapping[Stage, float]) -> None:
+        """Count another thread's as this one's."""
+        for name, each in seconds.items():
+            self._own.seconds[name] += each
 
     def flush(self) -> None:
         """Hand what was logged to the operating system."""
-        if self._file is not None:
-            self._file.flush()
+        with self._lock:
+            if self._file is not None:
+                self._file.flush()
 
     def close(self) -> None:
         """Close the file; further lines are dropped."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            self._file.write(json.dumps({**self._context, **line}) + "\n")
+        with self._lock:
+            if self._file is not None:
+                self._file.write(json.dumps({**self._own.context, **line}) + "\n")
 
 
 def _drop_torn_line(path: Path) -> None:

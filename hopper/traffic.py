@@ -8,6 +8,7 @@ server's behalf. What stays within a server is not traffic.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 Cause = Literal["feature", "topology", "model", "gradient", "partial", "control"]
@@ -25,6 +26,11 @@ class Traffic:
         """Add bytes put on the wire."""
         with self._lock:
             self._bytes[cause] += sent
+
+    def add(self, sent: Mapping[Cause, int]) -> None:
+        """Add what was counted elsewhere."""
+        for cause, each in sent.items():
+            self.count(cause, each)
 
     def take(self) -> dict[Cause, int]:
         """The bytes by cause since the last call; starts from zero again."""

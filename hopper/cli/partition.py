@@ -23,14 +23,14 @@ from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import seed, whole
-from hopper.config.bounds import is_fanout
+from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
-from hopper.partition.memory import MemoryEstimate, format_bytes, parse_size
+from hopper.partition.memory import MemoryEstimate, format_bytes
 from hopper.partition.phases import Progress
 
 _OF_NODES: Final[dict[str, Any]] = {

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hopper.config.bounds import is_fanout
+from hopper.config.bounds import is_fanout, parse_size
 from hopper.config.model import DEEP_MODELS, Model
 from hopper.config.section import NonNegative, Options, Positive, Section, Seed
+from hopper.errors import RequestError
 from hopper.plug_ins import check_form
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
@@ -325,6 +326,33 @@ class Cache(Section):
     """epochs that are sampled before training to count visits, where no profile is saved"""
 
 
+class Pipeline(Section):
+    """``[pipeline]``: what is prepared while an earlier iteration is trained (docs/pipeline.md);
+    runs are the same with and without."""
+
+    depth: NonNegative = 25
+    """iterations that are planned ahead at most; 0 = nothing is prepared ahead"""
+    reads: Positive = 5
+    """iterations whose rows are read ahead at most"""
+    memory: str = "1G"
+    """of plans that wait to be read, and again of rows that wait to be trained; a single iteration
+    may be larger"""
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: str) -> str:
+        try:
+            parse_size(memory)
+        except RequestError as error:
+            raise ValueError(str(error)) from error
+        return memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of ``memory``."""
+        return parse_size(self.memory)
+
+
 class Cluster(Section):
     """``[cluster]``: the machines."""
 
@@ -354,6 +382,7 @@ class Config(Section):
     raf: Raf = Raf()
     learnable: Learnable = Learnable()
     cache: Cache = Cache()
+    pipeline: Pipeline = Pipeline()
     cluster: Cluster = Cluster()
 
     @field_validator("sampler", mode="before")

@@ -6,7 +6,7 @@ invariant 2), so groups, passes and ranks can be added in any split without chan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,12 +43,12 @@ a power of two, so that nothing is rounded when it is taken out again"""
 class Pass:
     """A subgraph with its rows, to be trained on by one model or by several in turn.
 
-    inputs: by node type, [nodes, width] input rows; a type without nodes may be missing. labels: of
-    the roots, as the objective takes them.
+    features: by node type that has any, [nodes, dim]; a type without nodes may be missing. labels:
+    of the roots, as the objective takes them.
     """
 
     subgraph: Subgraph
-    inputs: dict[str, torch.Tensor]
+    features: dict[str, torch.Tensor]
     labels: torch.Tensor
     _blocks: list[TypedBlocks] | None = field(default=None, repr=False)
 
@@ -179,13 +179,13 @@ class GroupTrainer:
             self.train(packed, self.read(subgraph, rows), batch_size)
 
     def read(self, subgraph: Subgraph, rows: FeatureSource) -> Pass:
-        """Gather what one pass over a subgraph needs."""
+        """Gather what one pass over a subgraph needs, but rows that are learned."""
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
-            inputs = self._inputs(subgraph, rows)
+            features = self._features(subgraph, rows)
             roots = subgraph.nodes[self.node_type][: subgraph.num_roots]
             labels = self.read_rows(rows, "labels", roots)
-        return Pass(subgraph, inputs, self.objective.shaped(labels))
+        return Pass(subgraph, features, self.objective.shaped(labels))
 
     def train(
         self, packed: PackedModel, work: Pass, batch_size: int, dropout: int | None = None
@@ -198,8 +198,10 @@ class GroupTrainer:
         """
         with self._log.stage("compute", roots=work.subgraph.num_roots):
             blocks = work.blocks(self._device, dropout)
+            nodes = {name: ids for name, ids in work.subgraph.nodes.items() if ids.size}
+            inputs = self.with_learned(nodes, work.features)
             with self.products():
-                logits = run_model(packed.module, blocks, work.inputs)
+                logits = run_model(packed.module, blocks, inputs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
             self.backward(packed, loss)
 
@@ -240,41 +242,42 @@ class GroupTrainer:
             return self.on_device.read(rows, node_type, ids)
         return to_device(rows.gather(kind, node_type, ids), self._device)
 
-    def input_rows_of(self, rows: FeatureSource, name: str, ids: NDArray[np.int64]) -> torch.Tensor:
-        """[n, width]: input rows of distinct nodes of a type, features first."""
-        own = self.reads.inputs[name]
-        features = None
-        if own.features:
-            features = self.read_rows_of(rows, "features", own.node_type, ids).to(self.dtype)
-        return join_rows(self.reads, name, ids, features, self.learned)
+    def features_of(
+        self, rows: FeatureSource, nodes: Mapping[str, NDArray[np.int64]]
+    ) -> dict[str, torch.Tensor]:
+        """By name of a type that has features, [n, dim]: those of distinct nodes."""
+        return {
+            name: self.read_rows_of(rows, "features", own.node_type, ids).to(self.dtype)
+            for name, ids in nodes.items()
+            if (own := self.reads.inputs[name]).features
+        }
 
-    def _inputs(self, subgraph: Subgraph, rows: FeatureSource) -> dict[str, torch.Tensor]:
-        """By name of a type, the input rows of a subgraph's nodes; each row of features is read
-        once, whatever the number of names that its type has."""
+    def with_learned(
+        self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """By name of a type, [n, width]: input rows of distinct nodes, features first, then the
+        rows of this iteration that are learned."""
+        return {
+            name: join_rows(self.reads, name, ids, features.get(name), self.learned)
+            for name, ids in nodes.items()
+        }
+
+    def _features(self, subgraph: Subgraph, rows: FeatureSource) -> dict[str, torch.Tensor]:
+        """By name of a type, the features of a subgraph's nodes; each row is read once, whatever
+        the number of names that its type has."""
         by_stored: dict[str, list[str]] = {}
         for name, nodes in subgraph.nodes.items():
-            if nodes.size:
+            if nodes.size and self.reads.inputs[name].features:
                 by_stored.setdefault(self.reads.inputs[name].node_type, []).append(name)
-        inputs: dict[str, torch.Tensor] = {}
+        features: dict[str, torch.Tensor] = {}
         for names in by_stored.values():
-            if len(names) == 1 or not self.reads.inputs[names[0]].features:
-                for name in names:
-                    inputs[name] = self.input_rows_of(rows, name, subgraph.nodes[name])
-            else:
-                inputs |= self._rows_under_names(names, subgraph, rows)
-        return inputs
-
-    def _rows_under_names(
-        self, names: Sequence[str], subgraph: Subgraph, rows: FeatureSource
-    ) -> dict[str, torch.Tensor]:
-        """Input rows of the nodes of one type with features, by the names that it has."""
-        ids = distinct([subgraph.nodes[each] for each in names])
-        stored = self.reads.inputs[names[0]].node_type
-        read = self.read_rows_of(rows, "features", stored, ids).to(self.dtype)
-        inputs = {}
-        for name in names:
-            places = np.searchsorted(ids, subgraph.nodes[name])
-            features = read.index_select(0, to_device(places, read.device))
-            own = subgraph.nodes[name]
-            inputs[name] = join_rows(self.reads, name, own, features, self.learned)
-        return inputs
+            own = {name: subgraph.nodes[name] for name in names}
+            if len(names) == 1:
+                features |= self.features_of(rows, own)
+                continue
+            ids = distinct(list(own.values()))
+            read = self.features_of(rows, {names[0]: ids})[names[0]]
+            for name, nodes in own.items():
+                places = np.searchsorted(ids, nodes)
+                features[name] = read.index_select(0, to_device(places, read.device))
+        return features

@@ -23,6 +23,7 @@ from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
 from hopper.run_log import RunLog, Stage
+from hopper.traffic import Cause
 
 
 @dataclass
@@ -71,10 +72,12 @@ class Plan:
     ----------
     batch: that it is for.
     reads: by name of a type, in groups, the nodes whose input rows this rank reads.
+    sent: bytes by cause that making it took.
     """
 
     batch: GlobalBatch
     reads: Mapping[str, Sequence[NDArray[np.int64]]]
+    sent: Mapping[Cause, int] = field(default_factory=dict, kw_only=True)
 
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -97,6 +100,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether ranks read input rows of other servers, which a cache may keep"""
     plans_on_host: ClassVar[bool] = False
     """whether it draws in host memory alone"""
+    plans_together: ClassVar[bool] = False
+    """whether ranks talk to each other to plan"""
     is_baseline: ClassVar[bool] = False
     """whether others' speed is told against it"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule
@@ -116,8 +121,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """decisions of the epoch in another run, to be taken again instead of anew"""
         self.records = False
         """whether the gradient of the iteration under way will be recorded"""
-        self.upcoming: GlobalBatch | None = None
-        """the batch after the one that is trained, if the epoch has one; may be prepared"""
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -139,27 +142,47 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return config.train.autocast != "off"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Train one global batch, and update every model that is in :attr:`training`."""
+        """Train one global batch: plan, read and :meth:`train` one after the other."""
+        plan, rows = self.plan(batch), self.state.rows
+        with rows.one_operation():
+            inputs = self.read(plan, rows)
+        return self.train(plan, inputs)
+
+    def train(self, plan: PlanT, inputs: InputsT) -> StepReport:
+        """Train what was planned and read, and update every model that is in :attr:`training`."""
+        self.state.cluster.traffic.add(plan.sent)
         self.state.packed.clear()
-        plan = self.plan(batch)
         self.fetch_learnable(plan)
-        self.compute(plan, self.read(plan))
-        return self.update(batch)
+        self.compute(plan, inputs)
+        return self.update(plan.batch)
 
     @abstractmethod
     def plan(self, batch: GlobalBatch) -> PlanT:
         """What this rank does for a batch: sampling and routing alone, a function of the batch.
 
-        Every rank has to call it: plans may be made by talking to other ranks.
+        It may be called while earlier batches are read and trained, from another thread. Every rank
+        has to call it: plans may be made by talking to other ranks, over a channel of their own.
         """
 
     @abstractmethod
-    def read(self, plan: PlanT) -> InputsT:
-        """The input rows of a plan, from wherever they are: own, cached, remote."""
+    def read(self, plan: PlanT, rows: PartitionedRows) -> InputsT:
+        """The input rows of a plan, from wherever they are: own, cached, remote; not those that are
+        learned, which the updates before it have yet to make.
+
+        It may be called while earlier batches are trained, from another thread.
+
+        Parameters
+        ----------
+        rows: where they are read, then or when they are computed with.
+        """
 
     @abstractmethod
     def compute(self, plan: PlanT, inputs: InputsT) -> None:
         """Add the gradient and the loss of this rank's part to the packed model."""
+
+    def sees_past_epochs(self) -> bool:
+        """Whether plans of an epoch are known before the one before it has ended."""
+        return True
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hopper.config import Config
-from hopper.engines.engine import Plan, TrainState
+from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import SamplingEngine, nodes_of
+from hopper.engines.sampled_groups import nodes_of
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
-from hopper.features import FeatureSource
+from hopper.features import FeatureSource, PartitionedRows
 from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
@@ -40,7 +40,7 @@ class HopPlan(Plan):
     groups: Groups
 
 
-class Hop(SamplingEngine[HopPlan]):
+class Hop(Engine[HopPlan, FeatureSource]):
     """Models travel around a ring of ranks and train each group where its roots live.
 
     What moves: packed models (parameters and accumulated gradients, or gradients only, which is
@@ -81,12 +81,13 @@ class Hop(SamplingEngine[HopPlan]):
         parts = [part for group in groups.values() for part in group]
         return HopPlan(batch, nodes_of(parts), schedule, groups)
 
-    def read(self, plan: HopPlan) -> FeatureSource:
+    def read(self, plan: HopPlan, rows: PartitionedRows) -> FeatureSource:
         """See :class:`hopper.engines.engine.Engine`: with pre-gathering, remote rows are fetched
-        once for all groups."""
+        once for all groups; others are read when a group is due, so that memory holds one's."""
         if not self.state.config.hop.pregather:
-            return self.state.rows
-        return self.fetched_once([part for group in plan.groups.values() for part in group])
+            return rows
+        parts = [part for group in plan.groups.values() for part in group]
+        return self.state.trainer.fetched_once(rows, parts)
 
     def compute(self, plan: HopPlan, inputs: FeatureSource) -> None:
         """See :class:`hopper.engines.engine.Engine`."""
@@ -100,6 +101,10 @@ class Hop(SamplingEngine[HopPlan]):
                 group = groups.pop((visit.step, model))
                 self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
+
+    def sees_past_epochs(self) -> bool:
+        """See :class:`hopper.engines.engine.Engine`: an epoch's time decides on merging."""
+        return self.state.config.hop.merge != "adaptive"
 
     def decisions(self) -> dict[str, Any]:
         """See :class:`hopper.engines.engine.Engine`: how many time steps are dissolved."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
@@ -17,6 +19,7 @@ from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
 from hopper.engines.request import Request
 from hopper.errors import RequestError
+from hopper.features import PartitionedRows
 from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.rooted import nodes_below, nodes_read
@@ -42,11 +45,11 @@ class RafPlan(Plan):
 
 @dataclass(frozen=True)
 class RafInputs:
-    """Input rows by type of the nodes below the roots, [nodes, width]; those of the roots that are
-    read, [roots, width]; and labels of the roots that are finished."""
+    """Features by type of the nodes below the roots, and of the roots that are read, [nodes, dim];
+    and labels of the roots that are finished."""
 
     below: dict[str, Tensor]
-    of_roots: Tensor
+    of_roots: dict[str, Tensor]
     labels: Tensor
 
 
@@ -99,19 +102,15 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         reads = nodes_read(subgraph, self._target, batch.roots[shares.rows])
         return RafPlan(batch, reads, shares, subgraph)
 
-    def read(self, plan: RafPlan) -> RafInputs:
+    def read(self, plan: RafPlan, rows: PartitionedRows) -> RafInputs:
         """See :class:`Engine`."""
         state, trainer, batch = self.state, self.state.trainer, plan.batch
         count = sum(int(ids.size) for groups in plan.reads.values() for ids in groups)
         with state.log.stage("gather", rows=count, operation="own rows"):
-            below = {
-                name: trainer.input_rows_of(state.rows, name, nodes)
-                for name, nodes in nodes_below(plan.subgraph).items()
-            }
-            roots = batch.roots[plan.shares.rows]
-            of_roots = trainer.input_rows_of(state.rows, self._target, roots)
+            below = trainer.features_of(rows, nodes_below(plan.subgraph))
+            of_roots = trainer.features_of(rows, self._roots_read(plan))
             finishing = batch.roots[plan.shares.finishing]
-            stored = trainer.read_rows_of(state.rows, "labels", self._target, finishing)
+            stored = trainer.read_rows_of(rows, "labels", self._target, finishing)
         return RafInputs(below, of_roots, trainer.objective.shaped(stored))
 
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
@@ -119,18 +118,24 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         state, trainer, batch, shares = self.state, self.state.trainer, plan.batch, plan.shares
         where = f"epoch {batch.epoch}, iteration {batch.iteration}"
         with state.log.stage("compute", roots=int(shares.finishing.size)):
+            roots = self._roots_read(plan)
+            x = trainer.with_learned(nodes_below(plan.subgraph), inputs.below)
+            x_roots = trainer.with_learned(roots, inputs.of_roots)[self._target]
             with trainer.products():
                 logits, tie = self.forward.logits(
                     shares,
                     plan.subgraph,
-                    inputs.below,
-                    inputs.of_roots,
-                    self._originals[batch.roots[shares.rows]],
+                    x,
+                    x_roots,
+                    self._originals[roots[self._target]],
                     where,
                 )
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)
+
+    def _roots_read(self, plan: RafPlan) -> dict[str, NDArray[np.int64]]:
+        return {self._target: plan.batch.roots[plan.shares.rows]}
 
     def sum_gradients(self, operation: str) -> None:
         """See :class:`Engine`; what one server alone computes with stays with it."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.engines.accumulate import Pass
 from hopper.engines.engine import Engine, Plan
-from hopper.features import FeatureSource
+from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 
@@ -37,19 +37,7 @@ def nodes_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]
     return reads
 
 
-SampledPlan = TypeVar("SampledPlan", bound=Plan)
-
-
-class SamplingEngine(Engine[SampledPlan, FeatureSource]):
-    """An engine that reads rows pass by pass, so that memory holds one pass's; remote rows that
-    several passes want are fetched before, once."""
-
-    def fetched_once(self, subgraphs: Sequence[Subgraph]) -> FeatureSource:
-        """Rows for several passes: remote ones are fetched now, each once for all of them."""
-        return self.state.trainer.fetched_once(self.state.rows, subgraphs)
-
-
-class OneGroup(SamplingEngine[GroupPlan]):
+class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
     """An engine whose ranks train one group each, under their own replica."""
 
     @abstractmethod
@@ -62,12 +50,17 @@ class OneGroup(SamplingEngine[GroupPlan]):
         subgraphs = trainer.sample(self.roots_of(batch), batch.epoch, batch.iteration)
         return GroupPlan(batch, nodes_of(subgraphs), subgraphs)
 
-    def read(self, plan: GroupPlan) -> FeatureSource:
-        """See :class:`Engine`."""
-        several = len(plan.subgraphs) > 1
-        return self.fetched_once(plan.subgraphs) if several else self.state.rows
+    def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[Pass]:
+        """See :class:`Engine`. Of several passes, rows of other servers are read now, each once,
+        and own rows when the pass is due, so that memory holds one pass's."""
+        trainer = self.state.trainer
+        if len(plan.subgraphs) == 1:
+            return [trainer.read(plan.subgraphs[0], rows)]
+        source = trainer.fetched_once(rows, plan.subgraphs)
+        return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
-    def compute(self, plan: GroupPlan, inputs: FeatureSource) -> None:
+    def compute(self, plan: GroupPlan, inputs: Iterable[Pass]) -> None:
         """See :class:`Engine`."""
         state = self.state
-        state.trainer.accumulate(state.packed, plan.subgraphs, inputs, plan.batch.size)
+        for work in inputs:
+            state.trainer.train(state.packed, work, plan.batch.size)

@@ -21,7 +21,7 @@ from hopper.engines.engine import Engine, Plan, StepReport, TrainState
 from hopper.engines.request import Request
 from hopper.engines.sampled_groups import nodes_of
 from hopper.engines.zero_hop import HOMED
-from hopper.features import FeatureSource
+from hopper.features import FeatureSource, PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import dropout_key
 from hopper.micrograph.subgraph import Subgraph
@@ -92,10 +92,10 @@ class Trials(Engine[TrialsPlan, Passes]):
                 groups[trial] = self._sample(trial, own)
         return TrialsPlan(batch, nodes_of([*chain(*groups.values())]), groups)
 
-    def read(self, plan: TrialsPlan) -> Passes:
+    def read(self, plan: TrialsPlan, rows: PartitionedRows) -> Passes:
         """Rows that are shared are held until the last trial has come. Others are read when their
         trial comes; with pre-gathering, those of other servers before, all at once."""
-        trainer, rows = self.state.trainer, self.state.rows
+        trainer = self.state.trainer
         if not self._shares:
             source: FeatureSource = rows
             if self.state.config.hop.pregather:
@@ -121,6 +121,10 @@ class Trials(Engine[TrialsPlan, Passes]):
                 with state.log.noting(step=visit.step, model=trial):
                     self._train(trial, plan.batch, inputs[trial])
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
+
+    def sees_past_epochs(self) -> bool:
+        """A trial that runs out of patience is trained no more."""
+        return not any(trial.config.train.patience for trial in self.models)
 
     def update(self, batch: GlobalBatch) -> StepReport:
         """Every trial is updated at home, where its loss is reported."""

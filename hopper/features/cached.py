@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hopper.array_module import Array
 from hopper.features.source import RemoteSource, RowKind
+from hopper.traffic import Traffic
 
 
 class HeldRows(Protocol):
@@ -83,6 +84,11 @@ class CountedLookups:
         self._held = dict(held)
         self._lookups = dict.fromkeys(sorted(held), Lookups())
 
+    @property
+    def node_types(self) -> list[str]:
+        """Those of which rows are held, in order of name."""
+        return sorted(self._held)
+
     def look_up(
         self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
     ) -> None:
@@ -99,7 +105,7 @@ class CountedLookups:
 class CachedRows(CountedLookups):
     """A source of remote rows that asks another one for those that it does not have.
 
-    It is used by one thread at a time. Rows come out as they are stored, so nothing but the
+    Rows come out as they are stored, so nothing but the
     traffic tells whether there is a cache.
 
     Parameters
@@ -111,6 +117,10 @@ class CachedRows(CountedLookups):
     def __init__(self, remote: RemoteSource, held: Mapping[str, HeldRows]) -> None:
         super().__init__(held)
         self._remote = remote
+
+    def count_into(self, traffic: Traffic) -> None:
+        """See :class:`RemoteSource`."""
+        self._remote.count_into(traffic)
 
     def one_operation(self) -> AbstractContextManager[None]:
         """See :class:`RemoteSource`."""

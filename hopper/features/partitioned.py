@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
 from hopper.partition import PartitionedGraph
+from hopper.traffic import Traffic
 
 
 @dataclass
@@ -35,13 +38,25 @@ class RowCounts:
     cached: int = 0
     lookups: dict[str, Lookups] = field(default_factory=dict)
 
+    def add(self, other: RowCounts) -> None:
+        """Count another stretch too."""
+        self.local += other.local
+        self.remote += other.remote
+        self.remote_unique += other.remote_unique
+        self.cached += other.cached
+        for name, found in other.lookups.items():
+            self.lookups[name] = self.lookups.get(name, Lookups()).plus(found)
+
 
 class PartitionedRows:
     """Splits a request between this server's files and a source of remote rows.
 
+    Several threads may read; of other servers one reads at a time.
+
     Parameters
     ----------
     remote: where rows of other servers come from; None where there is one server only.
+    traffic: where bytes between servers are counted.
 
     Attributes
     ----------
@@ -49,31 +64,86 @@ class PartitionedRows:
         first, and asks here for those that are missing.
     """
 
-    def __init__(self, graph: PartitionedGraph, server: int, remote: RemoteSource | None) -> None:
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        server: int,
+        remote: RemoteSource | None,
+        traffic: Traffic | None = None,
+    ) -> None:
         self.graph = graph
         self.server = server
         self.local = LocalRows(graph, server)
         self.remote = remote
         self.rows = RowCounts()
+        self.traffic = traffic or Traffic()
         self.on_device: DeviceRows | None = None
         self._cache: CachedRows | None = None
-        self._fetcher = ThreadPoolExecutor(1, thread_name_prefix="remote-rows")
+        self._one_reader = RLock()
+        # One for who reads from other servers, one for who reads rows that have come from there.
+        self._fetchers = ThreadPoolExecutor(2, thread_name_prefix="remote-rows")
+
+    def counted_apart(self) -> PartitionedRows:
+        """The same rows, but rows and bytes that are read here are counted here alone, until they
+        are taken over."""
+        other = copy.copy(self)
+        other.rows, other.traffic = RowCounts(), Traffic()
+        return other
+
+    def take_over(self, other: PartitionedRows) -> None:
+        """Count what was read elsewhere as read here; it starts from zero again."""
+        self.rows.add(other.rows)
+        self.traffic.add(other.traffic.take())
+        other.rows = RowCounts()
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
-    def one_operation(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def one_operation(self) -> Iterator[None]:
         """Let all remote rows that are read within share one deadline."""
-        return nullcontext() if self.remote is None else self.remote.one_operation()
+        if self.remote is None:
+            yield
+            return
+        with self._one_reader, self.remote.one_operation():
+            yield
+
+    @contextmanager
+    def _reading(self, remote: RemoteSource) -> Iterator[None]:
+        """Be the one who reads from other servers; what this takes is counted here."""
+        with self._one_reader:
+            remote.count_into(self.traffic)
+            try:
+                yield
+            finally:
+                if self._cache is not None:
+                    self.rows.add(RowCounts(lookups=self._cache.take_lookups()))
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""
         local = self.is_local(node_type, ids)
-        out = self.gather_with(kind, node_type, ids, local, self.remote)
+        if self.remote is None or local.all():
+            return self.gather_with(kind, node_type, ids, local, None)
+        with self._reading(self.remote):
+            out = self.gather_with(kind, node_type, ids, local, self.remote)
         if kind == "features":
             self.rows.remote_unique += int(ids.size - local.sum())
         return out
+
+    def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """[n, dim]: features of distinct nodes of other servers, to be read from here later.
+
+        Raises
+        ------
+        As :meth:`gather`.
+        """
+        if self.remote is None:
+            raise _not_stored("features", node_type, ids[0])
+        with self._reading(self.remote):
+            rows = self.remote.gather("features", node_type, ids)
+        self.rows.remote_unique += int(ids.size)
+        return rows
 
     def gather_with(
         self,
@@ -94,13 +164,11 @@ class PartitionedRows:
         if away.size == 0:
             return self.local.gather(kind, node_type, ids)
         if remote is None:
-            raise GraphError(
-                f"{kind}/{node_type}: node {ids[away[0]]} is not stored on the only server"
-            )
+            raise _not_stored(kind, node_type, ids[away[0]])
         here = np.flatnonzero(local)
         dim, dtype = self.local.row_format(kind, node_type)
         out = np.empty((ids.size, dim), dtype)
-        coming = self._fetcher.submit(remote.fill, kind, node_type, ids[away], out, away)
+        coming = self._fetchers.submit(remote.fill, kind, node_type, ids[away], out, away)
         try:
             self.local.fill(kind, node_type, ids[here], out, here)
         finally:
@@ -124,9 +192,14 @@ class PartitionedRows:
         """The counts since the last call; starts from zero again."""
         taken, self.rows = self.rows, RowCounts()
         if self._cache is not None:
-            taken.lookups = self._cache.take_lookups()
+            # Of types that were not looked for too.
+            taken.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
             taken.cached = sum(each.hits for each in taken.lookups.values())
             taken.remote_unique -= taken.cached
         if self.on_device is not None:
             taken.lookups = self.on_device.take_lookups()
         return taken
+
+
+def _not_stored(kind: RowKind, node_type: str, node: int) -> GraphError:
+    return GraphError(f"{kind}/{node_type}: node {node} is not stored on the only server")

@@ -47,11 +47,7 @@ def _fetch(base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.in
     ids = np.unique(np.concatenate(away)) if away else np.empty(0, np.int64)
     if not ids.size:
         return _Held(ids, None)
-    if base.remote is None:
-        raise GraphError(f"node {ids[0]} is not stored on the only server")
-    rows = base.remote.gather("features", node_type, ids)
-    base.rows.remote_unique += int(ids.size)
-    return _Held(ids, rows)
+    return _Held(ids, base.fetch(node_type, ids))
 
 
 class _Held:

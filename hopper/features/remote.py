@@ -28,7 +28,6 @@ class RemoteRows:
     ----------
     addresses: "host:port" by server.
     deadline: seconds that one gather may take, or one operation of several.
-    traffic: where bytes are counted; a reply is counted on the server's behalf.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class RemoteRows:
         graph: PartitionedGraph,
         addresses: Sequence[str],
         deadline: float,
-        traffic: Traffic,
     ) -> None:
         if len(addresses) != graph.book.servers:
             raise ConfigError(
@@ -52,12 +50,20 @@ class RemoteRows:
         self._deadline = deadline
         self._spent: float | None = None
         """seconds of the operation under way, if there is one"""
+        self._traffic = Traffic()
         self._client = FeatureClient(
             addresses,
             deadline=deadline,
-            on_transfer=lambda _server, sent, received: traffic.count("feature", sent + received),
+            on_transfer=self._count,
             division=read_division(graph.path),
         )
+
+    def count_into(self, traffic: Traffic) -> None:
+        """See :class:`RemoteSource`; a reply is counted on the server's behalf."""
+        self._traffic = traffic
+
+    def _count(self, _server: int, sent: int, received: int) -> None:
+        self._traffic.count("feature", sent + received)
 
     def wait_until_serving(self, limit: float) -> None:
         """Wait for every server to answer.

@@ -8,6 +8,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.traffic import Traffic
+
 RowKind = Literal["features", "labels"]
 
 
@@ -61,7 +63,11 @@ class FeatureSource(Protocol):
 
 
 class RemoteSource(FeatureSource, RowFiller, Protocol):
-    """Rows of other servers."""
+    """Rows of other servers; it is used by one thread at a time."""
+
+    def count_into(self, traffic: Traffic) -> None:
+        """From now on count bytes there."""
+        ...
 
     def one_operation(self) -> AbstractContextManager[None]:
         """Let all that is read within share one deadline; elsewhere each read has its own."""

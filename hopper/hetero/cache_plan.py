@@ -16,8 +16,8 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
-from hopper.partition.memory import parse_size
 
 Ids = NDArray[np.int64]
 Policy = Literal["lru", "hotness", "hotness+penalty", "benefit"]

@@ -6,7 +6,6 @@ nodes and mean degrees of 4 to 80, by up to a half (docs/partitions.md).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,6 @@ _DENSE: Final = 64
 _CHUNKS: Final = 128 << 20
 _SAMPLE: Final = 2000
 _CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
-_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 @dataclass(frozen=True)
@@ -156,23 +154,6 @@ def require_memory(
         f"partitioning by {method} needs about {format_bytes(estimate.peak)} of memory "
         f"({estimate.worst}), {format_bytes(allowed)} are {reason}; {advice}"
     )
-
-
-def parse_size(text: str, name: str = "size") -> int:
-    """Bytes of a size such as "800M", "16GiB" or "1.5G" (powers of 1024).
-
-    Parameters
-    ----------
-    name: what it is, for the error.
-
-    Raises
-    ------
-    RequestError: not such a size.
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise RequestError(f"{name}: expected a number and a unit (K, M, G, T), given {text!r}")
-    return int(float(match[1]) * 2 ** _UNITS[match[2].upper()])
 
 
 def format_bytes(count: int) -> str:

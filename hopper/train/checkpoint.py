@@ -131,7 +131,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     identity = {
         f"{section}.{key}": value
         for section in Config.model_fields
-        if section not in ("data", "cache", "cluster")
+        if section not in ("data", "cache", "cluster", "pipeline")
         for key, value in values[section].items()
         if (section, key) not in free
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopper.engines import Engine
 from hopper.micrograph.route import RootSchedule
+from hopper.pipeline import Pipeline
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
@@ -86,17 +87,26 @@ class Trainer:
             if not self._unfinished():
                 # Nothing is left to train; this may be why.
                 self._tell_stopped(dict(enumerate(self.models)), console)
-            while training := self._unfinished():
-                self.engine.training = list(training)
-                record = self._train_epoch(training, console)
-                scores = self._validate(training, record)
-                self._finish_epoch(training, record, scores, console)
+            with self._pipeline() as pipeline:
+                while training := self._unfinished():
+                    self.engine.training = list(training)
+                    record = self._train_epoch(training, pipeline, console)
+                    scores = self._validate(training, record)
+                    self._finish_epoch(training, record, scores, console)
             self._conclude(console)
 
     def _unfinished(self) -> Models:
         return {number: model for number, model in enumerate(self.models) if not model.is_finished}
 
-    def _train_epoch(self, training: Models, console: RunConsole) -> EpochRecord:
+    def _pipeline(self) -> Pipeline:
+        """What is left to train; nothing where no model is."""
+        place = _place_of(self._unfinished() or dict(enumerate(self.models)))
+        epochs = self._config.epochs if self._unfinished() else 0
+        return Pipeline(self.engine, self.schedule, place.epoch, place.iteration, epochs)
+
+    def _train_epoch(
+        self, training: Models, pipeline: Pipeline, console: RunConsole
+    ) -> EpochRecord:
         engine, state, place = self.engine, self.engine.state, _place_of(training)
         console.start_epoch(place.epoch, place.iteration, self.schedule.iterations)
         state.cluster.arrive(f"starting epoch {place.epoch}")
@@ -104,8 +114,9 @@ class Trainer:
             model.state.packed.module.train()
         engine.replayed = decisions_of(self._replay, place.epoch)
         self._meter.start(place.epoch)
+        pipeline.start_epoch(place.epoch)
         while place.iteration < self.schedule.iterations:
-            self._train_iteration(training, place)
+            self._train_iteration(training, pipeline, place)
             console.step(place.losses[-1])
             self._checkpoint_if_due(training, place)
         self._spread_losses(training)
@@ -118,15 +129,11 @@ class Trainer:
         state.log.flush()
         return record
 
-    def _train_iteration(self, training: Models, place: Progress) -> None:
-        engine, batch, iteration = self.engine, self.schedule.batch, place.iteration
-        engine.state.log.within(epoch=place.epoch, iteration=iteration)
-        now = engine.upcoming or batch(place.epoch, iteration)
-        is_last = iteration + 1 == self.schedule.iterations
-        engine.upcoming = None if is_last else batch(place.epoch, iteration + 1)
+    def _train_iteration(self, training: Models, pipeline: Pipeline, place: Progress) -> None:
+        self.engine.state.log.within(epoch=place.epoch, iteration=place.iteration)
         self._recorder.start(place.step)
         with self._meter.iteration():
-            report = engine.train_step(now)
+            report = pipeline.train_next()
         for number, model in training.items():
             model.end_iteration(report.losses.get(number, math.nan))
 

@@ -142,9 +142,9 @@ def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]
             )
         agree_on_division(graph, cluster)
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            remote = RemoteRows(graph, limits.servers, limits.timeout_seconds, cluster.traffic)
+            remote = RemoteRows(graph, limits.servers, limits.timeout_seconds)
             remote.wait_until_serving(limits.start_timeout_seconds)
-        yield request, cluster, PartitionedRows(graph, cluster.server, remote)
+        yield request, cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic)
     finally:
         if remote is not None:
             remote.close()
@@ -185,7 +185,7 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
     settled = settle_engine(
         request,
         cluster,
-        [schedule.batch(0, iteration) for iteration in range(min(3, schedule.iterations))],
+        [schedule.batch(0, iteration) for iteration in range(min(2, schedule.iterations))],
         lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
     )

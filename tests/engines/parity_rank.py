@@ -37,8 +37,8 @@ def main(out: Path, cases: list[dict]) -> None:
         graph = open_graph(config, cluster.server)
         remote = None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            remote = RemoteRows(graph, config.cluster.servers, 60, cluster.traffic)
-        rows = PartitionedRows(graph, cluster.server, remote)
+            remote = RemoteRows(graph, config.cluster.servers, 60)
+        rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         trainer = make_trainer(Request(config, graph), cluster, rows)
         trainer.run()
         trained = [

@@ -23,7 +23,6 @@ from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph
-from hopper.traffic import Traffic
 
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
@@ -168,4 +167,4 @@ def test_feature_servers_are_not_asked(tmp_path: Path) -> None:
     made = partition_by_relation(graph, tmp_path / "parts", 4, layers=2, server_memory=memory)
     assert Shard.open(tmp_path / "parts" / "server-3").tables == {}
     with pytest.raises(ConfigError, match=r"store some nodes of a type each"):
-        RemoteRows(made, ["127.0.0.1:1"] * 4, 1.0, Traffic())
+        RemoteRows(made, ["127.0.0.1:1"] * 4, 1.0)

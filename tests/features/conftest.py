@@ -28,7 +28,6 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.schema import Relation
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.traffic import Traffic
 
 SERVERS = 3
 SERVER = 1  # where the sources under test sit
@@ -138,7 +137,7 @@ class Source:
 @pytest.fixture
 def remote(tables: Tables) -> Iterator[RemoteRows]:
     """Rows of all three servers, by request."""
-    rows = RemoteRows(tables.graph, tables.addresses, 20.0, Traffic())
+    rows = RemoteRows(tables.graph, tables.addresses, 20.0)
     rows.wait_until_serving(20.0)
     yield rows
     rows.close()
@@ -170,7 +169,7 @@ def own_source(
     graph = open_graph(config, SERVER)
     arguments = f"--features=paper={name}", f"--features-options=paper={json.dumps(options)}"
     addresses = serve_partitions(graph.path, SERVERS, *arguments)
-    remote = RemoteRows(graph, addresses, 20.0, Traffic())
+    remote = RemoteRows(graph, addresses, 20.0)
     remote.wait_until_serving(20.0)
     yield PartitionedRows(graph, SERVER, remote)
     remote.close()

@@ -31,7 +31,8 @@ class Meter:
 
     def __init__(self, tables: Any) -> None:
         self.traffic = Traffic()
-        self.rows = RemoteRows(tables.graph, tables.addresses, 20.0, self.traffic)
+        self.rows = RemoteRows(tables.graph, tables.addresses, 20.0)
+        self.rows.count_into(self.traffic)
 
     def feature_bytes(self) -> int:
         """Since the last call; nothing may stand under another cause."""
@@ -52,7 +53,7 @@ def meter(tables: Any) -> Iterator[Meter]:
 
 @pytest.fixture
 def rows(tables: Any, meter: Meter) -> PartitionedRows:
-    return PartitionedRows(tables.graph, SERVER, meter.rows)
+    return PartitionedRows(tables.graph, SERVER, meter.rows, meter.traffic)
 
 
 def test_local_rows_of_another_server(tables: Any) -> None:
@@ -180,7 +181,7 @@ def test_a_remote_row_without_remote_servers(tables: Any) -> None:
 
 def test_number_of_addresses(tables: Any) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.servers: expected 3 addresses.*got 2"):
-        RemoteRows(tables.graph, tables.addresses[:2], 1.0, Traffic())
+        RemoteRows(tables.graph, tables.addresses[:2], 1.0)
 
 
 def test_a_server_that_is_not_there(tables: Any) -> None:
@@ -188,7 +189,7 @@ def test_a_server_that_is_not_there(tables: Any) -> None:
         unused.bind(("127.0.0.1", 0))
         nobody = f"127.0.0.1:{unused.getsockname()[1]}"
         addresses = [tables.addresses[0], nobody, tables.addresses[2]]
-        rows = RemoteRows(tables.graph, addresses, 0.6, Traffic())
+        rows = RemoteRows(tables.graph, addresses, 0.6)
         try:
             with pytest.raises(ServerLost, match=f"server 1 at {nobody}"):
                 rows.gather("features", "paper", np.arange(90))
@@ -202,7 +203,7 @@ def test_a_server_that_is_not_there(tables: Any) -> None:
 
 def test_a_server_of_another_graph(tables: Any) -> None:
     """Addresses in the wrong order: server 0 is asked for rows of server 1, and refuses."""
-    rows = RemoteRows(tables.graph, tables.addresses[::-1], 5.0, Traffic())
+    rows = RemoteRows(tables.graph, tables.addresses[::-1], 5.0)
     try:
         with pytest.raises(ClusterError, match="server 0 at"):
             rows.gather("features", "paper", np.array([0]))
@@ -217,7 +218,7 @@ def test_reads_of_one_operation_share_a_deadline(tables: Any) -> None:
     with TcpProxy(tables.addresses[home], pause=0.3) as slow:
         addresses = [*tables.addresses]
         addresses[home] = slow.address
-        rows = RemoteRows(tables.graph, addresses, 2.0, Traffic())
+        rows = RemoteRows(tables.graph, addresses, 2.0)
         begun = time.monotonic()
 
         def read_often() -> None:

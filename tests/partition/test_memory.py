@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import build, partition_graph
@@ -16,7 +17,6 @@ from hopper.partition.memory import (
     available_memory,
     estimate_memory,
     format_bytes,
-    parse_size,
     reciprocity,
 )
 

@@ -20,6 +20,8 @@ _ROW: Final = 38
 _BAR: Final = 26
 _THIN: Final = {"wait": 8, "migrate": 14, "sync": 14}
 """heights of what is no work, below that of work"""
+_AHEAD: Final = 4
+"""height of what other threads prepare meanwhile: plans above a rank's row, rows below"""
 _AXIS: Final = 24
 _SHORTEST: Final = 2e-4
 """share of the iteration below which a span would be thinner than a hair"""
@@ -163,16 +165,21 @@ def _shown(timeline: Timeline) -> list[Span]:
 
 
 def _span(span: Span, timeline: Timeline) -> Markup:
-    height = _THIN.get(span.stage, _BAR)
+    height: float = _THIN.get(span.stage, _BAR)
+    top = span.rank * _ROW + (_ROW - height) / 2
+    if span.thread:
+        edge = (_ROW - _BAR) / 2 - _AHEAD
+        height = _AHEAD
+        top = span.rank * _ROW + (edge if span.thread == "plan" else _ROW - edge - _AHEAD)
     start, width = span.start / timeline.seconds, span.seconds / timeline.seconds
     # Without migrating models every rank trains its own.
     owner = span.model if timeline.passages or span.model is not None else span.rank
     colour = "m-none" if owner is None else f"e{owner % _PALETTE}"
     rect = tag(
-        "rect", x=percent(start), y=span.rank * _ROW + (_ROW - height) / 2, width=percent(width),
+        "rect", x=percent(start), y=top, width=percent(width),
         height=height, class_=f"span s-{span.stage} {colour}", data_tip=_tip(span),
     )  # fmt: skip
-    if span.stage != "compute" or span.model is None or width < _LABELLED:
+    if span.thread or span.stage != "compute" or span.model is None or width < _LABELLED:
         return rect
     middle = span.rank * _ROW + _ROW / 2
     text = tag(
@@ -182,7 +189,8 @@ def _span(span: Span, timeline: Timeline) -> Markup:
 
 
 def _tip(span: Span) -> str:
-    lines = [f"rank {span.rank}: {span.stage}, {units.seconds(span.seconds)}"]
+    ahead = ", ahead" if span.thread else ""
+    lines = [f"rank {span.rank}: {span.stage}{ahead}, {units.seconds(span.seconds)}"]
     if span.model is not None:
         lines.append(f"model {span.model}")
     if span.step is not None:
@@ -234,7 +242,7 @@ def _waiting(timeline: Timeline) -> dict[int, float]:
     """Each rank's share of the iteration spent waiting for others."""
     waited = dict.fromkeys(range(timeline.ranks), 0.0)
     for span in timeline.spans:
-        if span.stage == "wait":
+        if span.stage == "wait" and not span.thread:
             waited[span.rank] += span.seconds
     return {rank: seconds / timeline.seconds for rank, seconds in waited.items()}
 

@@ -22,6 +22,8 @@ from hopper.run_log import OPENED, STAGES
 SHOWN_ITERATIONS: Final = 3
 """the first of the last epoch: more would only make the file larger"""
 _KEPT_ITERATIONS: Final = 8
+_KEPT_AHEAD: Final = 40
+"""of what threads have prepared ahead"""
 
 Key = tuple[int, int]
 """epoch and iteration"""
@@ -29,7 +31,10 @@ Alignment = Literal["clock", "barriers", "none"]
 
 
 class Span(NamedTuple):
-    """A stage of one rank; start in seconds since the iteration began on its first rank."""
+    """A stage of one rank; start in seconds since the iteration began on its first rank.
+
+    thread: of the rank, which prepares other iterations; empty = the one that trains this one.
+    """
 
     rank: int
     stage: str
@@ -38,6 +43,7 @@ class Span(NamedTuple):
     model: int | None
     step: int | None
     details: Mapping[str, Any]
+    thread: str = ""
 
 
 class Passage(NamedTuple):
@@ -75,13 +81,15 @@ class _Opened:
 
 @dataclass
 class _RankLog:
-    """One file: the kept iterations' lines, and when the rank left each iteration's last wait."""
+    """One file: the kept iterations' lines, those of what was prepared ahead, and when the rank
+    left each iteration's last wait."""
 
     path: Path
     opened: dict[Key, _Opened | None] = field(default_factory=dict)
     lines: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)
+    ahead: dict[Key, list[dict[str, Any]]] = field(default_factory=dict)
     left: dict[Key, tuple[_Opened | None, float]] = field(default_factory=dict)
-    kept: dict[int, list[int]] = field(default_factory=dict)
+    kept: dict[tuple[int, bool], list[int]] = field(default_factory=dict)
 
 
 def read_timelines(folder: Path) -> list[Timeline]:
@@ -106,7 +114,7 @@ def _read_rank(path: Path) -> _RankLog:
     """Keep the first iterations of every epoch; what a resumed run wrote anew replaces the old."""
     log = _RankLog(path)
     opened: _Opened | None = None
-    written: set[Key] = set()
+    written: set[tuple[Key, bool]] = set()
     for number, line in log_lines(path):
         if line.get("event") == OPENED:
             opened, written = _opening(path, number, line), set()
@@ -116,18 +124,20 @@ def _read_rank(path: Path) -> _RankLog:
         key = span["epoch"], span["iteration"]
         if span["span"] == "wait" and span.get("operation") == "sync":
             log.left[key] = opened, span["start"] + span["seconds"]
-        if _is_kept(log, key):
-            if key not in written:
-                written.add(key)
-                log.lines[key], log.opened[key] = [], opened
-            log.lines[key].append(span)
+        is_ahead = bool(span.get("thread"))
+        if _is_kept(log, key, is_ahead=is_ahead):
+            lines = log.ahead if is_ahead else log.lines
+            if (key, is_ahead) not in written:
+                written.add((key, is_ahead))
+                lines[key], log.opened[key] = [], opened
+            lines[key].append(span)
     return log
 
 
-def _is_kept(log: _RankLog, key: Key) -> bool:
+def _is_kept(log: _RankLog, key: Key, *, is_ahead: bool) -> bool:
     epoch, iteration = key
-    first = log.kept.setdefault(epoch, [])
-    if iteration not in first and len(first) < _KEPT_ITERATIONS:
+    first = log.kept.setdefault((epoch, is_ahead), [])
+    if iteration not in first and len(first) < (_KEPT_AHEAD if is_ahead else _KEPT_ITERATIONS):
         first.append(iteration)
     return iteration in first
 
@@ -168,29 +178,55 @@ def _timeline(logs: Sequence[_RankLog], key: Key) -> Timeline:
         for log, offset in zip(logs, offsets, strict=True)
         for line in log.lines[key]
     )
-    told = {"span", "start", "seconds", "cpu", "epoch", "iteration", "model", "step"}
+    placed = list(enumerate(zip(logs, offsets, strict=True)))
     spans = [
-        Span(
-            rank=rank,
-            stage=line["span"],
-            start=line["start"] + offset - begin,
-            seconds=max(0.0, line["seconds"]),
-            model=line.get("model"),
-            step=line.get("step"),
-            details={name: value for name, value in line.items() if name not in told},
-        )
-        for rank, (log, offset) in enumerate(zip(logs, offsets, strict=True))
+        _span(rank, line, offset - begin)
+        for rank, (log, offset) in placed
         for line in log.lines[key]
     ]
+    seconds = max(span.start + span.seconds for span in spans)
+    ahead = [
+        _span(rank, line, offset - begin)
+        for rank, (log, offset) in placed
+        for own, lines in log.ahead.items()
+        # What was written before a resumption counts from another zero.
+        if log.opened[own] == log.opened[key]
+        for line in lines
+    ]
+    during = [each for each in ahead if each.start < seconds and each.start + each.seconds > 0]
     return Timeline(
         epoch=key[0],
         iteration=key[1],
         ranks=len(logs),
-        seconds=max(span.start + span.seconds for span in spans),
-        spans=tuple(spans),
+        seconds=seconds,
+        spans=(*spans, *(_cut(each, seconds) for each in during)),
         passages=tuple(_passages(spans)),
         alignment=alignment,
     )
+
+
+def _span(rank: int, line: Mapping[str, Any], shift: float) -> Span:
+    """A line's span; ``shift`` is added to its start."""
+    told = {"span", "start", "seconds", "cpu", "model", "step", "thread"}
+    thread = str(line.get("thread") or "")
+    # Of another iteration than the one that is shown.
+    told |= set() if thread else {"epoch", "iteration"}
+    return Span(
+        rank=rank,
+        stage=line["span"],
+        start=line["start"] + shift,
+        seconds=max(0.0, line["seconds"]),
+        model=line.get("model"),
+        step=line.get("step"),
+        details={name: value for name, value in line.items() if name not in told},
+        thread=thread,
+    )
+
+
+def _cut(span: Span, seconds: float) -> Span:
+    """The part of a span that lies within the iteration."""
+    start = max(0.0, span.start)
+    return span._replace(start=start, seconds=min(seconds, span.start + span.seconds) - start)
 
 
 def _offsets(logs: Sequence[_RankLog], key: Key) -> tuple[list[float], Alignment]:

@@ -1,0 +1,212 @@
+"""Iterations that are planned and read ahead of the one that is computed (DistDGLv2, section 4.2).
+
+The schedule of roots and the draws are functions of seed, epoch and iteration, so nothing that is
+computed decides what will be read. Plans are made in one thread, rows are read in another, and
+whatever was prepared is trained in the order of the schedule: a run is the same, bit for bit, with
+and without. Learnable rows are read when an iteration is trained, since the ones before it change
+them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numba
+import torch
+
+from hopper.engines.engine import Engine, Plan, StepReport
+from hopper.features import PartitionedRows
+from hopper.micrograph.route import RootSchedule
+from hopper.pipeline.hand_over import Closed, HandOver
+from hopper.run_log import Stage
+
+Seconds = dict[Stage, float]
+"""by stage"""
+
+_PLAN_BYTES_A_NODE: Final = 40
+"""about what a plan holds for a node that it reads: its id, and an edge or two with both ends"""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An iteration to be trained.
+
+    Attributes
+    ----------
+    inputs: as of :meth:`Engine.read`.
+    rows: what reading them has counted, and what it still will.
+    seconds: by stage, of the threads that made it.
+    """
+
+    plan: Plan
+    inputs: Any
+    rows: PartitionedRows
+    seconds: Seconds
+
+
+class Pipeline:
+    """Prepares the iterations of a run, from a moment on, and trains them.
+
+    Used as a context, which ends its threads. An error in one of them is raised where the iteration
+    would be trained, with its own traceback.
+
+    Parameters
+    ----------
+    epoch, iteration: of the first. epochs: of the run.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[Any, Any],
+        schedule: RootSchedule,
+        epoch: int,
+        iteration: int,
+        epochs: int,
+    ) -> None:
+        self._engine, self._schedule, self._state = engine, schedule, engine.state
+        self._moments = _moments(epoch, iteration, schedule.iterations, epochs)
+        own = self._state.config.pipeline
+        self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(own.depth, own.nbytes)
+        self._read: HandOver[Prepared] = HandOver(own.reads, own.nbytes)
+        self._epoch, self._begun, self._is_ending = -1, 0, False
+        self._last = 0
+        """number of plans that are begun when planning has ended"""
+        self._told = threading.Condition()
+        self._threads: list[threading.Thread] = []
+        if own.depth:
+            self._start("plan", self._plan_ahead, self._planned)
+            self._start("read", self._read_ahead, self._read)
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Ends what runs ahead; every rank has to call it, unless it has failed."""
+        with self._told:
+            self._is_ending, self._last = True, self._begun
+        if kind is None and self._threads and self._engine.plans_together:
+            # A plan that one rank has begun all have to make.
+            begun = self._state.cluster.all_gather(
+                torch.tensor([self._last]), "control", "ending the pipeline"
+            )
+            self._last = int(begun.max())
+        self._planned.close()
+        self._read.close()
+        with self._told:
+            self._told.notify_all()
+        if kind is None:
+            for thread in self._threads:
+                thread.join()
+
+    def start_epoch(self, epoch: int) -> None:
+        """Say that the epoch before has ended, and all was decided that it decides."""
+        with self._told:
+            self._epoch = epoch
+            self._told.notify_all()
+
+    def train_next(self) -> StepReport:
+        """Train the next iteration.
+
+        Raises
+        ------
+        Whatever preparing it, or one after it, has raised; whatever training it does.
+        """
+        state = self._state
+        if self._threads:
+            with state.log.stage("wait", operation="pipeline"):
+                prepared = self._read.take()
+            state.log.add_stage_seconds(prepared.seconds)
+        else:
+            batch = self._schedule.batch(*next(self._moments))
+            prepared = self._read_rows(self._engine.plan(batch))
+        report = self._engine.train(prepared.plan, prepared.inputs)
+        state.rows.take_over(prepared.rows)
+        return report
+
+    def _start(self, name: str, work: Callable[[], None], out: HandOver[Any]) -> None:
+        # numba's number of threads, and CUDA's device, are every thread's own.
+        threads, device = numba.get_num_threads(), self._state.cluster.device
+
+        def run() -> None:
+            numba.set_num_threads(threads)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            try:
+                work()
+            except Closed:
+                pass
+            except BaseException as error:
+                out.fail(error)
+
+        thread = threading.Thread(target=run, name=f"hopper-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _plan_ahead(self) -> None:
+        log = self._state.log
+        for epoch, iteration in self._moments:
+            if not self._may_plan(epoch):
+                return
+            log.within(epoch=epoch, iteration=iteration, thread="plan")
+            plan = self._engine.plan(self._schedule.batch(epoch, iteration))
+            self._planned.put((plan, log.take_stage_seconds()), _plan_bytes(plan))
+
+    def _may_plan(self, epoch: int) -> bool:
+        """Whether another plan is to be begun; waits until that is known."""
+        with suppress(Closed):
+            self._planned.await_room()
+        with self._told:
+            self._told.wait_for(lambda: self._is_ending or self._is_decided(epoch))
+            if self._is_ending:
+                # What other ranks have begun is known then.
+                self._told.wait_for(lambda: self._planned.is_closed)
+                if self._begun >= self._last:
+                    return False
+            self._begun += 1
+            return True
+
+    def _is_decided(self, epoch: int) -> bool:
+        return epoch <= self._epoch or self._engine.sees_past_epochs()
+
+    def _read_ahead(self) -> None:
+        log = self._state.log
+        while True:
+            plan, seconds = self._planned.take()
+            nbytes = self._row_bytes(plan)
+            self._read.await_room(nbytes)
+            log.within(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
+            prepared = self._read_rows(plan)
+            for name, each in log.take_stage_seconds().items():
+                seconds[name] += each
+            self._read.put(replace(prepared, seconds=seconds), nbytes)
+
+    def _read_rows(self, plan: Plan) -> Prepared:
+        rows = self._state.rows.counted_apart()
+        with rows.one_operation():
+            return Prepared(plan, self._engine.read(plan, rows), rows, {})
+
+    def _row_bytes(self, plan: Plan) -> int:
+        """Of the features that a plan reads."""
+        reads, itemsize = self._state.request.reads, self._state.trainer.dtype.itemsize
+        return sum(
+            ids.size * reads.inputs[name].features * itemsize
+            for name, groups in plan.reads.items()
+            for ids in groups
+        )
+
+
+def _plan_bytes(plan: Plan) -> int:
+    nodes = sum(ids.size for groups in plan.reads.values() for ids in groups)
+    return nodes * _PLAN_BYTES_A_NODE
+
+
+def _moments(epoch: int, iteration: int, iterations: int, epochs: int) -> Iterator[tuple[int, int]]:
+    """Epoch and iteration, from one on to the end of a run."""
+    while epoch < epochs:
+        for each in range(iteration, iterations):
+            yield epoch, each
+        epoch, iteration = epoch + 1, 0

@@ -1,0 +1,100 @@
+"""What one thread hands to the next: its order, its bounds, its end."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from hopper.pipeline.hand_over import Closed, HandOver
+
+
+def started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_items_come_in_their_order() -> None:
+    queue: HandOver[int] = HandOver(3, 100)
+    taken: list[int] = []
+
+    def make() -> None:
+        for item in range(50):
+            queue.await_room(1)
+            queue.put(item, 1)
+
+    maker = started(make)
+    taken += [queue.take() for _ in range(50)]
+    maker.join(10)
+    assert taken == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("items", "nbytes", "sizes", "fit"),
+    [(2, 100, [1, 1, 1], 2), (9, 10, [4, 4, 4], 2), (9, 10, [50, 1], 1), (9, 10, [10, 1], 1)],
+)
+def test_no_more_wait_than_there_is_room_for(
+    items: int, nbytes: int, sizes: list[int], fit: int
+) -> None:
+    queue: HandOver[int] = HandOver(items, nbytes)
+    made = threading.Semaphore(0)
+
+    def make() -> None:
+        for size in sizes:
+            queue.await_room(size)
+            queue.put(size, size)
+            made.release()
+
+    maker = started(make)
+    for _ in range(fit):
+        assert made.acquire(timeout=10)
+    assert not made.acquire(timeout=0.1)
+    assert [queue.take() for _ in sizes] == sizes
+    maker.join(10)
+    assert not maker.is_alive()
+
+
+def test_an_error_comes_before_what_waits_and_keeps_its_traceback() -> None:
+    queue: HandOver[int] = HandOver(5, 5)
+    queue.put(1, 1)
+
+    def fail() -> None:
+        raise ZeroDivisionError("in a stage")
+
+    try:
+        fail()
+    except ZeroDivisionError as error:
+        queue.fail(error)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError, match="in a stage") as caught:
+            queue.take()
+        assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_its_end_lets_everyone_go() -> None:
+    full: HandOver[int] = HandOver(1, 1)
+    full.put(1, 1)
+    ended: list[str] = []
+
+    def wait(what: Callable[[], object], name: str) -> None:
+        with pytest.raises(Closed):
+            what()
+        ended.append(name)
+
+    empty: HandOver[int] = HandOver(1, 1)
+    threads = [
+        started(lambda: wait(lambda: full.await_room(1), "maker")),
+        started(lambda: wait(empty.take, "taker")),
+    ]
+    for queue in (full, empty):
+        queue.close()
+        assert queue.is_closed
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ended) == ["maker", "taker"]
+    full.put(2, 1)
+    with pytest.raises(Closed):
+        full.take()

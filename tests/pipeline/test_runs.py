@@ -1,0 +1,184 @@
+"""Runs with and without a pipeline: the same losses, scores, bytes and rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.cluster import Cluster, choose_device
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.features import PartitionedRows
+from hopper.graph import GraphDirectory
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.train.loop import Trainer
+from hopper.train.rank import make_trainer
+from tests.engines.typed_cases import LEARNABLE, WITH_FEATURES, make_graph
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+Serve = Callable[[Path, int], list[str]]
+
+PIPELINES: dict[str, dict[str, Any]] = {
+    "off": {"depth": 0},
+    "as it is": {},
+    "narrow": {"depth": 1, "reads": 1, "memory": "1"},
+}
+ONE_TYPE: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
+    "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "hop, adaptive": {"train": {"engine": "hop"}, "hop": {"merge": "adaptive"}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": 0, "pregather": False}},
+    "trials": {"train": {"engine": "hop"}, "hop": {"replicas": "independent"}},
+    "trials apart": {
+        "train": {"engine": "hop", "patience": 1},
+        "hop": {"replicas": "independent", "share_sampling": False},
+    },
+    "cooperative": {"train": {"engine": "cooperative"}},
+    "cooperative, early end": {"train": {"engine": "cooperative", "patience": 1, "epochs": 9}},
+    "a cache": {
+        "train": {"engine": "zero_hop"},
+        "cache": {"policy": "hotness", "size": "20%", "presample_epochs": 1},
+    },
+}
+TYPED: dict[str, dict[str, Any]] = {
+    "zero_hop": {"train": {"engine": "zero_hop"}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+# What clocks decide may differ from run to run, and with it what is read.
+TIMED = ("hop, adaptive",)
+
+
+def case(
+    partitioned: Path, run_dir: Path, servers: list[str], pipeline: str, **sections: Any
+) -> dict[str, Any]:
+    train = {"batch_size": 8, "epochs": 3, "learning_rate": 0.01, "run_dir": str(run_dir)}
+    return sections | {
+        "data": {"partitioned": str(partitioned)},
+        "sampler": {"fanouts": [4, 3]},
+        "train": train | sections["train"],
+        "pipeline": PIPELINES[pipeline],
+        "cluster": {"servers": servers},
+    }
+
+
+def compare(
+    train_cases: TrainCases, folder: Path, make: Callable[[str, str], dict[str, Any]], kinds: Any
+) -> None:
+    """Train every kind with every pipeline, and compare them epoch by epoch."""
+    names = [(kind, pipeline) for kind in kinds for pipeline in PIPELINES]
+    configs = [make(kind, pipeline) for kind, pipeline in names]
+    trained = train_cases(configs, 2, folder / "ranks")
+    found = {}
+    for name, config, result in zip(names, configs, trained, strict=True):
+        run_dir = Path(config["train"]["run_dir"])
+        epochs = sorted(run_dir.rglob("epochs.jsonl"))
+        assert epochs
+        lines = [json.loads(line) for file in epochs for line in file.read_text().splitlines()]
+        keys = ["epoch", "iteration_losses", "val"]
+        keys += [] if name[0] in TIMED else ["bytes", "rows", "lookups"]
+        found[name] = result["losses"], [[line.get(key) for key in keys] for line in lines]
+    for kind in kinds:
+        for pipeline in PIPELINES:
+            assert found[kind, pipeline] == found[kind, "off"], (kind, pipeline)
+
+
+def test_homogeneous_graphs(
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    partitioned = tmp_path / "parts"
+    partition_graph(community_graph, partitioned, 2, "random")
+    servers = serve_partitions(partitioned, 2)
+
+    def make(kind: str, pipeline: str) -> dict[str, Any]:
+        model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
+        run_dir = tmp_path / f"{kind}-{pipeline}"
+        return case(partitioned, run_dir, servers, pipeline, model=model, **ONE_TYPE[kind])
+
+    compare(train_cases, tmp_path, make, ONE_TYPE)
+
+
+def test_typed_graphs_with_learnable_rows(
+    serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
+) -> None:
+    graph = make_graph(tmp_path / "graph", WITH_FEATURES)
+    places = {"nodes": tmp_path / "nodes", "relations": tmp_path / "relations"}
+    partition_graph(graph, places["nodes"], 2, "random")
+    partition_by_relation(graph, places["relations"], 2, layers=2)
+    servers = serve_partitions(places["nodes"], 2)
+    kinds = {name: (places["nodes"], servers, each) for name, each in TYPED.items()}
+    kinds["raf"] = (places["relations"], [], {"train": {"engine": "raf"}})
+
+    def make(kind: str, pipeline: str) -> dict[str, Any]:
+        partitioned, addresses, sections = kinds[kind]
+        model = {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3}
+        own = sections | {"model": model, "learnable": LEARNABLE}
+        return case(partitioned, tmp_path / f"{kind}-{pipeline}", addresses, pipeline, **own)
+
+    compare(train_cases, tmp_path, make, kinds)
+
+
+@pytest.fixture
+def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
+    """A function that makes a trainer of one rank in this process."""
+    partitioned = tmp_path / "parts"
+    partition_graph(community_graph, partitioned, 1, "random")
+    graph = PartitionedGraph.open(partitioned)
+
+    def make(**sections: Any) -> Trainer:
+        train = {"batch_size": 8, "epochs": 2, "run_dir": str(tmp_path / "run"), "engine": "hop"}
+        model = {"name": "sage", "layers": 2, "hidden": 4}
+        values = {"data": {"partitioned": str(partitioned)}, "train": train, "model": model}
+        config = make_config(values | sections)
+        cluster = Cluster.join(1, choose_device("cpu"), 5.0, 5.0)
+        rows = PartitionedRows(graph, 0, None, cluster.traffic)
+        return make_trainer(Request(config, graph), cluster, rows)
+
+    return make
+
+
+@pytest.mark.parametrize("stage", ["plan", "read"])
+def test_an_error_of_a_stage_ends_the_run_with_its_own_traceback(
+    lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    trainer = lone_trainer()
+    work, calls = getattr(trainer.engine, stage), []
+
+    def break_down(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise ZeroDivisionError(f"while it would {stage}")
+        return work(*arguments)
+
+    monkeypatch.setattr(trainer.engine, stage, break_down)
+    with pytest.raises(ZeroDivisionError, match=f"while it would {stage}") as caught:
+        trainer.run()
+    trainer.engine.state.log.close()
+    frames = [entry.name for entry in caught.traceback]
+    assert "break_down" in frames
+    assert len(calls) == 4
+
+
+def test_spans_tell_what_ran_ahead(lone_trainer: Callable[..., Trainer], tmp_path: Path) -> None:
+    trainer = lone_trainer()
+    trainer.run()
+    trainer.engine.state.log.close()
+    (file,) = (tmp_path / "run").rglob("rank-0.jsonl")
+    spans = [json.loads(line) for line in file.read_text().splitlines()]
+    kinds = {(line.get("span"), line.get("thread")) for line in spans if "span" in line}
+    assert {("sample", "plan"), ("gather", "read"), ("compute", None)} <= kinds
+    assert ("sample", None) not in kinds
+    iterations = trainer.schedule.iterations
+    for name, thread in (("sample", "plan"), ("gather", "read")):
+        own = [line for line in spans if (line.get("span"), line.get("thread")) == (name, thread)]
+        assert {(line["epoch"], line["iteration"]) for line in own} == {
+            (epoch, each) for epoch in range(2) for each in range(iterations)
+        }
