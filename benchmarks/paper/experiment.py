@@ -90,7 +90,8 @@ class Experiment:
     tables: make the page's tables from result.json.
     draw: makes the picture from result.json; None = no picture.
     rounds: of every comparison.
-    epochs: of every timed run; the first warms up and is not measured.
+    epochs: of every timed run; the first warms up, to the end of the last nothing is prepared ahead,
+        and neither is measured.
     timed: False where no time is told.
     shows_epochs: whether tables or the picture show single epochs.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
@@ -113,7 +114,7 @@ class Experiment:
     differs: tuple[str, ...] = ()
     draw: Callable[[Result, Path], None] | None = None
     rounds: int = 3
-    epochs: int = 3
+    epochs: int = 4
     timed: bool = True
     shows_epochs: bool = False
     lets_auto_choose: bool = False

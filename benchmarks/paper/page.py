@@ -114,7 +114,7 @@ def _timed_runs(asked: Mapping[str, Any]) -> str:
     rounds = f"{asked['rounds']} round" + ("" if asked["rounds"] == 1 else "s")
     return (
         f"{rounds} of {asked['epochs']} epochs of at most {asked['iterations']} iterations, the "
-        "first epoch of each run not measured"
+        "first and last epoch of each run not measured"
     )
 
 

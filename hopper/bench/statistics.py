@@ -53,9 +53,10 @@ def label_of(run: Run) -> str:
 
 
 def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
-    """A run's epochs without the first, which warms caches and compilers, where it has several."""
+    """A run's epochs without the first, which warms caches and compilers, and without the last, to
+    whose end nothing is prepared ahead any more, where others are left."""
     epochs: list[Mapping[str, Any]] = list(run["epochs"])
-    return epochs[1:] if len(epochs) > 1 else epochs
+    return epochs[1:-1] or epochs[1:] or epochs
 
 
 def epoch_seconds(run: Run) -> float:

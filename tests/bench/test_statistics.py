@@ -52,8 +52,9 @@ def test_what_is_no_pair_of_times_is_refused(
         paired_ratio(numerators, denominators)
 
 
-def test_first_epoch_is_left_out_where_there_are_several() -> None:
-    assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0])) == 3.0
+def test_first_and_last_epoch_are_left_out_where_there_are_others() -> None:
+    assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0, 0.5])) == 3.0
+    assert epoch_seconds(make_run("hop", 0, [9.0, 1.0, 2.0])) == 1.0
     assert epoch_seconds(make_run("hop", 0, [9.0])) == 9.0
     assert len(measured_epochs(make_run("hop", 0, [9.0, 1.0]))) == 1
 

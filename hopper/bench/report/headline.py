@@ -67,7 +67,7 @@ def _lead(source: Source, found: Findings) -> str:
     run = source.results.runs[0]
     epochs = units.things(len(measured_epochs(run.model_dump())), "measured epoch")
     if source.kind == "run":
-        return f"{epochs} of {units.things(len(run.epochs), 'epoch')}; the first warms up."
+        return f"{epochs} of {units.things(len(run.epochs), 'epoch')}."
     rounds = len({each.round for each in source.results.runs})
     text = (
         f"{units.things(rounds, 'interleaved round')} of {epochs} on identical seeds, roots and "
