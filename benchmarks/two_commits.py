@@ -9,8 +9,8 @@ removed; both run in this interpreter's environment. Each divides the graph itse
 written may differ; the divisions must be the same. In every round each engine is trained by both,
 whose order changes from round to round. Losses must be equal bit for bit, or to the relative
 tolerance that is asked for where sums are added up in another order, or no ratio is told. Figures
-are of epochs between a run's first and last, and of whole runs from start to end; ratios are ``after`` over
-``before`` of a round, with their interval over the rounds.
+are of epochs between a run's first and last, and of whole runs from start to end; ratios are
+``after`` over ``before`` of a round, with their interval over the rounds.
 
 Writes ``DIR/result.json``, ``DIR/README.md`` and ``DIR/picture.webp``.
 """
@@ -250,7 +250,7 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
     hosts = f"{result['emulate']} emulated hosts, links of {result['link_rate']}"
     where = hosts if result["emulate"] else "loopback"
     yield f"- {result['method']} over {result['servers']} servers; {where}"
-    yield f"- {result['rounds']} rounds, in turns; the first and the last epoch of each run not measured"
+    yield f"- {result['rounds']} rounds, in turns; first and last epoch of each run not measured"
     if result["ratios"] is None:
         different = ", ".join(result["different_losses"])
         yield f"- **Different losses**: {different}; nothing is compared"

@@ -16,21 +16,40 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class Traffic:
-    """Counters of one rank; safe to use from several threads."""
+    """Counters of one rank; safe to use from several threads.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    total: bytes that were ever counted here, or apart from here.
+    """
+
+    def __init__(self, whole: Traffic | None = None) -> None:
+        """``whole``: whose total this counts into as well; None = its own."""
         self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
         self._lock = threading.Lock()
+        self._whole = whole or self
+        self.total = 0
+
+    def apart(self) -> Traffic:
+        """Counters of what is sent for an iteration to come, to be added here in its turn."""
+        return Traffic(self._whole)
 
     def count(self, cause: Cause, sent: int) -> None:
         """Add bytes put on the wire."""
         with self._lock:
             self._bytes[cause] += sent
+        self._whole.raise_total(sent)
+
+    def raise_total(self, sent: int) -> None:
+        """Add bytes to the total alone."""
+        with self._lock:
+            self.total += sent
 
     def add(self, sent: Mapping[Cause, int]) -> None:
-        """Add what was counted elsewhere."""
-        for cause, each in sent.items():
-            self.count(cause, each)
+        """Add what was counted apart."""
+        with self._lock:
+            for cause, each in sent.items():
+                self._bytes[cause] += each
 
     def take(self) -> dict[Cause, int]:
         """The bytes by cause since the last call; starts from zero again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relatio
 from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
+TESTS = Path(__file__).resolve().parent
 FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OWN = Path(__file__).resolve().parent / "engines"
@@ -30,6 +32,13 @@ OWN = Path(__file__).resolve().parent / "engines"
 # test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path += [str(EXAMPLES), str(OWN)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let folders whose tests take long begin: what begins last is left to one worker alone."""
+    slow = ("train", "bench", "engines")
+    places = {name: place for place, name in enumerate(slow)}
+    items.sort(key=lambda item: places.get(item.path.relative_to(TESTS).parts[0], len(slow)))
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -155,44 +164,69 @@ class _server:
 
 
 @pytest.fixture(scope="session")
-def run_ranks() -> Callable[..., list[Any]]:
+def run_ranks() -> Iterator[Callable[..., list[Any]]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "PYTHONPATH": own_path(),
+    }
+    launcher = subprocess.Popen(
+        [sys.executable, str(FORKED_RANKS), str(os.getpid())],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # So that no line is read before it is waited for.
+        bufsize=0,
+    )
 
     def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
         folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        environment = os.environ | {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(world),
-            "LOCAL_WORLD_SIZE": str(world),
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "PYTHONPATH": own_path(),
+        assert launcher.stdin is not None
+        asked = {
+            "script": str(script),
+            "world": world,
+            "folder": str(folder),
+            "arguments": list(arguments),
+            "environment": {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(_free_port()),
+                "WORLD_SIZE": str(world),
+                "LOCAL_WORLD_SIZE": str(world),
+            },
         }
-        command = (str(script), str(world), str(folder), *arguments)
-        launcher = subprocess.Popen(
-            [sys.executable, str(FORKED_RANKS), str(os.getpid()), *command],
-            env=environment,
-            # A group of its own, to be ended as a whole.
-            start_new_session=True,
-        )
+        launcher.stdin.write(json.dumps(asked).encode() + b"\n")
+        group = _read_number(launcher)
         try:
-            assert launcher.wait(DEADLINE_SECONDS) == 0
+            assert _read_number(launcher) == 0
         finally:
-            # Ranks may be left even where it has ended.
+            # Ranks may be left even where their parent has ended.
             with suppress(ProcessLookupError):
-                os.killpg(launcher.pid, signal.SIGKILL)
-            launcher.wait()
+                os.killpg(group, signal.SIGKILL)
         codes = json.loads((folder / "codes.json").read_text())
         for rank, code in enumerate(codes):
             text = (folder / f"rank-{rank}.log").read_text(errors="replace")
             assert code == 0, f"rank {rank} of {world} ended with {code}:\n{text}"
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
-    return run
+    yield run
+    with launcher:
+        launcher.kill()
+
+
+def _read_number(process: subprocess.Popen[bytes]) -> int:
+    """The next line that a process prints, a number."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], DEADLINE_SECONDS)
+    assert ready, f"no end after {DEADLINE_SECONDS} s"
+    return int(process.stdout.readline())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Every rank of a world as a copy of one process, so that what they import is imported once.
+"""Every rank of many worlds as a copy of one process, so that what they import is imported once.
 
-usage: forked_ranks.py PARENT SCRIPT WORLD FOLDER [ARGUMENT...], with the rest of torchrun's
-environment; not a test by itself. PARENT is the process to end with. Rank r runs
-``SCRIPT FOLDER/rank-r.json ARGUMENT...`` and prints into ``FOLDER/rank-r.log``. Writes the ranks'
-exit codes into ``FOLDER/codes.json``.
+usage: forked_ranks.py PARENT; not a test by itself. PARENT is the process to end with. Every line
+of the standard input is a world: {"script", "world": number of ranks, "folder", "arguments",
+"environment": the rest of torchrun's}. Rank r runs ``script folder/rank-r.json arguments...`` and
+prints into ``folder/rank-r.log``; the ranks' exit codes are written into ``folder/codes.json``.
+Tells two lines for a world: the process group of its ranks, and then the exit code of their parent.
 """
 
 from __future__ import annotations
@@ -48,13 +49,30 @@ def start(script: Path, rank: int, folder: Path, arguments: list[str]) -> int:
         os._exit(code)
 
 
-def main(parent: int, script: Path, world: int, folder: Path, arguments: list[str]) -> None:
-    end_with_parent(parent)
-    load_dgl()
+def run(script: Path, world: int, folder: Path, arguments: list[str]) -> None:
+    """All ranks of a world, to their end."""
     ranks = [start(script, rank, folder, arguments) for rank in range(world)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
     (folder / "codes.json").write_text(json.dumps(codes))
 
 
+def main(parent: int) -> None:
+    end_with_parent(parent)
+    server = os.getpid()
+    load_dgl()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        process = os.fork()
+        if not process:
+            # A group of its own, to be ended as a whole.
+            os.setsid()
+            end_with_parent(server)
+            os.environ |= asked["environment"]
+            run(Path(asked["script"]), asked["world"], Path(asked["folder"]), asked["arguments"])
+            os._exit(0)
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5:])
+    main(int(sys.argv[1]))

@@ -90,8 +90,8 @@ class Experiment:
     tables: make the page's tables from result.json.
     draw: makes the picture from result.json; None = no picture.
     rounds: of every comparison.
-    epochs: of every timed run; the first warms up, to the end of the last nothing is prepared ahead,
-        and neither is measured.
+    epochs: of every timed run; the first warms up, and to the end of the last nothing is prepared
+        ahead, so neither is measured.
     timed: False where no time is told.
     shows_epochs: whether tables or the picture show single epochs.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.

@@ -180,6 +180,7 @@ def _epoch_entry(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "rows": {kind: epoch["rows"][kind] for kind in ROW_KINDS},
         "lookups": epoch["lookups"],
         "stage_seconds": {stage: epoch["stage_seconds"][stage] for stage in STAGES},
+        "sent_bytes": epoch["sent_bytes"],
         "cpu_seconds": epoch["cpu_seconds"],
     }
 

@@ -59,6 +59,12 @@ def measured_epochs(run: Run) -> list[Mapping[str, Any]]:
     return epochs[1:-1] or epochs[1:] or epochs
 
 
+def sent_bytes(epoch: Mapping[str, Any]) -> float:
+    """Bytes of all causes that were sent while an epoch lasted. Older results tell only those that
+    were sent for the epoch, which nothing was prepared for ahead."""
+    return float(epoch.get("sent_bytes") or sum(epoch["bytes"].values()))
+
+
 def epoch_seconds(run: Run) -> float:
     """Seconds of all measured epochs together."""
     return sum(float(epoch["seconds"]) for epoch in measured_epochs(run))

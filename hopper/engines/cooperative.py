@@ -21,7 +21,6 @@ from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
 from hopper.partition.layouts import DividedTopology, Replicated
-from hopper.traffic import Traffic
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -70,7 +69,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)
         # A channel of its own: plans are made while rows are exchanged.
         self._channel = state.cluster.second_channel()
-        self._channel.traffic = Traffic()
+        self._channel.traffic = state.cluster.traffic.apart()
         placement = graph.placement(state.cluster.ranks_per_server)
         self._planner = Planner(trainer.sampler, placement, self._channel, self._stack, self._wires)
 

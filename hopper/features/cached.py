@@ -72,17 +72,25 @@ def look_up(
     return Lookups(ids.size - missing.size, missing.size)
 
 
+class Counts:
+    """How many rows were looked for, by node type."""
+
+    def __init__(self) -> None:
+        self.lookups: dict[str, Lookups] = {}
+
+
 class CountedLookups:
     """Rows that are held, and how many of those that were looked for were found.
 
     Parameters
     ----------
     held: by node type.
+    counts: where lookups are counted.
     """
 
-    def __init__(self, held: Mapping[str, HeldRows]) -> None:
+    def __init__(self, held: Mapping[str, HeldRows], counts: Counts | None = None) -> None:
         self._held = dict(held)
-        self._lookups = dict.fromkeys(sorted(held), Lookups())
+        self._counts = counts or Counts()
 
     @property
     def node_types(self) -> list[str]:
@@ -94,12 +102,13 @@ class CountedLookups:
     ) -> None:
         """:func:`look_up` among the rows of a type that are held."""
         found = look_up(self._held[node_type], ids, out, places, fetch)
-        self._lookups[node_type] = self._lookups[node_type].plus(found)
+        lookups = self._counts.lookups
+        lookups[node_type] = lookups.get(node_type, Lookups()).plus(found)
 
     def take_lookups(self) -> dict[str, Lookups]:
         """By node type, since the last call; starts from zero again."""
-        taken, self._lookups = self._lookups, dict.fromkeys(self._lookups, Lookups())
-        return taken
+        taken, self._counts.lookups = self._counts.lookups, {}
+        return dict.fromkeys(self.node_types, Lookups()) | taken
 
 
 class CachedRows(CountedLookups):

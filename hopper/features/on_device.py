@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from threading import RLock, local
 
 import numpy as np
 import torch
@@ -15,12 +16,16 @@ from torch import Tensor
 
 from hopper.array_module import Array, array_module, on_host
 from hopper.device_copies import to_device
-from hopper.features.cached import CountedLookups, HeldRows
+from hopper.features.cached import CountedLookups, Counts, HeldRows
 from hopper.features.source import FeatureSource
 
 
+class _CountsOfThread(Counts, local):
+    """Every thread has its own."""
+
+
 class DeviceRows(CountedLookups):
-    """Rows of some nodes in the memory of a device; it is used by one thread at a time.
+    """Rows of some nodes in the memory of a device. Every thread's lookups are counted apart.
 
     Hits and misses meet in one buffer, in the order asked for. Rows come out as they are stored.
 
@@ -31,7 +36,8 @@ class DeviceRows(CountedLookups):
     """
 
     def __init__(self, device: torch.device, held: Mapping[str, HeldRows], *, evicts: bool) -> None:
-        super().__init__(held)
+        super().__init__(held, _CountsOfThread())
+        self._one_reader = RLock()
         self.evicts = evicts
         self._device = device
         self._np = array_module(device.type)
@@ -48,7 +54,8 @@ class DeviceRows(CountedLookups):
             return to_device(source.gather("features", node_type, ids), self._device)
         out = self._np.empty((ids.size, held.dim), held.dtype)
         places, fetch = self._np.arange(ids.size), partial(self._fetch, source, node_type)
-        self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
+        with self._one_reader:
+            self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
         return torch.as_tensor(out, device=self._device)
 
     def absent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -56,7 +63,8 @@ class DeviceRows(CountedLookups):
         held = self._held.get(node_type)
         if held is None:
             return ids
-        return ids[on_host(held.find(self._np.asarray(ids))) < 0]
+        with self._one_reader:
+            return ids[on_host(held.find(self._np.asarray(ids))) < 0]
 
     def _fetch(
         self, source: FeatureSource, node_type: str, ids: Array, out: Array, places: Array

@@ -87,7 +87,7 @@ class PartitionedRows:
         """The same rows, but rows and bytes that are read here are counted here alone, until they
         are taken over."""
         other = copy.copy(self)
-        other.rows, other.traffic = RowCounts(), Traffic()
+        other.rows, other.traffic = RowCounts(), self.traffic.apart()
         return other
 
     def take_over(self, other: PartitionedRows) -> None:
@@ -190,15 +190,19 @@ class PartitionedRows:
 
     def take_rows(self) -> RowCounts:
         """The counts since the last call; starts from zero again."""
+        self.take_device_lookups()
         taken, self.rows = self.rows, RowCounts()
         if self._cache is not None:
             # Of types that were not looked for too.
             taken.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
             taken.cached = sum(each.hits for each in taken.lookups.values())
             taken.remote_unique -= taken.cached
-        if self.on_device is not None:
-            taken.lookups = self.on_device.take_lookups()
         return taken
+
+    def take_device_lookups(self) -> None:
+        """Count here what this thread has looked for on the device since it last did."""
+        if self.on_device is not None:
+            self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 
 
 def _not_stored(kind: RowKind, node_type: str, node: int) -> GraphError:

@@ -187,7 +187,9 @@ class Pipeline:
     def _read_rows(self, plan: Plan) -> Prepared:
         rows = self._state.rows.counted_apart()
         with rows.one_operation():
-            return Prepared(plan, self._engine.read(plan, rows), rows, {})
+            inputs = self._engine.read(plan, rows)
+        rows.take_device_lookups()
+        return Prepared(plan, inputs, rows, {})
 
     def _row_bytes(self, plan: Plan) -> int:
         """Of the features that a plan reads."""

@@ -38,7 +38,7 @@ class EpochMeter:
         self._learnable = learnable
         self._log = log
         self._network = NetworkCounter(interface, cluster)
-        self._epoch = 0
+        self._epoch = self._sent_before = 0
         self._start = self._cpu_start = 0.0
         self._iteration_seconds: list[float] = []
 
@@ -46,6 +46,7 @@ class EpochMeter:
         """Begin an epoch; every rank must have arrived."""
         self._epoch = epoch
         self._reset()
+        self._sent_before = self._cluster.traffic.total
         self._network.start(f"epoch {epoch}")
         self._iteration_seconds = []
         self._start, self._cpu_start = time.perf_counter(), time.process_time()
@@ -64,6 +65,7 @@ class EpochMeter:
         lookups = rows.lookups | self._learnable.take_lookups()
         if lookups:
             self._log.event("lookups", hits_and_misses=lookups)
+        nic_bytes = self._network.stop(f"epoch {self._epoch}")
         return agree_on_epoch(
             self._cluster,
             self._epoch,
@@ -74,7 +76,8 @@ class EpochMeter:
             rows,
             lookups,
             self._log.take_stage_seconds(),
-            self._network.stop(f"epoch {self._epoch}"),
+            self._cluster.traffic.total - self._sent_before,
+            nic_bytes,
         )
 
     @contextmanager

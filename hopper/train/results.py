@@ -41,7 +41,8 @@ class EpochRecord:
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
     threads, in the same time. nic_bytes: what each server's network interface sent, in order of
-    server; None where none is read.
+    server; None where none is read. sent_bytes: of all causes, summed over ranks, that were sent in
+    the same time, some of them for epochs to come.
     """
 
     epoch: int
@@ -63,6 +64,7 @@ class EpochRecord:
     decisions: dict[str, Any] = field(default_factory=dict)
     cpu_seconds: list[float] = field(default_factory=list)
     nic_bytes: list[int] | None = None
+    sent_bytes: int = 0
 
 
 def agree_on_epoch(
@@ -75,6 +77,7 @@ def agree_on_epoch(
     rows: RowCounts,
     lookups: Mapping[str, Lookups],
     stage_seconds: dict[Stage, float],
+    sent_bytes: int,
     nic_bytes: int | None = None,
 ) -> EpochRecord:
     """Combine every rank's counters into one record; takes the rank's traffic counters."""
@@ -88,6 +91,7 @@ def agree_on_epoch(
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
             *map(float, found),
+            float(sent_bytes),
             cpu_seconds,
             -1.0 if nic_bytes is None else float(nic_bytes),
         ],
@@ -98,7 +102,7 @@ def agree_on_epoch(
     first_ranks = everyone[:: cluster.ranks_per_server]
     sent_by_server = [int(value) for value in first_ranks[:, -1]]
     first_row, first_stage = 2 + len(CAUSES), 2 + len(CAUSES) + len(ROW_KINDS)
-    counts = [int(value) for value in sums[first_stage + len(STAGES) : -2]]
+    counts = [int(value) for value in sums[first_stage + len(STAGES) : -3]]
     return EpochRecord(
         epoch=epoch,
         seconds=float(slowest[0]),
@@ -113,6 +117,7 @@ def agree_on_epoch(
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
         cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
+        sent_bytes=int(sums[-3]),
     )
 
 

@@ -103,7 +103,7 @@ def _check_run(run: Mapping[str, Any]) -> None:
     for epoch in run["epochs"]:
         assert set(epoch) == {
             *("seconds", "loss", "iterations", "decisions"),
-            *("bytes", "rows", "lookups", "stage_seconds", "cpu_seconds"),
+            *("bytes", "rows", "lookups", "stage_seconds", "cpu_seconds", "sent_bytes"),
         }
         assert epoch["seconds"] > 0
         assert epoch["iterations"] == 3

@@ -271,7 +271,7 @@ def wide_config(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_run_on_hosts_counts_what_the_interfaces_send(
     train: Callable[..., dict[str, Any]], wide_config: Path, tmp_path: Path
 ) -> None:
-    words = ["--train.engine", "model_centric", "--model.hidden", "2"]
+    words = ["--train.engine", "model_centric", "--model.hidden", "2", "--pipeline.depth", "0"]
     summary = train("model_centric, round 1", wide_config, tmp_path / "run", words, 120.0)
     assert summary["ranks"] == 2
     assert len(summary["epochs"]) == 2
@@ -279,6 +279,7 @@ def test_a_run_on_hosts_counts_what_the_interfaces_send(
         counted = sum(epoch["bytes"].values())
         assert epoch["bytes"]["feature"] > 0.8 * counted
         assert len(epoch["nic_bytes"]) == 2
+        assert epoch["sent_bytes"] == counted
         assert min(epoch["nic_bytes"]) > 0.2 * counted
         assert 1.0 <= sum(epoch["nic_bytes"]) / counted < 1.1
     written = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -420,7 +421,8 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
 ) -> None:
     _skip_without_hosts()
     out = tmp_path / "out"
-    running = _start_command(wide_config, out, "--link-rate", "100mbit", "--host-memory", "2G")
+    words = ("--link-rate", "100mbit", "--host-memory", "2G", "--pipeline.depth", "0")
+    running = _start_command(wide_config, out, *words)
     assert running.wait(200) == 0, out.with_suffix(".log").read_text()
     told = " ".join(out.with_suffix(".log").read_text().split())
     assert "2 servers on emulated hosts (links of 100mbit, 2048 MiB each)" in told
@@ -435,7 +437,7 @@ def test_a_comparison_on_hosts_tells_the_interfaces_bytes(
         "why_not": None,
     }
     (run,) = results["runs"]
-    counted = sum(sum(epoch["bytes"].values()) for epoch in run["epochs"])
+    counted = sum(epoch["sent_bytes"] for epoch in run["epochs"])
     assert counted < sum(run["nic_bytes"]) < 1.1 * counted
     assert "WARNING" not in told
     assert of_process(running.pid) == []

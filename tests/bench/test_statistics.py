@@ -79,9 +79,9 @@ def test_speed_up_needs_both_engines_in_every_round() -> None:
 
 def test_figures_are_medians_of_seconds_and_means_an_epoch() -> None:
     runs = [
-        make_run("hop", 0, [50.0, 1.0, 3.0], feature_bytes=100),
-        make_run("hop", 1, [50.0, 5.0, 5.0], feature_bytes=300),
-        make_run("hop", 2, [50.0, 90.0, 90.0], feature_bytes=200),
+        make_run("hop", 0, [50.0, 1.0, 3.0, 9.0], feature_bytes=100),
+        make_run("hop", 1, [50.0, 5.0, 5.0, 9.0], feature_bytes=300),
+        make_run("hop", 2, [50.0, 90.0, 90.0, 9.0], feature_bytes=200),
         make_run("model_centric", 0, [7.0]),
     ]
     found = figures(runs, "hop")

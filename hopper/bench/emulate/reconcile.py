@@ -14,8 +14,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.statistics import label_of
-from hopper.traffic import CAUSES
+from hopper.bench.statistics import label_of, sent_bytes
 
 TOLERANCE: Final = 0.10
 """what may lie between the two (design.md, invariant 3)"""
@@ -29,7 +28,7 @@ class Reconciled:
 
     Attributes
     ----------
-    counted: of all causes, as ranks count them.
+    counted: of all causes, as ranks count them when they send.
     sent: by the interfaces' counters.
     """
 
@@ -57,7 +56,7 @@ def reconcile(runs: Sequence[Mapping[str, Any]]) -> list[Reconciled]:
         if run["nic_bytes"] is None:
             continue
         label = label_of(run)
-        own = sum(epoch["bytes"][cause] for epoch in run["epochs"] for cause in CAUSES)
+        own = int(sum(map(sent_bytes, run["epochs"])))
         counted[label] = counted.get(label, 0) + own
         sent[label] = sent.get(label, 0) + sum(run["nic_bytes"])
     return [Reconciled(label, counted[label], sent[label]) for label in counted]

@@ -18,7 +18,7 @@ from hopper.bench.report.markup import Child, Markup, tag
 from hopper.bench.report.setting import is_number, setting
 from hopper.bench.report.source import Run, Source
 from hopper.bench.report.tables import Cell, table
-from hopper.bench.statistics import measured_epochs
+from hopper.bench.statistics import measured_epochs, sent_bytes
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
 
@@ -144,7 +144,7 @@ def _interfaces(source: Source) -> Child:
         if not any(servers):
             continue
         seen = fmean(sum(each) for each in servers)
-        counted = fmean(sum(sum(epoch.bytes.values()) for epoch in run.epochs) for run in runs)
+        counted = fmean(sum(sent_bytes(epoch.model_dump()) for epoch in run.epochs) for run in runs)
         ratio = Cell("nothing counted", "bad")
         if counted:
             agrees = abs(seen / counted - 1) <= TOLERANCE

@@ -65,6 +65,7 @@ class Epoch(_Read):
     iteration_losses: list[float] = []
     val: float | None = None
     lookups: dict[str, tuple[Amount, Amount]] = {}
+    sent_bytes: Amount = 0
 
 
 class Run(_Read):
