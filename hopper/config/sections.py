@@ -338,7 +338,13 @@ class Pipeline(Section):
     """of plans that wait to be read, and again of rows that wait to be trained; a single iteration
     may be larger"""
 
-    @field_validator("memory")
+    lookahead: NonNegative = 0
+    """iterations after the one that is read whose plans decide which rows of other servers are
+    kept, to be read from there; 0 = none are"""
+    lookahead_memory: str = "1G"
+    """of the rows that are kept"""
+
+    @field_validator("memory", "lookahead_memory")
     @classmethod
     def _check_memory(cls, memory: str) -> str:
         try:
@@ -347,10 +353,24 @@ class Pipeline(Section):
             raise ValueError(str(error)) from error
         return memory
 
+    @model_validator(mode="after")
+    def _check(self) -> Pipeline:
+        if self.lookahead and not self.depth:
+            raise ValueError(
+                f"lookahead: {self.lookahead} iterations cannot be foreseen where none is planned "
+                "ahead; expected 0, or depth above 0"
+            )
+        return self
+
     @property
     def nbytes(self) -> int:
         """Bytes of ``memory``."""
         return parse_size(self.memory)
+
+    @property
+    def lookahead_nbytes(self) -> int:
+        """Bytes of ``lookahead_memory``."""
+        return parse_size(self.lookahead_memory)
 
 
 class Cluster(Section):

@@ -127,6 +127,12 @@ class CachedRows(CountedLookups):
         super().__init__(held)
         self._remote = remote
 
+    def ask_first(self, held: Mapping[str, HeldRows]) -> CachedRows:
+        """From now on look for what is missing here among other rows that are held."""
+        found = CachedRows(self._remote, held)
+        self._remote = found
+        return found
+
     def count_into(self, traffic: Traffic) -> None:
         """See :class:`RemoteSource`."""
         self._remote.count_into(traffic)

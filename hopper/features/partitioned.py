@@ -79,6 +79,7 @@ class PartitionedRows:
         self.traffic = traffic or Traffic()
         self.on_device: DeviceRows | None = None
         self._cache: CachedRows | None = None
+        self._ahead: CachedRows | None = None
         self._one_reader = RLock()
         # One for who reads from other servers, one for who reads rows that have come from there.
         self._fetchers = ThreadPoolExecutor(2, thread_name_prefix="remote-rows")
@@ -119,6 +120,9 @@ class PartitionedRows:
             finally:
                 if self._cache is not None:
                     self.rows.add(RowCounts(lookups=self._cache.take_lookups()))
+                if self._ahead is not None:
+                    found = sum(each.hits for each in self._ahead.take_lookups().values())
+                    self.rows.add(RowCounts(cached=found, remote_unique=-found))
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`."""
@@ -188,6 +192,20 @@ class PartitionedRows:
         assert self._cache is None
         self.remote = self._cache = CachedRows(self.remote, held)
 
+    def keep_for_later(self, held: Mapping[str, HeldRows]) -> None:
+        """From now on keep rows that coming iterations read too; what no cache has is looked for
+        there.
+
+        Parameters
+        ----------
+        held: by node type.
+        """
+        assert self.remote is not None
+        if self._cache is None:
+            self.remote = self._ahead = CachedRows(self.remote, held)
+        else:
+            self._ahead = self._cache.ask_first(held)
+
     def take_rows(self) -> RowCounts:
         """The counts since the last call; starts from zero again."""
         self.take_device_lookups()
@@ -195,8 +213,8 @@ class PartitionedRows:
         if self._cache is not None:
             # Of types that were not looked for too.
             taken.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
-            taken.cached = sum(each.hits for each in taken.lookups.values())
-            taken.remote_unique -= taken.cached
+            found = sum(each.hits for each in taken.lookups.values())
+            taken.add(RowCounts(cached=found, remote_unique=-found))
         return taken
 
     def take_device_lookups(self) -> None:

@@ -13,6 +13,10 @@ class Closed(Exception):
     """Nothing is handed over any more."""
 
 
+class Pause(Exception):
+    """The maker waits for what has been handed over to be used up, or has come to its end."""
+
+
 class HandOver(Generic[T]):
     """A queue of items with their sizes, from one thread to another.
 
@@ -31,6 +35,7 @@ class HandOver(Generic[T]):
         self._held = 0
         self._error: BaseException | None = None
         self._closed = False
+        self._pauses = False
         self._changed = threading.Condition()
 
     def await_room(self, nbytes: int = 0) -> None:
@@ -55,8 +60,15 @@ class HandOver(Generic[T]):
         with self._changed:
             if self._closed:
                 return
+            self._pauses = False
             self._waiting.append((item, nbytes))
             self._held += nbytes
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Say that no item comes before those that were handed over are used up."""
+        with self._changed:
+            self._pauses = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
@@ -65,19 +77,30 @@ class HandOver(Generic[T]):
             self._error = error
             self._changed.notify_all()
 
-    def take(self) -> T:
+    def take(self, *, has_others: bool = False) -> T:
         """Wait for the next item.
+
+        Parameters
+        ----------
+        has_others: whether the taker still has some to use up.
 
         Raises
         ------
-        Closed: none will come. Whatever the maker failed with.
+        Closed: none will come. Pause: none will come before others are used up. Whatever the maker
+        failed with.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._error or self._closed)
+            self._changed.wait_for(
+                lambda: (
+                    self._waiting or self._error or self._closed or (has_others and self._pauses)
+                )
+            )
             if self._error is not None:
                 raise self._error
             if self._closed:
                 raise Closed
+            if not self._waiting:
+                raise Pause
             item, nbytes = self._waiting.popleft()
             self._held -= nbytes
             self._changed.notify_all()

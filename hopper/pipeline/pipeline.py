@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,11 +22,13 @@ from hopper.engines.engine import Engine, Plan, StepReport
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import RootSchedule
 from hopper.pipeline.hand_over import Closed, HandOver
+from hopper.pipeline.window import Window
 from hopper.run_log import Stage
 
 Seconds = dict[Stage, float]
 """by stage"""
 
+_NO_TURN: Final = nullcontext()
 _PLAN_BYTES_A_NODE: Final = 40
 """about what a plan holds for a node that it reads: its id, and an edge or two with both ends"""
 
@@ -154,12 +156,15 @@ class Pipeline:
             log.within(epoch=epoch, iteration=iteration, thread="plan")
             plan = self._engine.plan(self._schedule.batch(epoch, iteration))
             self._planned.put((plan, log.take_stage_seconds()), _plan_bytes(plan))
+        self._planned.pause()
 
     def _may_plan(self, epoch: int) -> bool:
         """Whether another plan is to be begun; waits until that is known."""
         with suppress(Closed):
             self._planned.await_room()
         with self._told:
+            if not self._is_decided(epoch):
+                self._planned.pause()
             self._told.wait_for(lambda: self._is_ending or self._is_decided(epoch))
             if self._is_ending:
                 # What other ranks have begun is known then.
@@ -173,20 +178,20 @@ class Pipeline:
         return epoch <= self._epoch or self._engine.sees_past_epochs()
 
     def _read_ahead(self) -> None:
-        log = self._state.log
+        log, window = self._state.log, Window(self._engine, self._planned)
         while True:
-            plan, seconds = self._planned.take()
+            plan, seconds = window.take()
             nbytes = self._row_bytes(plan)
             self._read.await_room(nbytes)
             log.within(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
-            prepared = self._read_rows(plan)
+            prepared = self._read_rows(plan, window.turn())
             for name, each in log.take_stage_seconds().items():
                 seconds[name] += each
             self._read.put(replace(prepared, seconds=seconds), nbytes)
 
-    def _read_rows(self, plan: Plan) -> Prepared:
+    def _read_rows(self, plan: Plan, turn: AbstractContextManager[None] = _NO_TURN) -> Prepared:
         rows = self._state.rows.counted_apart()
-        with rows.one_operation():
+        with rows.one_operation(), turn:
             inputs = self._engine.read(plan, rows)
         rows.take_device_lookups()
         return Prepared(plan, inputs, rows, {})

@@ -106,6 +106,44 @@ def test_homogeneous_graphs(
     compare(train_cases, tmp_path, make, ONE_TYPE)
 
 
+def test_rows_kept_for_later_change_traffic_alone(
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    partitioned = tmp_path / "parts"
+    partition_graph(community_graph, partitioned, 2, "random")
+    servers = serve_partitions(partitioned, 2)
+    model = {"name": "sage", "layers": 2, "hidden": 4}
+    kinds = [name for name in ONE_TYPE if name != "hop, no pregather" and name not in TIMED]
+    configs = {}
+    for kind in kinds:
+        for reach, memory in ((0, "1G"), (4, "1G"), (4, "2K")):
+            run_dir = tmp_path / f"{kind}-{reach}-{memory}"
+            values = case(partitioned, run_dir, servers, "as it is", model=model, **ONE_TYPE[kind])
+            values["pipeline"] = {"lookahead": reach, "lookahead_memory": memory}
+            configs[kind, reach, memory] = values
+    results = train_cases(list(configs.values()), 2, tmp_path / "ranks")
+    found = dict(zip(configs, results, strict=True))
+    for kind in kinds:
+        plain, whole, narrow = (found[each] for each in configs if each[0] == kind)
+        for other in (whole, narrow):
+            assert other["losses"] == plain["losses"]
+            assert other["val"] == plain["val"]
+            for key in ("local", "remote"):
+                assert other["rows"][key] == plain["rows"][key]
+        if kind.startswith("cooperative"):
+            assert whole["bytes"] == plain["bytes"]
+            continue
+        sent = [each["bytes"]["feature"] for each in (whole, narrow, plain)]
+        assert sent[0] < sent[1] < sent[2], kind
+        for each in (whole, narrow, plain):
+            assert each["rows"]["remote_unique"] + each["rows"]["cached"] == (
+                plain["rows"]["remote_unique"] + plain["rows"]["cached"]
+            )
+
+
 def test_typed_graphs_with_learnable_rows(
     serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
 ) -> None:
