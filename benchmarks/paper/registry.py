@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import cooperative, heta, hopgnn
+from benchmarks.paper import cooperative, heta, hopgnn, pipeline
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
-    for experiment in (*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *heta.EXPERIMENTS)
+    for experiment in (
+        *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *pipeline.EXPERIMENTS),
+    )
 }
 """by name of the command"""
