@@ -103,8 +103,11 @@ class Hop(Engine[HopPlan, FeatureSource]):
         self._dock.unload()
 
     def sees_past_epochs(self) -> bool:
-        """See :class:`hopper.engines.engine.Engine`: an epoch's time decides on merging."""
-        return self.state.config.hop.merge != "adaptive"
+        """See :class:`hopper.engines.engine.Engine`: an epoch's time may decide on merging."""
+        config = self.state.config
+        if config.hop.merge != "adaptive":
+            return True
+        return self._adaptive.settled and not config.train.replay
 
     def decisions(self) -> dict[str, Any]:
         """See :class:`hopper.engines.engine.Engine`: how many time steps are dissolved."""
