@@ -337,7 +337,6 @@ class Pipeline(Section):
     memory: str = "1G"
     """of plans that wait to be read, and again of rows that wait to be trained; a single iteration
     may be larger"""
-
     lookahead: NonNegative = 0
     """iterations after the one that is read whose plans decide which rows of other servers are
     kept, to be read from there; 0 = none are"""

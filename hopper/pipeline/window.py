@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from hopper.engines.engine import Engine, Plan
+from hopper.hetero.learnable import distinct_by_table
 from hopper.pipeline.hand_over import HandOver, Pause
 from hopper.pipeline.lookahead import Ids, Lookahead
 
@@ -64,13 +63,9 @@ class Window(Generic[_About]):
 
     def _remote(self, plan: Plan) -> Mapping[str, Ids]:
         """By node type with features, the nodes of other servers that a plan reads."""
-        groups: dict[str, list[Ids]] = {}
-        for name, own in plan.reads.items():
-            rows = self._state.request.reads.inputs[name]
-            if rows.features:
-                groups.setdefault(rows.node_type, []).extend(own)
-        found = {}
-        for node_type, own in groups.items():
-            nodes = np.unique(np.concatenate(own)) if own else np.empty(0, np.int64)
-            found[node_type] = nodes[~self._state.rows.is_local(node_type, nodes)]
-        return found
+        rows, inputs = self._state.rows, self._state.request.reads.inputs
+        stored = {name: own.node_type for name, own in inputs.items() if own.features}
+        return {
+            node_type: nodes[~rows.is_local(node_type, nodes)]
+            for node_type, nodes in distinct_by_table(plan.reads, stored).items()
+        }

@@ -88,15 +88,22 @@ def compare(
             assert found[kind, pipeline] == found[kind, "off"], (kind, pipeline)
 
 
-def test_homogeneous_graphs(
+@pytest.fixture(scope="module")
+def divided(
     community_graph: GraphDirectory,
     serve_partitions: Serve,
-    train_cases: TrainCases,
-    tmp_path: Path,
-) -> None:
-    partitioned = tmp_path / "parts"
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, list[str]]:
+    """A graph divided over two servers, and their addresses."""
+    partitioned = tmp_path_factory.mktemp("divided") / "parts"
     partition_graph(community_graph, partitioned, 2, "random")
-    servers = serve_partitions(partitioned, 2)
+    return partitioned, serve_partitions(partitioned, 2)
+
+
+def test_homogeneous_graphs(
+    divided: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
+) -> None:
+    partitioned, servers = divided
 
     def make(kind: str, pipeline: str) -> dict[str, Any]:
         model = {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.3}
@@ -107,14 +114,9 @@ def test_homogeneous_graphs(
 
 
 def test_rows_kept_for_later_change_traffic_alone(
-    community_graph: GraphDirectory,
-    serve_partitions: Serve,
-    train_cases: TrainCases,
-    tmp_path: Path,
+    divided: tuple[Path, list[str]], train_cases: TrainCases, tmp_path: Path
 ) -> None:
-    partitioned = tmp_path / "parts"
-    partition_graph(community_graph, partitioned, 2, "random")
-    servers = serve_partitions(partitioned, 2)
+    partitioned, servers = divided
     model = {"name": "sage", "layers": 2, "hidden": 4}
     kinds = [name for name in ONE_TYPE if name != "hop, no pregather" and name not in TIMED]
     configs = {}
