@@ -163,8 +163,8 @@ def reasons(result: Result) -> list[str]:
         shrunk = scales and min(scales) < 1
         if shrunk and result["asked"].get("shared_batch"):
             found.append(
-                "The batch is that of the paper on a smaller graph, so an iteration touches a "
-                "larger share of it, and a fetched row serves more roots."
+                "The batch does not shrink with the graph, so an iteration touches a larger share "
+                "of it, and a fetched row serves more roots."
             )
         elif shrunk:
             found.append(
