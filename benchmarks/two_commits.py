@@ -70,6 +70,7 @@ def train(arguments: list[str]) -> None:
     told = {
         "seconds": fmean(each["seconds"] for each in epochs),
         "wall_seconds": wall,
+        "peak_rss_mib": max(summary["peak_rss_mib"]),
         "losses": [json.loads(line)["iteration_losses"] for line in lines],
         "feature_bytes": epochs[-1]["bytes"]["feature"],
     }
@@ -264,24 +265,31 @@ def _page(result: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield "![epochs of both, round by round](picture.webp)"
     yield ""
-    headings = ("engine", "epoch before, s", "after, s", "after over before", "whole run")
+    headings = (
+        *("engine", "epoch before, s", "after, s", "after over before", "whole run"),
+        *("peak of a rank before, MiB", "after, MiB"),
+    )
     rows = [
         [
             engine,
-            *(f"{median(_seconds(result, engine, side)):.3f}" for side in SIDES),
+            *(f"{median(_of_runs(result, engine, side, 'seconds')):.3f}" for side in SIDES),
             *(ratio_text(ratios[key], places=3) for key in ("seconds", "wall_seconds")),
+            *(f"{median(_of_runs(result, engine, side, 'peak_rss_mib')):,.0f}" for side in SIDES),
         ]
         for engine, ratios in result["ratios"].items()
     ]
     yield from markdown(Table("", headings, rows))
     yield ""
-    yield "Epochs are medians over rounds; ratios geometric means with their 95 % interval."
+    yield (
+        "Epochs and peaks (resident memory of the rank that has most) are medians over rounds; "
+        "ratios geometric means with their 95 % interval."
+    )
 
 
-def _seconds(result: Mapping[str, Any], engine: str, side: str) -> list[float]:
-    """Of an epoch, by round."""
+def _of_runs(result: Mapping[str, Any], engine: str, side: str, key: str) -> list[float]:
+    """What was measured, by round."""
     runs = result["runs"]
-    return [run["seconds"] for run in runs if (run["engine"], run["side"]) == (engine, side)]
+    return [run[key] for run in runs if (run["engine"], run["side"]) == (engine, side)]
 
 
 def _draw(result: Mapping[str, Any], path: Path) -> None:
@@ -295,7 +303,7 @@ def _draw(result: Mapping[str, Any], path: Path) -> None:
         figure.subplots(1, len(engines), squeeze=False)[0], engines, strict=True
     ):
         for side, colour in zip(SIDES, ("#999999", "#1b6ca8"), strict=True):
-            own = _seconds(result, engine, side)
+            own = _of_runs(result, engine, side, "seconds")
             axes.plot(range(1, len(own) + 1), own, "o-", color=colour, label=side)
         axes.set(title=engine, xlabel="round", ylabel="seconds an epoch", ylim=(0, None))
         axes.legend()

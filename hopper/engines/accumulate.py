@@ -20,7 +20,7 @@ from hopper.engines.model_reads import ModelReads
 from hopper.errors import RequestError
 from hopper.features import (
     DeviceRows,
-    FeatureSource,
+    InputRows,
     PartitionedRows,
     PregatheredRows,
     RowKind,
@@ -31,7 +31,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
-from hopper.ops import products_in
+from hopper.ops import StoredRows, products_in
 from hopper.run_log import RunLog
 
 _HALF_SCALE: Final = 1024.0
@@ -142,12 +142,17 @@ class GroupTrainer:
         """The node type of roots and input rows."""
         return self.sampler.target
 
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether features of this server are read when they are computed with, not before."""
+        return self._device.type == "cpu" and self.on_device is None
+
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
         """The subgraphs of a group, one per pass; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
             return [self.sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
 
-    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> FeatureSource:
+    def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them.
 
         Where rows that are held on the device make room for others, what will be missing is not
@@ -171,14 +176,14 @@ class GroupTrainer:
         self,
         packed: PackedModel,
         subgraphs: Sequence[Subgraph],
-        rows: FeatureSource,
+        rows: InputRows,
         batch_size: int,
     ) -> None:
         """Add a group's gradient and loss, divided by ``batch_size``, to the packed model."""
         for subgraph in subgraphs:
             self.train(packed, self.read(subgraph, rows), batch_size)
 
-    def read(self, subgraph: Subgraph, rows: FeatureSource) -> Pass:
+    def read(self, subgraph: Subgraph, rows: InputRows) -> Pass:
         """Gather what one pass over a subgraph needs, but rows that are learned."""
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
@@ -230,20 +235,22 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def read_rows(self, rows: FeatureSource, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
+    def read_rows(self, rows: InputRows, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: rows of nodes of the target type, on the device that trains."""
         return self.read_rows_of(rows, kind, self.node_type, ids)
 
     def read_rows_of(
-        self, rows: FeatureSource, kind: RowKind, node_type: str, ids: NDArray[np.int64]
+        self, rows: InputRows, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
+        if kind == "features" and self.reads_in_place:
+            return rows.stored(node_type, ids)
         if kind == "features" and self.on_device is not None:
             return self.on_device.read(rows, node_type, ids)
         return to_device(rows.gather(kind, node_type, ids), self._device)
 
     def features_of(
-        self, rows: FeatureSource, nodes: Mapping[str, NDArray[np.int64]]
+        self, rows: InputRows, nodes: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, torch.Tensor]:
         """By name of a type that has features, [n, dim]: those of distinct nodes."""
         return {
@@ -262,7 +269,7 @@ class GroupTrainer:
             for name, ids in nodes.items()
         }
 
-    def _features(self, subgraph: Subgraph, rows: FeatureSource) -> dict[str, torch.Tensor]:
+    def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, torch.Tensor]:
         """By name of a type, the features of a subgraph's nodes; each row is read once, whatever
         the number of names that its type has."""
         by_stored: dict[str, list[str]] = {}
@@ -279,5 +286,10 @@ class GroupTrainer:
             read = self.features_of(rows, {names[0]: ids})[names[0]]
             for name, nodes in own.items():
                 places = np.searchsorted(ids, nodes)
-                features[name] = read.index_select(0, to_device(places, read.device))
+                chosen = to_device(places, read.device)
+                features[name] = (
+                    read.pick(chosen)
+                    if isinstance(read, StoredRows)
+                    else read.index_select(0, chosen)
+                )
         return features

@@ -12,7 +12,7 @@ from hopper.engines.request import Request
 from hopper.engines.sampled_groups import nodes_of
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
-from hopper.features import FeatureSource, PartitionedRows
+from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
@@ -40,7 +40,7 @@ class HopPlan(Plan):
     groups: Groups
 
 
-class Hop(Engine[HopPlan, FeatureSource]):
+class Hop(Engine[HopPlan, InputRows]):
     """Models travel around a ring of ranks and train each group where its roots live.
 
     What moves: packed models (parameters and accumulated gradients, or gradients only, which is
@@ -81,7 +81,7 @@ class Hop(Engine[HopPlan, FeatureSource]):
         parts = [part for group in groups.values() for part in group]
         return HopPlan(batch, nodes_of(parts), schedule, groups)
 
-    def read(self, plan: HopPlan, rows: PartitionedRows) -> FeatureSource:
+    def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
         """See :class:`hopper.engines.engine.Engine`: with pre-gathering, remote rows are fetched
         once for all groups; others are read when a group is due, so that memory holds one's."""
         if not self.state.config.hop.pregather:
@@ -89,7 +89,7 @@ class Hop(Engine[HopPlan, FeatureSource]):
         parts = [part for group in plan.groups.values() for part in group]
         return self.state.trainer.fetched_once(rows, parts)
 
-    def compute(self, plan: HopPlan, inputs: FeatureSource) -> None:
+    def compute(self, plan: HopPlan, inputs: InputRows) -> None:
         """See :class:`hopper.engines.engine.Engine`."""
         groups, schedule = plan.groups, plan.schedule
         self._dock.start(schedule[0].models)
@@ -154,7 +154,7 @@ class Hop(Engine[HopPlan, FeatureSource]):
         self,
         batch: GlobalBatch,
         subgraphs: list[Subgraph],
-        rows: FeatureSource,
+        rows: InputRows,
         step: int,
         model: int,
     ) -> None:

@@ -22,6 +22,7 @@ from hopper.features import LocalRows, RowKind
 from hopper.hetero.learnable import IDS, PREFIX, Leaf, LeafRows, distinct_by_table
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
+from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
 
@@ -49,6 +50,11 @@ class EveryServersRows:
         if left.size:
             raise GraphError(f"{kind}/{node_type}: no server stores node {ids[left[0]]}")
         return out
+
+    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+        """See :class:`hopper.features.InputRows`."""
+        rows = torch.from_numpy(self.gather("features", node_type, ids))
+        return StoredRows.of([RowPart(rows)], ids.size)
 
 
 class Reference:

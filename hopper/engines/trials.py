@@ -21,7 +21,7 @@ from hopper.engines.engine import Engine, Plan, StepReport, TrainState
 from hopper.engines.request import Request
 from hopper.engines.sampled_groups import nodes_of
 from hopper.engines.zero_hop import HOMED
-from hopper.features import FeatureSource, PartitionedRows
+from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.micrograph.sample import dropout_key
 from hopper.micrograph.subgraph import Subgraph
@@ -97,7 +97,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         trial comes; with pre-gathering, those of other servers before, all at once."""
         trainer = self.state.trainer
         if not self._shares:
-            source: FeatureSource = rows
+            source: InputRows = rows
             if self.state.config.hop.pregather:
                 source = trainer.fetched_once(rows, [*chain(*plan.groups.values())])
             return {trial: self._read_later(trial, plan, source) for trial in plan.groups}
@@ -168,7 +168,7 @@ class Trials(Engine[TrialsPlan, Passes]):
         roots = batch.homed_at(self.state.cluster.rank)
         return self.models[trial].trainer.sample(roots, batch.epoch, batch.iteration)
 
-    def _read_later(self, trial: int, plan: TrialsPlan, rows: FeatureSource) -> Iterator[Pass]:
+    def _read_later(self, trial: int, plan: TrialsPlan, rows: InputRows) -> Iterator[Pass]:
         # A group that was trained is let go of.
         for subgraph in plan.groups.pop(trial):
             yield self.models[trial].trainer.read(subgraph, rows)

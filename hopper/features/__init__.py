@@ -7,13 +7,14 @@ from hopper.features.opening import open_graph, own_server
 from hopper.features.partitioned import PartitionedRows, RowCounts
 from hopper.features.pregathered import PregatheredRows
 from hopper.features.remote import RemoteRows
-from hopper.features.source import FeatureSource, RemoteSource, RowKind
+from hopper.features.source import FeatureSource, InputRows, RemoteSource, RowKind
 
 __all__ = [
     "CachedRows",
     "DeviceRows",
     "FeatureSource",
     "HeldRows",
+    "InputRows",
     "LocalRows",
     "Lookups",
     "PartitionedRows",

@@ -1,7 +1,8 @@
-"""Copying rows of one table to given places of another, without a table in between."""
+"""Kernels that read rows of a table while other threads run."""
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numba
@@ -22,6 +23,17 @@ def copy_rows(
     _copy(np.asarray(table).view(word), rows, out.view(word), places)
 
 
+def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
+    """Have the pages of some rows of a mapped table read into memory; other threads run meanwhile.
+
+    Parameters
+    ----------
+    table: [n, dim], C-contiguous. rows: [k], in range.
+    """
+    if table.size:
+        _touch(np.asarray(table).view(np.uint8), rows, mmap.PAGESIZE)
+
+
 def _widest_word(row_bytes: int) -> type[np.unsignedinteger[Any]]:
     for word in (np.uint64, np.uint32, np.uint16):
         if row_bytes % np.dtype(word).itemsize == 0:
@@ -37,3 +49,14 @@ def _copy(
         row, place = rows[i], places[i]
         for j in range(table.shape[1]):
             out[place, j] = table[row, j]
+
+
+@numba.njit(cache=True, nogil=True)
+def _touch(table: NDArray[np.uint8], rows: NDArray[np.int64], page: int) -> int:
+    # The sum is returned, so that reading is not left out.
+    found, last = 0, table.shape[1] - 1
+    for row in rows:
+        for place in range(0, last, page):
+            found += table[row, place]
+        found += table[row, last]
+    return found

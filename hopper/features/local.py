@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import resource
+import warnings
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cache_server.errors import SourceError
 from hopper.errors import GraphError
-from hopper.features.copy_rows import copy_rows
+from hopper.features.copy_rows import copy_rows, read_pages
 from hopper.features.source import RowKind
+from hopper.ops import RowPart
 from hopper.partition import PartitionedGraph
 
 
@@ -21,6 +26,9 @@ class LocalRows:
         self._graph = graph
         self._server = server
         self._tables: dict[tuple[RowKind, str], NDArray[Any]] = {}
+        self._mapped: dict[str, Tensor] = {}
+        self._faults = -1
+        """pages that this process had waited for when rows were last located"""
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`; an id of another server is an error."""
@@ -43,6 +51,31 @@ class LocalRows:
             out[places] = self._read(node_type, ids)
         else:
             copy_rows(self._table(kind, node_type), rows, out, places)
+
+    def part(
+        self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
+    ) -> RowPart:
+        """Features of nodes of this server, where they are stored.
+
+        Parameters
+        ----------
+        places: [n] int64, ascending: which rows of a whole they are; None = all of it.
+        """
+        rows = self._rows("features", node_type, ids)
+        whole = None if places is None else torch.from_numpy(places)
+        if self._is_sourced("features", node_type):
+            return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole)
+        stored = self._table("features", node_type)
+        table = self._mapped.get(node_type)
+        if table is None:
+            table = self._mapped[node_type] = _read_only(stored)
+        # Where memory holds all that is read, nothing waits for a disk; where it does not, this
+        # thread had better wait than the one that computes.
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+        if faults != self._faults:
+            self._faults = faults
+            read_pages(stored, rows)
+        return RowPart(table, torch.from_numpy(rows), whole)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:
         """How many numbers a row has, and of which dtype."""
@@ -83,3 +116,10 @@ class LocalRows:
             found = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = found
         return found
+
+
+def _read_only(table: NDArray[Any]) -> Tensor:
+    """The same memory; torch warns that it has no tensors that cannot be written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(table)

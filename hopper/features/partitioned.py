@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
@@ -18,6 +19,7 @@ from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows
 from hopper.features.on_device import DeviceRows
 from hopper.features.source import RemoteSource, RowFiller, RowKind
+from hopper.ops import RowPart, StoredRows
 from hopper.partition import PartitionedGraph
 from hopper.traffic import Traffic
 
@@ -134,6 +136,39 @@ class PartitionedRows:
         if kind == "features":
             self.rows.remote_unique += int(ids.size - local.sum())
         return out
+
+    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+        """See :class:`InputRows`."""
+        local = self.is_local(node_type, ids)
+        return self.stored_with(node_type, ids, local, self._fetched)
+
+    def stored_with(
+        self,
+        node_type: str,
+        ids: NDArray[np.int64],
+        local: NDArray[np.bool_],
+        remote: Callable[[str, NDArray[np.int64], NDArray[np.int64]], RowPart],
+    ) -> StoredRows:
+        """:meth:`stored`, with ``local`` known.
+
+        Parameters
+        ----------
+        remote: makes the part of other servers' rows, of node type, ids and places in the whole.
+        """
+        here, away = np.flatnonzero(local), np.flatnonzero(~local)
+        self.rows.local += int(here.size)
+        self.rows.remote += int(away.size)
+        parts = []
+        if here.size or not away.size:
+            parts.append(self.local.part(node_type, ids[here], here if away.size else None))
+        if away.size:
+            parts.append(remote(node_type, ids[away], away))
+        return StoredRows.of(parts, ids.size)
+
+    def _fetched(
+        self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> RowPart:
+        return RowPart(torch.from_numpy(self.fetch(node_type, ids)), None, torch.from_numpy(places))
 
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """[n, dim]: features of distinct nodes of other servers, to be read from here later.

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows
 from hopper.features.partitioned import PartitionedRows
 from hopper.features.source import RowKind
+from hopper.ops import RowPart, StoredRows
 
 
 class PregatheredRows:
@@ -41,6 +43,13 @@ class PregatheredRows:
         local = self._base.is_local(node_type, ids)
         return self._base.gather_with(kind, node_type, ids, local, self._held[node_type])
 
+    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+        """See :class:`InputRows`; a remote row not asked for beforehand is an error."""
+        if node_type not in self._held:
+            return self._base.stored(node_type, ids)
+        local = self._base.is_local(node_type, ids)
+        return self._base.stored_with(node_type, ids, local, self._held[node_type].part)
+
 
 def _fetch(base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]]) -> _Held:
     away = [ids[~base.is_local(node_type, ids)] for ids in groups]
@@ -65,9 +74,21 @@ class _Held:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
+        table, rows = self._find(node_type, ids)
+        copy_rows(table, rows, out, places)
+
+    def part(self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
+        """The rows where they are; ``places`` as :meth:`LocalRows.part` takes them."""
+        table, rows = self._find(node_type, ids)
+        return RowPart(*map(torch.from_numpy, (table, rows, places)))
+
+    def _find(
+        self, node_type: str, ids: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The rows, and which of them are those of the ids."""
         rows = np.searchsorted(self._ids, ids)
         found = self._ids[np.minimum(rows, self._ids.size - 1)] if self._ids.size else ids - 1
         if self._rows is None or (found != ids).any():
             wrong = ids[found != ids][0]
             raise GraphError(f"features/{node_type}: node {wrong} was not pre-gathered")
-        copy_rows(self._rows, rows, out, places)
+        return self._rows, rows

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.ops import StoredRows
 from hopper.traffic import Traffic
 
 RowKind = Literal["features", "labels"]
@@ -58,6 +59,20 @@ class FeatureSource(Protocol):
         ------
         GraphError: an id or a node type that does not exist, or a type without such rows.
         ServerLost, DeadlineExceeded: a remote row could not be had.
+        """
+        ...
+
+
+class InputRows(FeatureSource, Protocol):
+    """Rows of the whole graph, as models read them."""
+
+    def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+        """[n, dim]: features of distinct nodes, in the order asked for. Those of other servers are
+        fetched now, others read when they are multiplied.
+
+        Raises
+        ------
+        As :meth:`FeatureSource.gather`.
         """
         ...
 

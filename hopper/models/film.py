@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -62,6 +63,11 @@ class FiLMLayer(Layer):
         """[num_dst, out_dim]: the mean of the modulated messages."""
         gamma, beta = self.modulation(h_dst).chunk(2, -1)
         return modulated_sum(block, z_src, gamma, beta, block.mean_weights(z_src.dtype))
+
+    def own_weights(self) -> Sequence[Tensor]:
+        """See :class:`Layer`."""
+        own = (self.modulation, self.self_modulation, self.self_linear)
+        return tuple(each.weight for each in own)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: plus the self loop's message, times ``W_out``."""

@@ -11,6 +11,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes
 from hopper.models.dropout import RowDropout
 from hopper.models.layer import Layer
+from hopper.ops import StoredRows
 
 
 class GNN(nn.Module):
@@ -79,6 +80,7 @@ class GNN(nn.Module):
                 f"given {h_src.shape[0]}"
             )
         rows = self.prepare(index, block.src, h_src)
+        expect_own(self.layer(index), rows, block.num_dst)
         out: Tensor = self.layers[index](block, rows, rows[: block.num_dst])
         return self.finish(index, block.dst, h_src[: block.num_dst], out)
 
@@ -104,6 +106,17 @@ class GNN(nn.Module):
         out: [n, ...], what layer ``index`` computed.
         """
         return out
+
+
+def expect_own(layer: Layer, rows: Tensor, count: int) -> None:
+    """Let rows that are read when they are multiplied be read once for all that a layer does.
+
+    Parameters
+    ----------
+    rows: of sources, destinations first. count: how many destinations there are.
+    """
+    if isinstance(rows, StoredRows):
+        rows.expect(layer.own_weights(), count)
 
 
 def layer_widths(in_dim: int, hidden: int, out_dim: int, layers: int) -> list[tuple[int, int]]:

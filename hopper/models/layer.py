@@ -52,6 +52,11 @@ class Layer(nn.Module):
         """
         return self.aggregate(block, z_src, h_dst)
 
+    def own_weights(self) -> Sequence[Tensor]:
+        """[out, in_dim] each: what ``update``, or ``aggregate``, multiplies the destinations' rows
+        with besides what ``project`` does; all of it is done at once where rows are read for it."""
+        return ()
+
     def part_width(self) -> int | None:
         """The width of a part's rows; None where it is that of ``aggregate``'s."""
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -57,6 +57,10 @@ class SAGELayer(SumLayer):
         if block.equally_likely:
             return copy_mean(block, z_src)
         return super().aggregate(block, z_src, h_dst)
+
+    def own_weights(self) -> Sequence[Tensor]:
+        """See :class:`Layer`."""
+        return (self.self_linear.weight,)
 
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """[edges]: those of a mean."""

@@ -136,16 +136,17 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int) -> Tensor:
         ctx.save_for_backward(keys)
         ctx.threshold = threshold
-        return _masked_scale(x, keys, threshold)
+        return masked_scale(x, keys, threshold)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (keys,) = ctx.saved_tensors
-        return _masked_scale(grad, keys, ctx.threshold), None, None
+        return masked_scale(grad, keys, ctx.threshold), None, None
 
 
-def _masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+def masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+    """:func:`drop`, of which no gradient is wanted; ``threshold`` above 0."""
     if x.numel() == 0:
         return torch.empty_like(x)
     scale = 1.0 / (1.0 - threshold / _LANE_VALUES)

@@ -11,6 +11,7 @@ from hopper.graph.block import Block, Nodes
 from hopper.ops.counter_mask import Site, drop, drop_threshold, edge_keys, row_keys, site_key
 from hopper.ops.csr import destinations
 from hopper.ops.precision import in_full
+from hopper.ops.stored_rows import StoredRows
 
 
 @functools.cache
@@ -39,7 +40,10 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
     if threshold == 0:
         return rows
     key = site_key(nodes.iteration_key, layer, Site.ROWS, node_type_key(nodes.node_type))
-    return drop(in_full(rows), row_keys(key, nodes.original), threshold)
+    keys = row_keys(key, nodes.original)
+    if isinstance(rows, StoredRows):
+        return rows.dropped(keys, threshold)
+    return drop(in_full(rows), keys, threshold)
 
 
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
+from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
@@ -81,6 +82,8 @@ class Forward:
             ready = {
                 name: stack.prepare(index, plan.own[name], rows) for name, rows in before.items()
             }
+            for each, own in stack.layers[index].aggregations.items():
+                expect_own(own, ready[each.src], plan.blocks.destinations[each.dst])
             made: dict[Kind, Tensor] = {
                 each: in_full(own.project(ready[each.src]))
                 for each, own in stack.layers[index].aggregations.items()

@@ -197,13 +197,16 @@ class Pipeline:
         return Prepared(plan, inputs, rows, {})
 
     def _row_bytes(self, plan: Plan) -> int:
-        """Of the features that a plan reads."""
-        reads, itemsize = self._state.request.reads, self._state.trainer.dtype.itemsize
-        return sum(
-            ids.size * reads.inputs[name].features * itemsize
-            for name, groups in plan.reads.items()
-            for ids in groups
-        )
+        """Of the features that are held once a plan's were read."""
+        state, total = self._state, 0
+        for name, groups in plan.reads.items():
+            own = state.request.reads.inputs[name]
+            for ids in groups if own.features else ():
+                held = ids.size
+                if state.trainer.reads_in_place:
+                    held -= int(state.rows.is_local(own.node_type, ids).sum())
+                total += held * own.features * state.trainer.dtype.itemsize
+        return total
 
 
 def _plan_bytes(plan: Plan) -> int:

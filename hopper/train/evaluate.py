@@ -107,7 +107,10 @@ class Evaluator(ABC):
     def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
         """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
         own, features = self._reads.inputs[node_type], None
-        if own.features:
+        device = self._cluster.device
+        if own.features and device.type == "cpu":
+            features = self._rows.stored(own.node_type, ids).to(self._dtype)
+        elif own.features:
             rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
-            features = rows.to(self._cluster.device).to(self._dtype)
+            features = rows.to(device).to(self._dtype)
         return join_rows(self._reads, node_type, ids, features, self._learned)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
@@ -99,7 +101,9 @@ def test_rows_held_on_the_device_change_traffic_alone(
     found = dict(zip(names, train_cases(cases, 2, tmp_path), strict=True))
     for engine, policy in names:
         own, plain = found[engine, policy], found[engine, "none"]
-        assert (own["losses"], own["val"]) == (plain["losses"], plain["val"])
+        # The same rows, multiplied in other blocks.
+        assert own["losses"] == pytest.approx(plain["losses"], rel=1e-5)
+        assert own["val"] == plain["val"]
         if policy == "none":
             continue
         ((hits, misses),) = own["lookups"].values()
