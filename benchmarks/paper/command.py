@@ -60,7 +60,7 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rounds", type=whole, metavar="R", help="of every comparison")
     group.add_argument("--epochs", type=whole, metavar="E", help="of every run")
     group.add_argument(
-        "--iterations", type=whole, default=4, metavar="N", help="of an epoch, at most (default 4)"
+        "--iterations", type=whole, metavar="N", help="of an epoch, at most (experiment's default)"
     )
     group.add_argument(
         "--seeds", type=whole, default=5, metavar="K", help="where accuracy is measured (default 5)"

@@ -92,6 +92,7 @@ class Experiment:
     rounds: of every comparison.
     epochs: of every timed run; the first warms up, and to the end of the last nothing is prepared
         ahead, so neither is measured.
+    iterations: of an epoch, at most.
     timed: False where no time is told.
     shows_epochs: whether tables or the picture show single epochs.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
@@ -115,6 +116,7 @@ class Experiment:
     draw: Callable[[Result, Path], None] | None = None
     rounds: int = 3
     epochs: int = 4
+    iterations: int = 4
     timed: bool = True
     shows_epochs: bool = False
     lets_auto_choose: bool = False

@@ -24,7 +24,7 @@ from hopper.bench.placement import placed
 from hopper.bench.results import speakable
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
-from hopper.micrograph.merge import AdaptiveMerge
+from hopper.micrograph.merge_number import MERGE
 from hopper.train.auto_engine import ENGINE_FILE
 from hopper.train.results import write_text
 
@@ -32,6 +32,8 @@ CELL_SCHEMA: Final = 1
 CELLS_FOLDER: Final = "cells"
 CONFIGS_FOLDER: Final = "configs"
 RUNS_FOLDER: Final = "runs"
+_SCOUT_ITERATIONS: Final = 25
+"""of an epoch: two such epochs compare two numbers of time steps"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,11 @@ class Job:
         """Of every timed run."""
         return self.options.epochs or self.experiment.epochs
 
+    @property
+    def iterations(self) -> int:
+        """Of an epoch, at most."""
+        return self.options.iterations or self.experiment.iterations
+
     def cell_file(self, cell: Cell) -> Path:
         """Where a cell's result is."""
         return self.options.out / CELLS_FOLDER / f"{cell.name}.json"
@@ -93,7 +100,7 @@ class Job:
             "cell": asdict(cell),
             "sides": [list(side) for side in self.experiment.sides],
             "epochs": self.epochs,
-            "iterations": options.iterations,
+            "iterations": self.iterations,
             "rounds": self.rounds,
             "seeds": options.seeds,
             "words": list(options.words),
@@ -150,7 +157,7 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
 def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     experiment, options = job.experiment, job.options
     graph = job.materials.parts(cell)
-    config = cell.config(graph.path, job.epochs, options.iterations, options.words)
+    config = cell.config(graph.path, job.epochs, job.iterations, options.words)
     folder = options.work / RUNS_FOLDER / experiment.name / cell.name
     if folder.exists():
         # What an interrupted or differently asked run has left.
@@ -194,16 +201,18 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
 def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
     """One adaptive run, long enough to settle; what it found is then compared as a fixed number."""
     begin("hop, looking for the number of time steps")
-    adaptive = AdaptiveMerge(plan.world - 1)
-    words = ["--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={plan.world + 2}"]
-    config, limit = plan.out / CONFIG_FILE, plan.limit * (plan.world + 2)
+    epochs = plan.world + 2
+    words = [
+        *("--train.engine=hop", "--hop.merge=adaptive", f"--train.epochs={epochs}"),
+        f"--train.iterations_per_epoch={_SCOUT_ITERATIONS}",
+    ]
+    config, limit = plan.out / CONFIG_FILE, plan.limit * epochs
     summary = plan.train("hop, adaptive", config, folder / "scout", words, limit)
-    for epoch in summary["epochs"]:
-        adaptive.epoch_ended(epoch["typical_seconds"])
+    decisions = [epoch["decisions"] for epoch in summary["epochs"]]
     return {
-        "dissolve": adaptive.dissolve,
-        "typical_seconds": [epoch["typical_seconds"] for epoch in summary["epochs"]],
-        "decisions": [epoch["decisions"].get("merge") for epoch in summary["epochs"]],
+        "dissolve": decisions[-1][MERGE],
+        "seconds": [epoch["seconds"] for epoch in summary["epochs"]],
+        "decisions": decisions,
     }
 
 
@@ -236,7 +245,7 @@ def _write_config(job: Job, cell: Cell, found: int) -> None:
         *job.materials.recipe(cell, experiment.divisions),
         " ".join([*command, *options.words]),
     ]
-    values = cell.values(str(job.materials.parts_path(cell)), job.epochs, options.iterations)
+    values = cell.values(str(job.materials.parts_path(cell)), job.epochs, job.iterations)
     folder = options.out / CONFIGS_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     write_toml(folder / f"{cell.name}.toml", values, lines)

@@ -182,6 +182,7 @@ _EXPERIMENTS: Final = (
         sides=(BASE, PG, Side(ALL.role, "hop")),
         draw=draw_epochs,
         epochs=8,
+        iterations=25,
     ),
     Experiment(
         name="hopgnn-fig18",

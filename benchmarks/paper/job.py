@@ -40,7 +40,7 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
         materials.check(graph)
     for cell in cells if experiment.grid.trains else ():
         # A key that one of the models does not take is told now, and not after hours.
-        cell.config(options.work, 1, options.iterations, options.words)
+        cell.config(options.work, 1, options.iterations or experiment.iterations, options.words)
     return Job(experiment, options, cells, materials, progress)
 
 

@@ -15,6 +15,7 @@ from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_schedule
 from hopper.micrograph.merge import Selection, make_time_steps
+from hopper.micrograph.merge_number import MERGE, TRIED
 from hopper.partition import PartitionedGraph
 
 SELECTIONS: Final[tuple[Selection, ...]] = ("fewest", "random")
@@ -107,15 +108,23 @@ def epochs_table(result: Result) -> Table:
     rows = []
     for cell in result["cells"]:
         for index, epoch in enumerate(cell["sides"]["All"]["epochs"]):
-            steps = [cell["servers"] - each.get("merge", 0) for each in epoch["decisions"]]
+            steps = [_steps(cell["servers"], each) for each in epoch["decisions"]]
             base = cell["sides"]["+PG"]["epochs"][index]["seconds"]
             rows.append(
                 [
-                    *(cell["name"], str(index), ", ".join(map(str, steps))),
+                    *(cell["name"], str(index), ", ".join(steps)),
                     number(fmean(epoch["seconds"])),
                     number(fmean(base)),
                 ]
             )
     headings = ("cell", "epoch", "time steps, by round", "All: epoch, s", "+PG: epoch, s")
-    note = "Means over rounds. Epoch 0 also warms up, in both columns."
+    note = (
+        "Means over rounds. Epoch 0 also warms up, in both columns. Two numbers with a stroke are "
+        "compared: the one that stands, and the other."
+    )
     return Table("Epoch by epoch", headings, rows, note)
+
+
+def _steps(servers: int, decisions: dict[str, int]) -> str:
+    """The time steps of an epoch's iterations."""
+    return "/".join(str(servers - decisions[key]) for key in (MERGE, TRIED) if key in decisions)

@@ -29,7 +29,7 @@ class Options:
     hidden: tuple[int, ...] | None = None
     rounds: int | None = None
     epochs: int | None = None
-    iterations: int = 4
+    iterations: int | None = None
     batch_size: int | None = None
     seeds: int = 5
     servers: int | None = None

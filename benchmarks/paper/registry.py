@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import cooperative, heta, hopgnn, pipeline
+from benchmarks.paper import cooperative, heta, hopgnn, merging_loss, pipeline
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS),
-        *(*heta.EXPERIMENTS, *pipeline.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }
 """by name of the command"""

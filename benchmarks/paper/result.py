@@ -46,7 +46,7 @@ def assemble_result(
             "cells": wanted,
             "rounds": options.rounds or experiment.rounds,
             "epochs": options.epochs or experiment.epochs,
-            "iterations": options.iterations,
+            "iterations": options.iterations or experiment.iterations,
             "seeds": options.seeds,
             "emulated": options.emulated,
             "shared_batch": None if options.batch_size else experiment.grid.shared_batch,

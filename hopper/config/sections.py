@@ -229,7 +229,8 @@ class Hop(Section):
     pregather: bool = True
     """fetch each remote row an iteration needs once, before the first time step"""
     merge: Literal["off", "adaptive"] | NonNegative = "adaptive"
-    """time steps to dissolve; "adaptive" finds the number that makes epochs fastest"""
+    """time steps to dissolve; "adaptive" compares numbers and takes one more only where it
+    is proven faster (docs/data-flow.md)"""
     merge_selection: Literal["fewest", "random"] = "fewest"
     """which step is dissolved: that with the fewest roots, or one drawn for each model alone"""
     replicas: Literal["synchronous", "independent"] = "synchronous"

@@ -180,9 +180,14 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     def compute(self, plan: PlanT, inputs: InputsT) -> None:
         """Add the gradient and the loss of this rank's part to the packed model."""
 
-    def sees_past_epochs(self) -> bool:
-        """Whether plans of an epoch are known before the one before it has ended."""
+    def sees_epoch(self, epoch: int) -> bool:
+        """Whether plans of an epoch can be made before the one before it has ended."""
         return True
+
+    def compares_iterations(self, epoch: int) -> bool:
+        """Whether times of single iterations of the epoch under way are compared. No more than one
+        iteration is read ahead then, so that each time tells what its own iteration costs."""
+        return False
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
@@ -193,12 +198,18 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     def close(self) -> None:
         """Let go of threads and connections, if there are any; the engine does not train again."""
 
-    def decisions(self) -> dict[str, Any]:
+    def decisions(self, epoch: int) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""
         return {}
 
-    def epoch_ended(self, seconds: float) -> None:
-        """Take note of an epoch's time: the maximum over ranks, the same number on all of them."""
+    def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
+        """Take note of how long an epoch's iterations took.
+
+        Parameters
+        ----------
+        seconds: by iteration, the maximum over ranks, the same on all of them. After a resumption
+            within the epoch those before it are missing.
+        """
 
     def decision_state(self) -> dict[str, Any]:
         """What the next decisions depend on, as JSON (for checkpoints)."""

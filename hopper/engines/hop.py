@@ -13,7 +13,8 @@ from hopper.engines.sampled_groups import nodes_of
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
-from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
+from hopper.micrograph.merge import TimeSteps, make_time_steps
+from hopper.micrograph.merge_number import MERGE, MergeNumber, number_of_steps
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.dock import Dock
@@ -66,7 +67,13 @@ class Hop(Engine[HopPlan, InputRows]):
         cause: Cause = "model" if moves_parameters else "gradient"
         self._docks = dict.fromkeys(range(state.cluster.world), self._dock)
         self._transport = Transport(state.cluster, state.log, cause)
-        self._adaptive = AdaptiveMerge(state.cluster.world - 1)
+        merge = state.config.hop.merge
+        is_adaptive = merge == "adaptive"
+        self._replays = is_adaptive and bool(state.config.train.replay)
+        if isinstance(merge, int):
+            self._number = MergeNumber.fixed(merge)
+        else:
+            self._number = MergeNumber.adaptive(state.cluster.world - 1 if is_adaptive else 0)
 
     @classmethod
     def plan_key(cls, config: Config) -> list[Any]:
@@ -102,39 +109,41 @@ class Hop(Engine[HopPlan, InputRows]):
                 self._train(plan.batch, group, inputs, visit.step, model)
         self._dock.unload()
 
-    def sees_past_epochs(self) -> bool:
-        """See :class:`hopper.engines.engine.Engine`: an epoch's time may decide on merging."""
-        config = self.state.config
-        if config.hop.merge != "adaptive":
-            return True
-        return self._adaptive.settled and not config.train.replay
+    def sees_epoch(self, epoch: int) -> bool:
+        """See :class:`hopper.engines.engine.Engine`: what an epoch before it finds may decide how
+        many time steps are merged."""
+        return not self._replays and self._number.knows(epoch)
 
-    def decisions(self) -> dict[str, Any]:
-        """See :class:`hopper.engines.engine.Engine`: how many time steps are dissolved."""
-        merge = self.state.config.hop.merge
-        if merge == "adaptive":
-            replayed = self.replayed.get("merge")
-            return {"merge": self._adaptive.dissolve if replayed is None else replayed}
-        return {"merge": 0 if merge == "off" else merge}
+    def compares_iterations(self, epoch: int) -> bool:
+        """See :class:`hopper.engines.engine.Engine`: two numbers of merged time steps."""
+        return not self._replays and not self._number.knows(epoch)
 
-    def epoch_ended(self, seconds: float) -> None:
+    def decisions(self, epoch: int) -> dict[str, Any]:
+        """See :class:`hopper.engines.engine.Engine`: ``merge``, how many time steps are dissolved;
+        in an epoch that compares two numbers also ``merge_tried``, the other one."""
+        return {MERGE: 0, **self.replayed} if self._replays else self._number.decisions(epoch)
+
+    def epoch_ended(self, epoch: int, seconds: Mapping[int, float]) -> None:
         """See :class:`hopper.engines.engine.Engine`."""
-        self._adaptive.epoch_ended(seconds)
+        if not self._replays:
+            self._number = self._number.after(epoch, seconds)
 
     def decision_state(self) -> dict[str, Any]:
         """See :class:`hopper.engines.engine.Engine`."""
-        return {"merge_seconds": self._adaptive.seconds}
+        return {MERGE: self._number.state()}
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
         """See :class:`hopper.engines.engine.Engine`."""
-        self._adaptive = AdaptiveMerge(self.state.cluster.world - 1, state["merge_seconds"])
+        # Older checkpoints tell of epochs' times, which decide nothing any more.
+        if MERGE in state:
+            self._number = MergeNumber.restore(state[MERGE])
 
     def _time_steps(self, batch: GlobalBatch) -> TimeSteps:
         config = self.state.config
         return make_time_steps(
             batch,
             self.state.cluster.world,
-            self.decisions()["merge"],
+            number_of_steps(self.decisions(batch.epoch), batch.epoch, batch.iteration),
             config.hop.merge_selection,
             config.train.seed,
         )

@@ -122,7 +122,7 @@ class Trials(Engine[TrialsPlan, Passes]):
                     self._train(trial, plan.batch, inputs[trial])
         self._move(plan.batch, timeline[-1], homecoming, homeward=True)
 
-    def sees_past_epochs(self) -> bool:
+    def sees_epoch(self, epoch: int) -> bool:
         """A trial that runs out of patience is trained no more."""
         return not any(trial.config.train.patience for trial in self.models)
 

@@ -8,7 +8,6 @@ global batch alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,45 +98,3 @@ def _dissolve(groups: dict[int, NDArray[np.int64]], step: int) -> None:
     for other, part in zip(groups, np.array_split(roots, len(groups)), strict=True):
         if part.size:
             groups[other] = np.concatenate((groups[other], part))
-
-
-class AdaptiveMerge:
-    """How many steps to dissolve, decided from epoch times (section 5.3).
-
-    None in the first epoch, which warms up and is not examined, and none in the second; one more in
-    each that follows for as long as epochs get faster; then the best number stays.
-
-    Parameters
-    ----------
-    most: the largest number, N - 1.
-    seconds: times of the epochs so far, the last ones left out once it is settled; from the second
-        on, each with one step more dissolved.
-    """
-
-    def __init__(self, most: int, seconds: Sequence[float] = ()) -> None:
-        self._most = most
-        self.seconds = list(seconds)
-
-    @property
-    def settled(self) -> bool:
-        """Whether the examination is over."""
-        examined = self._examined
-        return len(examined) > self._most or (
-            len(examined) >= 2 and not examined[-1] < examined[-2]
-        )
-
-    @property
-    def dissolve(self) -> int:
-        """The number for the coming epoch."""
-        if self.settled:
-            return int(np.argmin(self._examined))
-        return len(self._examined)
-
-    def epoch_ended(self, seconds: float) -> None:
-        """Take note of an epoch's time, the same number on every rank."""
-        if not self.settled:
-            self.seconds.append(seconds)
-
-    @property
-    def _examined(self) -> list[float]:
-        return self.seconds[1:]

@@ -55,6 +55,12 @@ class HandOver(Generic[T]):
         """Whether nothing is handed over any more."""
         return self._closed
 
+    def allow(self, items: int) -> None:
+        """Change how many items wait at most."""
+        with self._changed:
+            self._items = items
+            self._changed.notify_all()
+
     def put(self, item: T, nbytes: int) -> None:
         """Hand an item over, for which there is room; does nothing after the end."""
         with self._changed:

@@ -106,6 +106,8 @@ class Pipeline:
 
     def start_epoch(self, epoch: int) -> None:
         """Say that the epoch before has ended, and all was decided that it decides."""
+        compares = self._engine.compares_iterations(epoch)
+        self._read.allow(1 if compares else self._state.config.pipeline.reads)
         with self._told:
             self._epoch = epoch
             self._told.notify_all()
@@ -175,7 +177,7 @@ class Pipeline:
             return True
 
     def _is_decided(self, epoch: int) -> bool:
-        return epoch <= self._epoch or self._engine.sees_past_epochs()
+        return epoch <= self._epoch or self._engine.sees_epoch(epoch)
 
     def _read_ahead(self) -> None:
         log, window = self._state.log, Window(self._engine, self._planned)

@@ -124,8 +124,9 @@ class Trainer:
         # The loss of an iteration is the mean over models.
         record = self._meter.finish([sum(each) / len(each) for each in losses])
         record.engine, record.ranks = engine.name, state.cluster.world
-        record.decisions = engine.decisions()
-        engine.epoch_ended(record.typical_seconds)
+        record.decisions = engine.decisions(record.epoch)
+        first = record.iterations - record.measured_iterations
+        engine.epoch_ended(record.epoch, dict(enumerate(record.iteration_seconds, first)))
         state.log.flush()
         return record
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import torch
@@ -30,11 +29,10 @@ ROW_KINDS: Final = ("local", "remote", "remote_unique", "cached")
 class EpochRecord:
     """One epoch over all ranks.
 
-    seconds: the slowest rank's training time, evaluation left out. typical_seconds: the slowest
-    rank's median iteration, times the iterations: what decisions go by, since neither a warm-up nor
-    a resumption within the epoch shows in it. loss: mean over the epoch's
+    seconds: the slowest rank's training time, evaluation left out. loss: mean over the epoch's
     iterations. measured_iterations: those that seconds, bytes, rows and stage_seconds cover, fewer
-    than all where the run was resumed within the epoch. bytes, rows: summed over ranks. lookups: by
+    than all where the run was resumed within the epoch. iteration_seconds: theirs, of the slowest
+    rank in each: what decisions go by. bytes, rows: summed over ranks. lookups: by
     node type, or table of learnable rows, [hits, misses] of rows that were looked for in a cache,
     summed over ranks.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
@@ -47,7 +45,6 @@ class EpochRecord:
 
     epoch: int
     seconds: float
-    typical_seconds: float
     loss: float
     iterations: int
     measured_iterations: int
@@ -65,6 +62,7 @@ class EpochRecord:
     cpu_seconds: list[float] = field(default_factory=list)
     nic_bytes: list[int] | None = None
     sent_bytes: int = 0
+    iteration_seconds: list[float] = field(default_factory=list)
 
 
 def agree_on_epoch(
@@ -85,8 +83,8 @@ def agree_on_epoch(
     found = [count for each in lookups.values() for count in each]
     mine = torch.tensor(
         [
+            *iteration_seconds,
             seconds,
-            median(iteration_seconds) * len(losses),
             *(float(sent[cause]) for cause in CAUSES),
             *(float(getattr(rows, kind)) for kind in ROW_KINDS),
             *(stage_seconds[stage] for stage in STAGES),
@@ -98,26 +96,28 @@ def agree_on_epoch(
         dtype=torch.float64,
     )
     everyone = cluster.all_gather(mine, "control", f"adding up epoch {epoch}")
-    slowest, sums, means = everyone.amax(0), everyone.sum(0), everyone.mean(0)
+    measured = len(iteration_seconds)
+    by_iteration, everyone = everyone[:, :measured], everyone[:, measured:]
+    sums, means = everyone.sum(0), everyone.mean(0)
     first_ranks = everyone[:: cluster.ranks_per_server]
     sent_by_server = [int(value) for value in first_ranks[:, -1]]
-    first_row, first_stage = 2 + len(CAUSES), 2 + len(CAUSES) + len(ROW_KINDS)
+    first_row, first_stage = 1 + len(CAUSES), 1 + len(CAUSES) + len(ROW_KINDS)
     counts = [int(value) for value in sums[first_stage + len(STAGES) : -3]]
     return EpochRecord(
         epoch=epoch,
-        seconds=float(slowest[0]),
-        typical_seconds=float(slowest[1]),
+        seconds=float(everyone[:, 0].max()),
         loss=sum(losses) / len(losses),
         iterations=len(losses),
-        measured_iterations=len(iteration_seconds),
+        measured_iterations=measured,
         iteration_losses=losses,
-        bytes={cause: int(sums[2 + i]) for i, cause in enumerate(CAUSES)},
+        bytes={cause: int(sums[1 + i]) for i, cause in enumerate(CAUSES)},
         rows={kind: int(sums[first_row + i]) for i, kind in enumerate(ROW_KINDS)},
         lookups={each: counts[2 * i : 2 * i + 2] for i, each in enumerate(lookups)},
         stage_seconds={stage: float(means[first_stage + i]) for i, stage in enumerate(STAGES)},
         cpu_seconds=everyone[:, -2].tolist(),
         nic_bytes=None if min(sent_by_server) < 0 else sent_by_server,
         sent_bytes=int(sums[-3]),
+        iteration_seconds=by_iteration.amax(0).tolist(),
     )
 
 

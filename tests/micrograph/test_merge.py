@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hopper.micrograph.merge import AdaptiveMerge, TimeSteps, make_time_steps
+from hopper.micrograph.merge import TimeSteps, make_time_steps
 from hopper.micrograph.route import GlobalBatch
 
 unhurried = settings(deadline=None, max_examples=60)
@@ -106,33 +106,3 @@ def test_more_steps_than_there_are_cannot_go() -> None:
     batch = batch_of(np.ones((2, 2), np.int64))
     with pytest.raises(ValueError, match="expected 0 to 1 of 2 steps, got 2"):
         make_time_steps(batch, 2, dissolve=2)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "decided"),
-    [
-        # Figure 17, after an epoch that warms up: four steps, three, two; three are best and stay.
-        ([99.0, 10.0, 8.0, 9.0, 1.0, 1.0], [0, 0, 1, 2, 1, 1]),
-        ([1.0, 10.0, 10.0, 1.0], [0, 0, 1, 0]),
-        ([9.9, 10.0, 9.0, 8.0, 7.0, 9.0], [0, 0, 1, 2, 3, 3]),
-    ],
-)
-def test_adaptive_examines_until_epochs_get_no_faster(
-    seconds: list[float], decided: list[int]
-) -> None:
-    merge = AdaptiveMerge(most=3)
-    found = []
-    for epoch in seconds:
-        found.append(merge.dissolve)
-        # A resumed run goes on from the times that were examined.
-        merge = AdaptiveMerge(3, merge.seconds)
-        merge.epoch_ended(epoch)
-    assert found == decided
-    assert merge.settled
-
-
-def test_alone_there_is_nothing_to_dissolve() -> None:
-    merge = AdaptiveMerge(most=0)
-    for _ in range(2):
-        merge.epoch_ended(1.0)
-    assert (merge.dissolve, merge.settled) == (0, True)

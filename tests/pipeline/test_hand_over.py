@@ -57,6 +57,28 @@ def test_no_more_wait_than_there_is_room_for(
     assert not maker.is_alive()
 
 
+def test_more_or_fewer_may_be_allowed_to_wait() -> None:
+    queue: HandOver[int] = HandOver(2, 100)
+    made = threading.Semaphore(0)
+
+    def make() -> None:
+        for item in range(5):
+            queue.await_room(1)
+            queue.put(item, 1)
+            made.release()
+
+    queue.allow(1)
+    maker = started(make)
+    assert made.acquire(timeout=10)
+    assert not made.acquire(timeout=0.1)
+    queue.allow(3)
+    for _ in range(2):
+        assert made.acquire(timeout=10)
+    assert not made.acquire(timeout=0.1)
+    assert [queue.take() for _ in range(5)] == list(range(5))
+    maker.join(10)
+
+
 def test_an_error_comes_before_what_waits_and_keeps_its_traceback() -> None:
     queue: HandOver[int] = HandOver(5, 5)
     queue.put(1, 1)

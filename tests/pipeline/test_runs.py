@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,31 @@ def test_spans_tell_what_ran_ahead(lone_trainer: Callable[..., Trainer], tmp_pat
         assert {(line["epoch"], line["iteration"]) for line in own} == {
             (epoch, each) for epoch in range(2) for each in range(iterations)
         }
+
+
+@pytest.mark.parametrize("compares", [False, True])
+def test_an_epoch_that_compares_iterations_reads_one_ahead(
+    lone_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch, compares: bool
+) -> None:
+    trainer = lone_trainer()
+    read, train, begun, ahead = trainer.engine.read, trainer.engine.train, [], []
+
+    def begin(*arguments: Any) -> Any:
+        begun.append(1)
+        return read(*arguments)
+
+    def train_late(*arguments: Any) -> Any:
+        # Time enough for whatever may run ahead.
+        time.sleep(0.05)
+        report = train(*arguments)
+        ahead.append(len(begun) - len(ahead) - 1)
+        return report
+
+    monkeypatch.setattr(trainer.engine, "compares_iterations", lambda _epoch: compares)
+    monkeypatch.setattr(trainer.engine, "sees_epoch", lambda _epoch: False)
+    monkeypatch.setattr(trainer.engine, "read", begin)
+    monkeypatch.setattr(trainer.engine, "train", train_late)
+    trainer.run()
+    trainer.engine.state.log.close()
+    most = 1 if compares else trainer.engine.state.config.pipeline.reads
+    assert max(ahead[: trainer.schedule.iterations]) == min(most, trainer.schedule.iterations - 1)

@@ -69,7 +69,12 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {f"heta-{name}" for name in ("section4", "fig9", "fig14", "fig15")}
+    own |= {"merging"}
+    own |= {
+        "merging",
+        "merging-deep",
+        *(f"heta-{name}" for name in ("section4", "fig9", "fig14", "fig15")),
+    }
     own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
     assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
 

@@ -105,7 +105,7 @@ def test_a_cell_tells_what_it_measured(finished: tuple[dict[str, Any], Told]) ->
     assert cell["problems"] == []
     assert cell["nodes"] == 240
     assert cell["scout"]["dissolve"] in (0, 1)
-    assert len(cell["scout"]["typical_seconds"]) == 4
+    assert len(cell["scout"]["decisions"]) == 4
     assert cell["sides"]["All"]["label"] == f"hop:merge={cell['scout']['dissolve'] or 'off'}"
     tried = {each["engine"]: each["seconds"] for each in cell["auto"]["tries"]}
     assert set(tried) == {"cooperative", "zero_hop", "hop", "model_centric"}

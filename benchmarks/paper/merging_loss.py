@@ -1,0 +1,116 @@
+"""One of Hopper's own experiments: whether adaptive merging is ever slower than none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.charts import draw_speed
+from benchmarks.paper.experiment import Experiment, Result, Side, Table
+from benchmarks.paper.tables import (
+    NONE,
+    bytes_table,
+    parity_table,
+    ratio_text,
+    speed_table,
+    summary_table,
+)
+from hopper.bench.statistics import paired_ratio
+from hopper.micrograph.merge_number import MERGE, TRIED
+
+OFF: Final = Side("off", "hop:merge=off")
+ADAPTIVE: Final = Side("adaptive", "hop")
+
+
+def settled_table(result: Result) -> Table:
+    """What adaptive merging costs while it compares, and what it gains afterwards."""
+    rows = []
+    for cell in result["cells"]:
+        sides = {role: cell["sides"][role]["epochs"] for role in (OFF.role, ADAPTIVE.role)}
+        decisions = [epoch["decisions"] for epoch in sides[ADAPTIVE.role]]
+        rounds = range(cell["rounds"])
+        starts = [_settled_from([each[index] for each in decisions]) for index in rounds]
+        last = len(decisions) - 1
+        rows.append(
+            [
+                cell["name"],
+                ", ".join(str(decisions[-1][index][MERGE]) for index in rounds),
+                ", ".join(str(sum(TRIED in each[index] for each in decisions)) for index in rounds),
+                _ratio(cell, sides, dict.fromkeys(rounds, 1), last),
+                _ratio(
+                    cell, sides, {i: start for i, start in enumerate(starts) if start < last}, last
+                ),
+                str(sum(start < last for start in starts)),
+            ]
+        )
+    headings = (
+        *("cell", "dissolved at the end, by round", "epochs that compare, by round"),
+        *("off / adaptive, all epochs", "off / adaptive, settled", "rounds settled"),
+    )
+    note = (
+        "Above 1: merging is faster. All epochs: without the first and the last, as everywhere. "
+        "Settled: of them, those after the last that compares two numbers, and the same ones of "
+        "the other side; rounds that have none are left out."
+    )
+    return Table("Whole runs, and what is left once merging has settled", headings, rows, note)
+
+
+def _settled_from(decisions: Sequence[Mapping[str, int]]) -> int:
+    """The first epoch after the last that compares, or after the one that warms up."""
+    return 1 + max((i for i, each in enumerate(decisions) if TRIED in each), default=0)
+
+
+def _ratio(
+    cell: Mapping[str, Any],
+    sides: Mapping[str, Sequence[Mapping[str, Any]]],
+    starts: Mapping[int, int],
+    stop: int,
+) -> str:
+    """Of the seconds of each round from an epoch on; ``starts`` by round."""
+    if cell["problems"]:
+        return "refused"
+    if not starts:
+        return NONE
+    off, adaptive = (
+        [sum(each["seconds"][i] for each in sides[role][start:stop]) for i, start in starts.items()]
+        for role in (OFF.role, ADAPTIVE.role)
+    )
+    return ratio_text(asdict(paired_ratio(off, adaptive)))
+
+
+def _merging(name: str, title: str, grid: Grid) -> Experiment:
+    return Experiment(
+        name=name,
+        title=title,
+        published=(),
+        grid=grid,
+        tables=(summary_table, settled_table, speed_table, bytes_table, parity_table),
+        shows_epochs=True,
+        sides=(OFF, ADAPTIVE),
+        comparisons=((ADAPTIVE.role, OFF.role),),
+        draw=draw_speed,
+        rounds=5,
+        epochs=9,
+        iterations=13,
+    )
+
+
+EXPERIMENTS: Final = (
+    _merging(
+        "merging",
+        "Adaptive merging against none",
+        Grid(
+            ("it-like", "uk-like", "products-like", "scattered"),
+            ("gcn", "gat"),
+            scales={"scattered": 0.05},
+            fanouts=(5,),
+        ),
+    ),
+    _merging(
+        "merging-deep",
+        "Adaptive merging against none, deep models",
+        Grid(("uk-like",), ("film", "deepgcn"), scales={"uk-like": 0.005}),
+    ),
+)

@@ -1,0 +1,45 @@
+"""What adaptive merging costs while it compares is told apart from what is left afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.paper.merging_loss import ADAPTIVE, OFF, settled_table
+from benchmarks.paper.tables import NONE
+
+
+def make_cell(compared: list[list[int]]) -> dict[str, Any]:
+    """A cell whose epochs take a second off, and half of it where merging has settled.
+
+    compared: by round, the epochs that compare.
+    """
+    rounds = range(len(compared))
+    adaptive = [
+        {
+            "seconds": [1.0 if epoch <= max(each) else 0.5 for each in compared],
+            "decisions": [
+                {"merge": 0, "merge_tried": 1}
+                if epoch in each
+                else {"merge": int(epoch > max(each))}
+                for each in compared
+            ],
+        }
+        for epoch in range(6)
+    ]
+    off = [{"seconds": [1.0 for _ in rounds], "decisions": [{} for _ in rounds]}] * 6
+    sides = {OFF.role: {"epochs": off}, ADAPTIVE.role: {"epochs": adaptive}}
+    return {"name": "cell", "rounds": len(compared), "problems": [], "sides": sides}
+
+
+def test_settled_epochs_are_told_apart() -> None:
+    table = settled_table({"cells": [make_cell([[1, 2], [1, 2]])]})
+    (row,) = table.rows
+    # Of epochs 1 to 4 the last two take half as long.
+    assert row == ["cell", "1, 1", "2, 2", "1.33 (1.33 to 1.33)", "2.00 (2.00 to 2.00)", "2"]
+
+
+def test_a_round_that_has_not_settled_is_left_out() -> None:
+    (row,) = settled_table({"cells": [make_cell([[1, 2], [1, 2, 3, 4]])]}).rows
+    assert row[4:] == ["2.00", "1"]
+    (row,) = settled_table({"cells": [make_cell([[1, 2, 3, 4]])]}).rows
+    assert row[4:] == [NONE, "0"]
