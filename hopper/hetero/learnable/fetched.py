@@ -14,7 +14,8 @@ from torch import Tensor
 from hopper.cluster import Cluster
 from hopper.device_copies import to_device
 from hopper.hetero.learnable.table import IDS, TableShare
-from hopper.partition.placement import ByRank, Index
+from hopper.partition.id_index import Index
+from hopper.partition.placement import ByRank
 
 PREFIX: Final = "learnable."
 """what precedes a table's name among the names of parameters"""
