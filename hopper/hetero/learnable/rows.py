@@ -10,7 +10,8 @@ from torch import Tensor
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.features.cached import Lookups
-from hopper.hetero.learnable.fetched import FetchedRows, Ids, Leaf, LeafRows
+from hopper.hetero.learnable.fetched import FetchedRows
+from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import TableShare
 
