@@ -207,15 +207,21 @@ class Cluster:
         counts: Sequence[int],
         cause: Cause,
         operation: str,
+        into: Tensor | None = None,
     ) -> Exchange:
         """Begin to send ``lengths[r]`` rows to every rank r, those of rank 0 first, and to receive
         ``counts[r]`` from it. ``sent`` must not change before :meth:`Exchange.finish`.
+
+        Parameters
+        ----------
+        into: [sum of counts, ...] of the dtype and device of ``sent``, contiguous, of two ranks at
+            least: where the rows will be; None = in a new tensor.
         """
         sent = sent.contiguous()
         if self.world == 1:
             return Exchange(self, None, sent, sent, sent, operation)
         own = self.outgoing(sent)
-        received = sent.new_empty((sum(counts), *sent.shape[1:]))
+        received = sent.new_empty((sum(counts), *sent.shape[1:])) if into is None else into
         landing = received if own is sent else own.new_empty(received.shape)
         with self.watched(operation):
             work = dist.all_to_all_single(

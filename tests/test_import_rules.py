@@ -34,6 +34,7 @@ LINES = (
         "array_exchange",
         "array_module",
         "device_copies",
+        "kernel_threads",
         "rendezvous",
         "torchrun",
     ),

@@ -113,7 +113,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """the models that are trained; their numbers are their places here"""
         self.training: Sequence[int] = [0]
         """numbers of the models that the next iteration trains, the same on every rank"""
-        self.fetched = FetchedRows(state.cluster, {}, {})
+        self.fetched = FetchedRows(state.cluster, [], {}, "")
         """learnable rows of the iteration under way"""
         self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
         """called after synchronisation, before the update, with gradient and loss in place"""
@@ -288,6 +288,9 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
         with state.log.stage("sync"):
+            with self._learnable_stage("sync"):
+                # They travel while parameters' gradients are summed.
+                self.fetched.start_push(where)
             self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
             with self._learnable_stage("sync"):

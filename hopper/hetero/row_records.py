@@ -20,8 +20,12 @@ from hopper.array_module import Array, array_module, on_host
 from hopper.device_copies import to_device
 from hopper.features.cached import Lookups, look_up
 from hopper.hetero.row_cache import RecentRows, RowCache
+from hopper.hetero.row_kernels import gather_rows
+from hopper.hetero.sparse_optimizers import Factors, SparseOptimizer
 
 _ROWS_AT_ONCE: Final = 1 << 16
+
+Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,41 @@ class PickedRows:
             yield self.table.index_select(0, part)
 
 
+@dataclass(frozen=True)
+class LentRecords:
+    """Records that are read, to be updated later.
+
+    Attributes
+    ----------
+    places: [n] int64 distinct: of the records in the table.
+    records: [n, parts, dim], contiguous, on the device, a copy of them; or [rows, parts, dim], the
+        table itself.
+    in_table: whether they are the table itself.
+    """
+
+    places: Ids
+    records: Tensor
+    in_table: bool
+
+    def gather(self, which: Ids | None, out: Tensor) -> None:
+        """Copy rows to [m, dim] ``out``.
+
+        Parameters
+        ----------
+        which: [m] int64 below n; None = all, in order.
+        """
+        if self.in_table:
+            gather_rows(self.records, self.places if which is None else self.places[which], out)
+        elif which is None:
+            out.copy_(self.records[:, 0])
+        else:
+            gather_rows(self.records, which, out)
+
+    def update(self, optimizer: SparseOptimizer, gradient: Tensor, factors: Factors) -> None:
+        """Update them by the gradients [n, dim] of their rows; see :meth:`RowRecords.take_back`."""
+        optimizer.step(self.records, gradient, factors, self.places if self.in_table else None)
+
+
 class RowRecords:
     """The records of one rank's rows of a table.
 
@@ -79,9 +118,31 @@ class RowRecords:
         """[n, parts, dim], on the device: a copy of the records in [n] int64 distinct places."""
         return to_device(self.stored.index_select(0, places), self._device)
 
-    def read_rows(self, places: Tensor) -> Tensor:
-        """[n, dim], on the device: a copy of rows alone, in any places; no update will follow."""
-        return to_device(self.rows.index_select(0, places), self._device)
+    def read_rows(self, places: Ids, out: Tensor) -> None:
+        """Copy rows alone, in [n] int64 places, to [n, dim] on the device; no update follows."""
+        if self.stored.device == out.device:
+            gather_rows(self.stored, places, out)
+        else:
+            out.copy_(to_device(self.rows.index_select(0, torch.from_numpy(places)), out.device))
+
+    def lend(self, places: Ids) -> LentRecords:
+        """The records in [n] int64 distinct places, on the device, each read once for handing its
+        row out and for its update. Nothing else may change them before :meth:`take_back`, which
+        need not follow."""
+        if self.stored.device.type == self._device.type == "cpu":
+            return LentRecords(places, self.stored, in_table=True)
+        return self._lend_copy(places)
+
+    def take_back(self, lent: LentRecords) -> None:
+        """Store records that were lent and updated."""
+        if not lent.in_table:
+            self.write(self._as_places(lent.places), lent.records)
+
+    def _lend_copy(self, places: Ids) -> LentRecords:
+        return LentRecords(places, self.read(self._as_places(places)), in_table=False)
+
+    def _as_places(self, places: Ids) -> Tensor:
+        return torch.from_numpy(places).to(self.stored.device)
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """Store [n, parts, dim] records in [n] int64 distinct places."""
@@ -142,16 +203,18 @@ class HeldRecords(RowRecords):
         self._lookups = self._lookups.plus(found)
         return torch.as_tensor(out, device=self._device).view(ids.size, *self._shape)
 
-    def read_rows(self, places: Tensor) -> Tensor:
+    def read_rows(self, places: Ids, out: Tensor) -> None:
         """See :class:`RowRecords`; what is held stays what it is."""
-        slots = on_host(self._cache.find(self._np.asarray(places.numpy())))
+        slots = on_host(self._cache.find(self._np.asarray(places)))
         here, dim = torch.from_numpy(slots >= 0), self._shape[1]
-        out = torch.empty(len(places), dim, dtype=self.stored.dtype, device=self._device)
         held = self._cache.rows[self._np.asarray(slots[slots >= 0])][:, :dim]
         out[here.to(self._device)] = torch.as_tensor(held, device=self._device)
-        missing = self.rows.index_select(0, places[~here])
+        missing = self.rows.index_select(0, torch.from_numpy(places[slots < 0]))
         out[(~here).to(self._device)] = to_device(missing, self._device)
-        return out
+
+    def lend(self, places: Ids) -> LentRecords:
+        """See :class:`RowRecords`."""
+        return self._lend_copy(places)
 
     def write(self, places: Tensor, records: Tensor) -> None:
         """See :class:`RowRecords`."""

@@ -9,8 +9,6 @@ split of it over two threads that was measured took longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import numba
@@ -22,28 +20,8 @@ from cache_server.draw import absorb, draw_positions
 Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbour lists"""
 
-_FEW: Final = 4096
-"""destinations that one thread draws for sooner than others are woken: two of them take 0.2 ms for
-ten destinations that one takes 7 us for, where waiting threads sleep (OMP_WAIT_POLICY=PASSIVE), and
-break even at 8,000 (two cores); where they spin, at 300, and little is lost up to here"""
-
 # Frontier tables hold the row of a node, or one of these.
 UNSEEN: Final = -1
-
-
-@contextmanager
-def threads_for(destinations: int) -> Iterator[None]:
-    """Within it the calling thread's kernels use as many threads as so many destinations pay for:
-    with hundreds of relations most frontiers are small."""
-    threads = numba.get_num_threads()
-    if destinations >= _FEW or threads == 1:
-        yield
-        return
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(threads)
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)

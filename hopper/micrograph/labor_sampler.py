@@ -20,8 +20,9 @@ from cache_server.draw import LABOR
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
 from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn, threads_for
+from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 

@@ -21,8 +21,9 @@ from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
 from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn, threads_for
+from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 

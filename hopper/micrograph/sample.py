@@ -19,6 +19,7 @@ from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
@@ -203,7 +204,7 @@ class NeighborSampler:
             self.fanouts[hop],
             self.hop_key(NEIGHBOURS, moment, hop, relation),
         )
-        with frontier.threads_for(destinations.size):
+        with threads_for(destinations.size):
             if topology.positions is None:
                 return frontier.draw_hop(topology.indptr, topology.indices, *asked)
             return frontier.draw_hop_of_part(

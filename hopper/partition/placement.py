@@ -60,25 +60,6 @@ class InTurn:
         return np.arange(part, count, parts, dtype=np.int64)
 
 
-class Index:
-    """Where distinct ids are in an array, which need not be in order.
-
-    Parameters
-    ----------
-    ids: [n] int64.
-    """
-
-    def __init__(self, ids: Ids) -> None:
-        self._ids = ids
-        self._order = None if bool((ids[1:] > ids[:-1]).all()) else np.argsort(ids)
-
-    def find(self, wanted: Ids) -> Ids:
-        """[m] int64: the places of some of the ids."""
-        if self._order is None:
-            return np.searchsorted(self._ids, wanted)
-        return self._order[np.searchsorted(self._ids, wanted, sorter=self._order)]
-
-
 @dataclass(frozen=True)
 class ByRank:
     """Distinct nodes of a type, those of rank 0 first.

@@ -231,7 +231,7 @@ class RecordsOnDisk(CacheSource):
     def read(self, nodes: Mapping[str, Sequence[Ids]], where: str) -> dict[str, Ids]:
         """See :class:`CacheSource`: those that any rank asks for."""
         return {
-            routes.share.name: distinct([places.numpy() for places in routes.asked])
+            routes.share.name: distinct(routes.asked)
             for routes in self._learnable.ask(nodes, where)
         }
 

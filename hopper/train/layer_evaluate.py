@@ -35,7 +35,7 @@ from hopper.partials import (
     make_stack,
     source_type,
 )
-from hopper.partition.placement import Index
+from hopper.partition.id_index import Index
 from hopper.run_log import RunLog
 from hopper.train.evaluate import Evaluator, Scene
 from hopper.train.neighbourhood_evaluate import NeighbourhoodEvaluator

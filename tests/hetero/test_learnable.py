@@ -13,7 +13,7 @@ from hopper.errors import StorageError
 from hopper.hetero.learnable import Leaf, LeafRows, distinct, first_rows
 from hopper.hetero.row_records import RowRecords
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
-from hopper.hetero.sparse_optimizers import OPTIMIZERS
+from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 
 TORCH = {
     "adam": lambda table: torch.optim.SparseAdam([table], lr=0.1),
@@ -41,9 +41,9 @@ def test_sparse_updates_are_torchs(name: str, kind: str, tmp_path: Path) -> None
     for rows in ([0, 3], [3], [], [6, 1, 3], [0]):
         places = torch.tensor(rows, dtype=torch.int64)
         gradient = torch.randn(len(rows), 3, generator=generator, dtype=torch.float64)
-        read = records.read(places)
-        optimizer.step(read, gradient)
-        records.write(places, read)
+        lent = records.lend(places.numpy())
+        lent.update(optimizer, gradient, Factors())
+        records.take_back(lent)
         theirs.grad = torch.sparse_coo_tensor(
             places[None], gradient, (7, 3), check_invariants=True
         ).coalesce()
@@ -135,6 +135,14 @@ def test_rows_that_several_passes_read_are_one_leaf() -> None:
     assert first.tolist() == [[10, 11], [2, 3]]
     (first.sum() + 2 * second.sum()).backward()
     assert leaf.gradient().tolist() == [[3, 3], [0, 0], [1, 1]]
+    # All rows at once, then some of them again.
+    rows.of("a", ids[::-1].copy()).sum().backward()
+    rows.of("a", ids[:2]).sum().backward()
+    assert leaf.gradient().tolist() == [[5, 5], [2, 2], [2, 2]]
+    whole = Leaf(ids, table, learns=True, places=np.array([5, 0, 2]))
+    assert whole.of(ids[1:]).tolist() == [[0, 1], [4, 5]]
+    (whole.of(ids) * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
+    assert whole.gradient()[[5, 0, 2]].tolist() == [[1, 1], [2, 2], [3, 3]]
     untouched = Leaf(np.array([1]), table[1:2], learns=False)
     assert not untouched.of(np.array([1])).requires_grad
     assert untouched.gradient().tolist() == [[0, 0]]

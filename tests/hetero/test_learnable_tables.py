@@ -54,9 +54,8 @@ def make(
     )
 
 
-def records(share: TableShare, places: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    at = torch.tensor(places, dtype=torch.int64)
-    return at, share.records.read(at)
+def update(share: TableShare, places: list[int], gradient: torch.Tensor) -> None:
+    share.update(share.records.lend(np.array(places)), gradient)
 
 
 @pytest.mark.parametrize("rank", range(4))
@@ -66,7 +65,7 @@ def test_ranks_share_rows_by_the_offsets_of_the_table(rank: int) -> None:
     assert share.owned().tolist() == owned
     expected = first_rows(5, "item", ORIGINALS[owned], DIM)
     assert share.records.rows.tolist() == expected.tolist()
-    (places,) = share.places_of([np.array(owned[1:], np.int64)])
+    places = share.places_of(np.array(owned[1:], np.int64))
     assert places.tolist() == list(range(1, len(owned)))
     result = share.result()
     assert result[f"item{IDS}"].tolist() == ORIGINALS[owned].tolist()
@@ -90,7 +89,7 @@ def test_given_rows_that_stay_what_they_are(tmp_path: Path) -> None:
 def test_an_update_is_of_the_rows_that_were_read() -> None:
     share, gradient = make(l2=0.5), torch.ones(2, DIM, dtype=torch.float64)
     before = share.records.rows.clone()
-    share.update(*records(share, [8, 3]), gradient)
+    update(share, [8, 3], gradient)
     after = share.records.rows
     # The first step of Adagrad goes by the sign.
     moved = gradient + 0.5 * before[[8, 3]]
@@ -111,7 +110,7 @@ def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
     share = make(storage=MemoryStorage(CPU) if kind == "memory" else MappedStorage(tmp_path))
     if kind == "held":
         share.hold(4, np.array([0, 3, 5]))
-    share.update(*records(share, [0, 1]), torch.ones(2, DIM, dtype=torch.float64))
+    update(share, [0, 1], torch.ones(2, DIM, dtype=torch.float64))
     share.saved()
     share.keep()
     kept = share.result()["item"].clone()
@@ -119,7 +118,7 @@ def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
     assert "kept.item" not in share.state(False)
     assert share.count_changed() == 10
     share.saved()
-    share.update(*records(share, [3, 1]), torch.ones(2, DIM, dtype=torch.float64))
+    update(share, [3, 1], torch.ones(2, DIM, dtype=torch.float64))
     assert not torch.equal(share.result()["item"], kept)
     state = share.records.read(torch.tensor([3]))[:, 1]
     share.go_back()
@@ -136,7 +135,7 @@ def test_going_back_is_of_what_changed_since(kind: str, tmp_path: Path) -> None:
 
 def test_what_is_never_kept_takes_no_room() -> None:
     share = make(keeps=False)
-    share.update(*records(share, [2]), torch.ones(1, DIM, dtype=torch.float64))
+    update(share, [2], torch.ones(1, DIM, dtype=torch.float64))
     share.keep()
     after = share.records.rows.clone()
     share.go_back()

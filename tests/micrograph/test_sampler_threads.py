@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
+from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
@@ -73,10 +74,10 @@ def test_one_thread_or_two(kind: type[NeighborSampler], sizes: list[int]) -> Non
 @pytest.mark.usefixtures("two_threads")
 def test_few_destinations_wake_nobody() -> None:
     for destinations, threads in ((0, 1), (1500, 1), (5000, 2)):
-        with frontier.threads_for(destinations):
+        with threads_for(destinations):
             assert numba.get_num_threads() == threads
         assert numba.get_num_threads() == 2
-    with pytest.raises(RuntimeError, match="drawing"), frontier.threads_for(1):
+    with pytest.raises(RuntimeError, match="drawing"), threads_for(1):
         raise RuntimeError("drawing")
     assert numba.get_num_threads() == 2
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
-from hopper.partition.placement import Dealing, Ids, Index, InTurn, Placement
+from hopper.partition.id_index import Index
+from hopper.partition.placement import Dealing, Ids, InTurn, Placement
 
 unhurried = settings(deadline=None, max_examples=60)
 

@@ -6,7 +6,8 @@ iteration. So all exact engines train the same rows.
 """
 
 from hopper.hetero.learnable.description import LearnableTable, Learning, first_rows
-from hopper.hetero.learnable.fetched import PREFIX, FetchedRows, Leaf, LeafRows
+from hopper.hetero.learnable.fetched import PREFIX, FetchedRows
+from hopper.hetero.learnable.leaf import Leaf, LeafRows
 from hopper.hetero.learnable.rows import LearnableRows, distinct, distinct_by_table
 from hopper.hetero.learnable.table import IDS, TableShare
 

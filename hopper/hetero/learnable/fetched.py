@@ -1,146 +1,74 @@
-"""Learnable rows that were read, their gradients, and the gradients' way back to the owners."""
+"""The learnable rows of an iteration: fetched, their gradients summed at their owners, updated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.device_copies import to_device
-from hopper.hetero.learnable.table import IDS, TableShare
-from hopper.partition.placement import ByRank, Index
+from hopper.cluster import Cluster, Exchange
+from hopper.hetero.learnable.leaf import Leaf, LeafRows
+from hopper.hetero.learnable.messages import Routes, RowMessages
+from hopper.hetero.learnable.table import IDS
+from hopper.hetero.row_kernels import add_rows, merge_places
+from hopper.hetero.sparse_optimizers import Factors
 
 PREFIX: Final = "learnable."
 """what precedes a table's name among the names of parameters"""
 
-Ids = NDArray[np.int64]
 
+class FetchedTable:
+    """The rows of a table that any rank has read of this one in an iteration, to be learned."""
 
-class Leaf:
-    """Rows of one table.
+    def __init__(self, routes: Routes) -> None:
+        self._share = routes.share
+        self.learns = self._share.learns
+        places, self._within = merge_places(routes.asked)
+        self._lent = self._share.records.lend(places)
+        self.total = self._new_rows(0)
+        """[n, dim]: the gradient of each of these rows, once it was pushed"""
 
-    Parameters
-    ----------
-    ids: [n] int64, distinct: whose. rows: [n, dim].
-    learns: whether gradients are wanted.
-    """
+    def gather(self, rank: int, out: Tensor) -> None:
+        """Copy the rows that a rank reads to [m, dim] ``out``."""
+        self._lent.gather(self._within[rank], out)
 
-    def __init__(self, ids: Ids, rows: Tensor, learns: bool) -> None:
-        self._index = Index(ids)
-        self._rows = rows.detach().requires_grad_(learns)
-        self.learns = learns
-
-    def of(self, ids: Ids) -> Tensor:
-        """[m, dim]: the rows of some of the ids."""
-        places = to_device(self._index.find(ids), self._rows.device)
-        return self._rows.index_select(0, places)
-
-    def gradient(self) -> Tensor:
-        """[n, dim], in the order of the ids: what was accumulated, or zero."""
-        rows = self._rows
-        return torch.zeros_like(rows) if rows.grad is None else rows.grad
-
-
-class LeafRows:
-    """Rows of any number of tables.
-
-    Parameters
-    ----------
-    leaves: by table.
-    tables: by name of a type in subgraphs, the table that is read there.
-    """
-
-    def __init__(self, leaves: Mapping[str, Leaf], tables: Mapping[str, str]) -> None:
-        self._leaves = leaves
-        self._tables = tables
-
-    def of(self, node_type: str, ids: Ids) -> Tensor:
-        """[m, dim]: the rows of nodes of a type, by its name in subgraphs."""
-        return self._leaves[self._tables[node_type]].of(ids)
-
-
-@dataclass(frozen=True)
-class Routes:
-    """Which rows of a table ranks read of each other.
-
-    Attributes
-    ----------
-    share: what this rank owns of the table.
-    wanted: the ids that this rank reads.
-    asked: by rank, [m] int64, ascending: the places, among this rank's rows, of those it reads.
-    """
-
-    share: TableShare
-    wanted: ByRank
-    asked: list[Tensor]
-
-    def send(self, rows: Tensor, where: str) -> Tensor:
-        """[n, dim]: the rows that this rank reads; every rank has to call it.
+    def add_up(self, gradients: Sequence[Tensor], scale: float) -> None:
+        """Add ranks' gradients up, in order of rank.
 
         Parameters
         ----------
-        rows: [m, dim]: those that are read of this rank, by rank 0 first.
-        where: names the moment in errors.
+        gradients: by rank, [m, dim] of the rows that it reads; they may be altered.
+        scale: what their sum is divided by.
         """
-        parts = rows.split([len(places) for places in self.asked])
-        operation = f"fetching rows of {self.share.name}, {where}"
-        cluster = self.share.cluster
-        return torch.cat(cluster.exchange(parts, self.wanted.counts, "feature", operation))
-
-    def send_back(self, gradient: Tensor, where: str) -> Tensor:
-        """[m, dim]: gradients on the way back of :meth:`send`; every rank has to call it."""
-        parts, counts = gradient.split(self.wanted.counts), [len(places) for places in self.asked]
-        operation = f"sending gradients of {self.share.name}, {where}"
-        return torch.cat(self.share.cluster.exchange(parts, counts, "gradient", operation))
-
-
-class FetchedTable(Leaf):
-    """The rows of a table that an iteration has fetched; every rank has to make it.
-
-    Parameters
-    ----------
-    where: names the moment in errors.
-    """
-
-    def __init__(self, routes: Routes, where: str) -> None:
-        self._routes, share = routes, routes.share
-        # Each record is read once, for handing it out now and for its update.
-        self._places, within = torch.cat(routes.asked).unique(return_inverse=True)
-        self._records = share.records.read(self._places)
-        self._within = to_device(within, self._records.device)
-        rows = routes.send(self._records[:, 0].index_select(0, self._within), where)
-        super().__init__(routes.wanted.nodes, rows, share.learns)
-        self.total = rows[:0]
-        """[m, dim]: the gradient of each row of this rank that is read, once it was pushed"""
-
-    def push(self, where: str, scale: float) -> None:
-        """See :class:`FetchedRows`."""
-        received = self._routes.send_back(self.gradient(), where)
-        count, _, dim = self._records.shape
-        total = self._records.new_zeros(count, dim)
-        self.total = total.index_add_(0, self._within, received.to(total.device))
+        count = self._lent.places.size
+        given = [each for each in gradients if len(each)]
+        if len(given) == 1 and len(given[0]) == count:
+            # One rank alone reads these rows.
+            self.total = given[0]
+        else:
+            self.total = self._new_rows(count).zero_()
+            for within, gradient in zip(self._within, gradients, strict=True):
+                add_rows(gradient, within, self.total)
         if scale != 1.0:
-            total.div_(scale)
+            self.total.div_(scale)
 
     def step(self, scale: float, factor: float) -> None:
         """See :class:`FetchedRows`."""
-        gradient = self.total if scale == 1.0 else self.total * scale
-        self._routes.share.update(self._places, self._records, gradient, factor)
+        self._share.update(self._lent, self.total, Factors(rate=factor, gradient=scale))
 
     def collect(self) -> dict[str, Tensor]:
         """See :class:`FetchedRows`."""
-        share, name = self._routes.share, f"{PREFIX}{self._routes.share.name}"
+        share, name = self._share, f"{PREFIX}{self._share.name}"
         cluster, operation = share.cluster, f"collecting rows of {share.name}"
-        told = cluster.all_gather(torch.tensor([len(self._places)]), "control", operation)
+        places = self._lent.places
+        told = cluster.all_gather(torch.tensor([places.size]), "control", operation)
         counts = told[:, 0].tolist() if cluster.rank == 0 else [0] * cluster.world
-        ids_key, ids = f"model.{name}{IDS}", torch.from_numpy(share.owned())[self._places.cpu()]
-        tensors = {f"model.{name}": self._records[:, 0], ids_key: ids}
+        rows = self._new_rows(places.size)
+        self._lent.gather(None, rows)
+        ids_key, ids = f"model.{name}{IDS}", torch.from_numpy(share.owned()[places])
+        tensors = {f"model.{name}": rows, ids_key: ids}
         if self.learns:
             tensors[f"gradient.{name}"] = self.total
         for key, tensor in tensors.items():
@@ -150,33 +78,76 @@ class FetchedTable(Leaf):
         order = tensors[ids_key].argsort()
         return {key: rows[order] for key, rows in tensors.items()} if cluster.rank == 0 else {}
 
+    def _new_rows(self, count: int) -> Tensor:
+        records = self._lent.records
+        return records.new_empty(count, records.shape[2])
+
 
 class FetchedRows(LeafRows):
-    """The rows that an iteration has fetched of all tables.
+    """The rows that an iteration has fetched of all tables; every rank has to make it.
 
     Parameters
     ----------
-    fetched, tables: as of :class:`LeafRows`, in an order that is the same on every rank.
+    routes: of all tables, in the same order on every rank.
+    tables: by name of a type in subgraphs, the table that is read there.
+    where: names the moment in errors.
     """
 
     def __init__(
-        self, cluster: Cluster, fetched: Mapping[str, FetchedTable], tables: Mapping[str, str]
+        self, cluster: Cluster, routes: Sequence[Routes], tables: Mapping[str, str], where: str
     ) -> None:
-        super().__init__(fetched, tables)
         self._cluster = cluster
-        self._fetched = list(fetched.values())
+        # What is learned stands first in messages, since its gradients go back and others' do not.
+        routes = sorted(routes, key=lambda each: not each.share.learns)
+        self._fetched = [FetchedTable(each) for each in routes]
         self._learned = [table for table in self._fetched if table.learns]
+        self._on_their_way: tuple[Exchange | None] | None = None
+        leaves = {}
+        if routes:
+            messages = RowMessages(cluster, routes, len(self._learned))
+            rows = messages.fetch(
+                lambda table, rank, out: self._fetched[table].gather(rank, out), where
+            )
+            self._messages, self._gradient = messages, torch.empty_like(rows)
+            leaves = {
+                each.share.name: Leaf(
+                    each.wanted.nodes,
+                    rows,
+                    each.share.learns,
+                    messages.places(number),
+                    self._gradient,
+                )
+                for number, each in enumerate(routes)
+            }
+        super().__init__(leaves, tables)
+
+    def start_push(self, where: str) -> None:
+        """Begin to send gradients to the rows' owners, to be waited for by :meth:`push`; every rank
+        has to call it, or none. Those of frozen rows stay away."""
+        if not self._learned:
+            return
+        for leaf in self._leaves.values():
+            if leaf.learns:
+                leaf.gradient()
+        self._on_their_way = (self._messages.start_back(self._gradient, where),)
 
     def push(self, where: str, scale: float = 1.0) -> None:
         """Send gradients to the rows' owners, who add them up in order of rank; every rank has to
-        call it. Those of frozen rows stay away.
+        call it.
 
         Parameters
         ----------
         scale: what gradients are divided by.
         """
-        for table in self._learned:
-            table.push(where, scale)
+        if not self._learned:
+            return
+        if self._on_their_way is None:
+            self.start_push(where)
+        assert self._on_their_way is not None
+        (under_way,), self._on_their_way = self._on_their_way, None
+        received = None if under_way is None else under_way.finish()
+        for number, table in enumerate(self._learned):
+            table.add_up(self._messages.returned(number, self._gradient, received), scale)
 
     def is_finite(self) -> bool:
         """Whether all gradients that were pushed to this rank are numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,14 +12,16 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.hetero.learnable.description import LearnableTable, Learning
-from hopper.hetero.row_records import HeldRecords, PickedRows, RowRecords
+from hopper.hetero.row_kernels import mark
+from hopper.hetero.row_records import HeldRecords, LentRecords, PickedRows, RowRecords
 from hopper.hetero.row_storage import RowStorage
-from hopper.hetero.sparse_optimizers import OPTIMIZERS
+from hopper.hetero.sparse_optimizers import OPTIMIZERS, Factors
 from hopper.partition.placement import Placement
 
 IDS: Final = ".ids"
 """what follows a table's name in the name of its rows' ids"""
 _ROWS_AT_ONCE: Final = 1 << 16
+_UNCHANGED: Final = Factors()
 
 Ids = NDArray[np.int64]
 
@@ -77,32 +79,23 @@ class TableShare:
         """[rows] int64, ascending: the global ids of this rank's rows."""
         return self.placement.owned(self.name, self.cluster.rank)
 
-    def places_of(self, groups: Sequence[Ids]) -> list[Tensor]:
-        """[n] int64 each, where records are stored: the places of ids among this rank's rows."""
-        device = self.records.stored.device
-        return [
-            torch.from_numpy(self.placement.place_of(self.name, ids)).to(device) for ids in groups
-        ]
+    def places_of(self, ids: Ids) -> Ids:
+        """[n] int64: the places of ids among this rank's rows."""
+        return self.placement.place_of(self.name, ids)
 
-    def update(
-        self, places: Tensor, records: Tensor, gradient: Tensor, factor: float = 1.0
-    ) -> None:
+    def update(self, lent: LentRecords, gradient: Tensor, factors: Factors = _UNCHANGED) -> None:
         """Update rows, and the optimiser's state of them.
 
         Parameters
         ----------
-        places: [n] int64, distinct. gradient: [n, dim].
-        records: [n, parts, dim], as :attr:`records` reads them; updated in place.
-        factor: what the learning rate is multiplied by.
+        lent: by :attr:`records`. gradient: [n, dim].
+        factors: of the learning rate and of gradients; ``l2`` is the table's own.
         """
-        if self._l2:
-            gradient = gradient + self._l2 * records[:, 0]
-        self._optimizer.step(records, gradient, factor)
-        self.records.write(places, records)
-        places = places.cpu()
-        self._changed[places] = True
+        lent.update(self._optimizer, gradient, replace(factors, l2=self._l2))
+        self.records.take_back(lent)
+        mark(self._changed, lent.places)
         if self._keeps:
-            self._changed_since_kept[places] = True
+            mark(self._changed_since_kept, lent.places)
 
     def keep(self) -> None:
         """Remember the rows as they are."""
