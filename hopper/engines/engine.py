@@ -285,12 +285,12 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             # What was launched is computing, not waiting for others.
             with state.log.stage("compute", operation="finish"):
                 torch.cuda.current_stream(state.cluster.device).synchronize()
+        with self._learnable_stage("sync"):
+            # They travel while slower ranks are waited for, and parameters' gradients summed.
+            self.fetched.start_push(where)
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
         with state.log.stage("sync"):
-            with self._learnable_stage("sync"):
-                # They travel while parameters' gradients are summed.
-                self.fetched.start_push(where)
             self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
             with self._learnable_stage("sync"):
