@@ -19,7 +19,6 @@ from pathlib import Path
 # What ranks import; nothing of it starts a thread.
 import hopper.train.rank  # noqa: F401
 from cache_server.parent import end_with_parent
-from hopper.ops.selection import load_dgl
 
 
 def start(script: Path, rank: int, folder: Path, arguments: list[str]) -> int:
@@ -59,7 +58,6 @@ def run(script: Path, world: int, folder: Path, arguments: list[str]) -> None:
 def main(parent: int) -> None:
     end_with_parent(parent)
     server = os.getpid()
-    load_dgl()
     for line in sys.stdin:
         asked = json.loads(line)
         process = os.fork()

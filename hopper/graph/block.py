@@ -31,7 +31,7 @@ class Edges:
     indices: Tensor
     """[edges] int64, rows of the sources"""
     prepared: dict[str, Any] = field(default_factory=dict, kw_only=True)
-    """what a kernel backend prepared for these edges (a transpose, a DGL graph)"""
+    """what a kernel backend prepared for these edges (a transpose, the patterns of its sums)"""
 
     @classmethod
     def of_arrays(

@@ -1,20 +1,16 @@
-"""Which kernels compute message passing: DGL's on the CPU and Triton's on CUDA where they are
+"""Which kernels compute message passing: numba's on the CPU, and on CUDA Triton's where it is
 installed, torch's otherwise.
 
 The choice is "auto" unless the environment variable ``HOPPER_OPS`` or :class:`use_backend` says
-otherwise. DGL and Triton are imported when they are first needed, never before.
+otherwise. Triton is imported when it is first needed, never before.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-import io
 import logging
 import os
-import warnings
-from types import ModuleType
 from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
@@ -23,10 +19,10 @@ from torch import Tensor
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.block import Edges
 from hopper.ops.csr import Csr
-from hopper.ops.dgl_kernels import DglKernels
-from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
+from hopper.ops.numba_kernels import NumbaKernels
+from hopper.ops.torch_kernels import SegmentKernels
 
-Choice = Literal["auto", "dgl", "torch", "triton"]
+Choice = Literal["auto", "numba", "torch", "triton"]
 
 _logger = logging.getLogger("hopper.ops")
 _chosen: Choice | None = None
@@ -72,7 +68,7 @@ class use_backend:
     Raises
     ------
     ConfigError
-        The name is none of "auto", "dgl", "torch", "triton".
+        The name is none of "auto", "numba", "torch", "triton".
     """
 
     def __init__(self, name: Choice) -> None:
@@ -90,7 +86,7 @@ class use_backend:
 
 
 def backend(device: torch.device | str = "cpu") -> str:
-    """The backend that computes blocks on this device: "dgl", "torch" or "triton".
+    """The backend that computes blocks on this device: "numba", "torch" or "triton".
 
     Raises
     ------
@@ -105,15 +101,15 @@ def backend(device: torch.device | str = "cpu") -> str:
 def kernels_for(device: torch.device) -> Kernels:
     """The kernels for blocks on this device; raises as :func:`backend` does."""
     choice = _chosen or _checked(os.environ.get("HOPPER_OPS") or "auto", "HOPPER_OPS")
-    if device.type == "cpu":
-        return _on_cpu(choice)
-    if choice == "dgl":
-        raise RequestError(
-            f"message-passing backend: 'dgl' computes on the CPU only, but a block is on "
-            f"{device}; choose 'auto', 'torch' or 'triton'"
-        )
     if choice == "torch":
         return SegmentKernels()
+    if device.type == "cpu":
+        return _on_cpu(choice)
+    if choice == "numba":
+        raise RequestError(
+            f"message-passing backend: 'numba' computes on the CPU only, but a block is on "
+            f"{device}; choose 'auto', 'torch' or 'triton'"
+        )
     kernels = load_triton()
     if not isinstance(kernels, str):
         return kernels
@@ -124,25 +120,15 @@ def kernels_for(device: torch.device) -> Kernels:
 
 
 def _on_cpu(choice: Choice) -> Kernels:
-    if choice == "torch":
-        return CsrKernels()
-    if choice == "triton":
-        kernels = (
-            load_triton() if os.environ.get("TRITON_INTERPRET") == "1" else "a block is on cpu"
+    if choice != "triton":
+        return NumbaKernels()
+    kernels = load_triton() if os.environ.get("TRITON_INTERPRET") == "1" else "a block is on cpu"
+    if isinstance(kernels, str):
+        raise RequestError(
+            f"message-passing backend: 'triton' computes on GPUs only, but {kernels}; "
+            "choose 'auto', 'numba' or 'torch'"
         )
-        if isinstance(kernels, str):
-            raise RequestError(
-                f"message-passing backend: 'triton' computes on GPUs only, but {kernels}; "
-                "choose 'auto', 'torch' or 'dgl'"
-            )
-        return kernels
-    dgl = load_dgl()
-    if isinstance(dgl, ModuleType):
-        return DglKernels(dgl)
-    if choice == "dgl":
-        raise RequestError(f"message-passing backend 'dgl' was asked for, but {dgl}")
-    _say_once(f"message passing uses torch kernels on the CPU: {dgl}")
-    return CsrKernels()
+    return kernels
 
 
 @functools.cache
@@ -156,23 +142,6 @@ def load_triton() -> Kernels | str:
             "pip install triton"
         )
     return kernels
-
-
-@functools.cache
-def load_dgl() -> ModuleType | str:
-    """DGL, imported quietly with the torch backend; or the sentence that says why it is absent."""
-    os.environ.setdefault("DGLBACKEND", "pytorch")
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            return importlib.import_module("dgl")
-    # A DGL built for another torch fails in many ways, OSError and FileNotFoundError among them.
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return (
-            f"DGL cannot be imported ({reason}); to install it: pip install 'hopper-gnn[dgl]' "
-            "(CPython 3.11 or older)"
-        )
 
 
 @functools.cache

@@ -1,13 +1,10 @@
-"""Kernels in plain torch: sums are CSR products on the CPU, sorted segment sums elsewhere.
+"""Kernels in plain torch, for any device: sums of consecutive segments.
 
-Neither uses atomic additions: every row of the result is added up by one thread in the order of
+They use no atomic additions: every row of the result is added up by one thread in the order of
 its entries, so results are repeatable bit for bit for any number of threads.
 """
 
 from __future__ import annotations
-
-import functools
-import warnings
 
 import torch
 from torch import Tensor
@@ -91,8 +88,12 @@ def segments(block: Edges, x: Tensor, reduce: str) -> Tensor:
     return torch.segment_reduce(x.contiguous(), reduce, offsets=block.indptr, axis=0, unsafe=True)
 
 
-class CsrKernels(EdgeKernels):
-    """Sums as products with a sparse CSR matrix (CPU)."""
+class SegmentKernels(EdgeKernels):
+    """Sums as a gather and a sum of consecutive segments (any device).
+
+    Takes ``entries * width`` of temporary memory. Meant for CUDA without Triton: the CSR product of
+    the vendor's library is not repeatable bit for bit.
+    """
 
     name = "torch"
 
@@ -105,55 +106,8 @@ class CsrKernels(EdgeKernels):
         weights: [entries, H] of x's dtype, one for each of H equal pieces of a row; or None for
             ones.
         """
-        if weights is None:
-            return _csr_matrix(csr, self._ones(csr, x.dtype)) @ x
-        heads = weights.shape[1]
-        if heads == 1:
-            return _csr_matrix(csr, weights.reshape(-1)) @ x
-        out = x.new_empty(csr.num_rows, heads, x.shape[1] // heads)
-        pieces = x.view(x.shape[0], heads, -1)
-        for head in range(heads):
-            matrix = _csr_matrix(csr, weights[:, head].contiguous())
-            out[:, head] = matrix @ pieces[:, head].contiguous()
-        return out.view(csr.num_rows, -1)
-
-    def _ones(self, csr: Csr, dtype: torch.dtype) -> Tensor:
-        key = f"ones.{dtype}"
-        if key not in csr.prepared:
-            csr.prepared[key] = torch.ones(csr.indices.numel(), dtype=dtype)
-        ones: Tensor = csr.prepared[key]
-        return ones
-
-
-class SegmentKernels(EdgeKernels):
-    """Sums as a gather and a sum of consecutive segments (any device).
-
-    Takes ``entries * width`` of temporary memory. Meant for CUDA, where the CSR product of the
-    vendor's library is not repeatable bit for bit.
-    """
-
-    name = "torch"
-
-    def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """As :meth:`CsrKernels.gather_sum`."""
         messages = x.index_select(0, csr.indices)
         if weights is not None:
             by_head = messages.view(*weights.shape, -1)
             messages = (by_head * weights.unsqueeze(-1)).view(messages.shape)
         return torch.segment_reduce(messages, "sum", offsets=csr.indptr, axis=0, unsafe=True)
-
-
-def _csr_matrix(csr: Csr, values: Tensor) -> Tensor:
-    _hear_notices()
-    shape = (csr.num_rows, csr.num_cols)
-    return torch.sparse_csr_tensor(csr.indptr, csr.indices, values, shape, check_invariants=False)
-
-
-@functools.cache
-def _hear_notices() -> None:
-    """Torch says once per process that CSR is in beta and unchecked; no user can act on it."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse")
-        pointers = torch.tensor([0, 1])
-        matrix = torch.sparse_csr_tensor(pointers, pointers[:1], torch.ones(1), (1, 1))
-        _ = matrix @ torch.ones(1, 1)

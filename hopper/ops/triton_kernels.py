@@ -35,7 +35,7 @@ class TritonKernels:
     name = "triton"
 
     def gather_sum(self, csr: Csr, x: Tensor, weights: Tensor | None) -> Tensor:
-        """As :meth:`hopper.ops.torch_kernels.CsrKernels.gather_sum`."""
+        """As :meth:`hopper.ops.torch_kernels.SegmentKernels.gather_sum`."""
         width = x.shape[1]
         heads = 1 if weights is None else weights.shape[1]
         out = x.new_empty(csr.num_rows, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,6 @@ from hopper.traffic import CAUSES
 NODES, CLASSES, DIM = 240, 3, 64
 
 MakeRun = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="package", autouse=True)
-def without_dgl() -> Iterator[None]:
-    """Importing DGL takes every rank that is started here most of a second."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOPPER_OPS", "torch")
-        yield
 
 
 def make_run(

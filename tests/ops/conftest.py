@@ -12,7 +12,7 @@ import torch
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
 from hopper.ops import selection
-from hopper.ops.torch_kernels import CsrKernels, SegmentKernels
+from hopper.ops.numba_kernels import NumbaKernels
 
 MakeBlock = Callable[..., Block]
 
@@ -47,15 +47,9 @@ def make_block() -> MakeBlock:
     return make
 
 
-@pytest.fixture(params=["torch", "segments", "dgl", "triton"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Run the test once with each set of kernels; "segments" are torch's for CUDA."""
-    if request.param == "segments":
-        monkeypatch.setattr(selection, "kernels_for", lambda device: SegmentKernels())
-        yield "segments"
-        return
-    if request.param == "dgl" and isinstance(absence := selection.load_dgl(), str):
-        pytest.skip(absence)
+@pytest.fixture(params=["numba", "torch", "triton"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once with each set of kernels."""
     if request.param == "triton":
         if importlib.util.find_spec("triton") is None:
             pytest.skip("Triton is not installed")
@@ -70,7 +64,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The gathering sums that ran: "weighted" or "plain", in order."""
     seen: list[str] = []
 
-    class Counting(CsrKernels):
+    class Counting(NumbaKernels):
         def gather_sum(self, csr, x, weights):
             seen.append("plain" if weights is None else "weighted")
             return super().gather_sum(csr, x, weights)

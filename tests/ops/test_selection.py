@@ -1,4 +1,4 @@
-"""Which kernels are chosen, and what is said where DGL is absent."""
+"""Which kernels are chosen, and what is said where Triton is absent."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from hopper.errors import ConfigError, RequestError
-from hopper.ops import backend, copy_sum, selection, use_backend
-
-ABSENT = "DGL cannot be imported (No module named 'dgl'); to install it: pip install ..."
+from hopper.ops import backend, selection, use_backend
 
 
 @pytest.fixture(autouse=True)
@@ -22,18 +19,12 @@ def nothing_chosen(monkeypatch):
     monkeypatch.delenv("HOPPER_OPS", raising=False)
 
 
-@pytest.fixture
-def without_dgl(monkeypatch):
-    monkeypatch.setattr(selection, "load_dgl", lambda: ABSENT)
-    selection._say_once.cache_clear()
-
-
 def test_environment_chooses(monkeypatch):
     monkeypatch.setenv("HOPPER_OPS", "torch")
     assert backend() == "torch"
-    monkeypatch.setenv("HOPPER_OPS", "cuda")
+    monkeypatch.setenv("HOPPER_OPS", "dgl")
     with pytest.raises(
-        ConfigError, match="HOPPER_OPS: expected one of auto, dgl, torch, triton; given 'cu"
+        ConfigError, match="HOPPER_OPS: expected one of auto, numba, torch, triton; given 'dgl'"
     ):
         backend()
 
@@ -50,9 +41,8 @@ def test_use_backend_holds_at_once_and_restores(monkeypatch):
     assert backend() == "torch"
 
 
-def test_auto_is_dgl_where_installed():
-    installed = not isinstance(selection.load_dgl(), str)
-    assert backend("cpu") == ("dgl" if installed else "torch")
+def test_auto_is_numba_on_the_cpu():
+    assert backend("cpu") == "numba"
     assert backend("cuda") == ("torch" if isinstance(selection.load_triton(), str) else "triton")
     with use_backend("torch"):
         assert backend("cuda") == "torch"
@@ -75,32 +65,20 @@ def test_triton_is_refused_on_the_cpu(monkeypatch):
         backend("cpu")
 
 
-def test_dgl_is_refused_off_the_cpu():
+def test_numba_is_refused_off_the_cpu():
     with (
-        use_backend("dgl"),
+        use_backend("numba"),
         pytest.raises(RequestError, match="CPU only, but a block is on cuda:1"),
     ):
         backend("cuda:1")
 
 
-def test_absence_is_said_once(without_dgl, caplog, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    with caplog.at_level(logging.WARNING, "hopper.ops"):
-        assert backend() == backend() == "torch"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"message passing uses torch kernels on the CPU: {ABSENT}"
-    ]
-
-
-def test_absence_is_said_by_rank_0_only(without_dgl, caplog, monkeypatch):
+def test_absence_is_said_by_rank_0_only(monkeypatch, caplog):
+    monkeypatch.setattr(selection, "load_triton", lambda: "Triton cannot be imported (...)")
     monkeypatch.setenv("RANK", "1")
-    assert backend() == "torch"
+    selection._say_once.cache_clear()
+    assert backend("cuda") == backend("cuda") == "torch"
     assert not caplog.records
-
-
-def test_asking_for_absent_dgl_is_refused(without_dgl, make_block):
-    with use_backend("dgl"), pytest.raises(RequestError, match="'dgl' was asked for, but DGL cann"):
-        copy_sum(make_block([[0]], 1), torch.ones(1, 1))
 
 
 SILENT = """
@@ -114,13 +92,12 @@ block = Edges(1, 1, torch.arange(2), torch.arange(1))
 x = torch.ones(1, 4, requires_grad=True)
 w = torch.ones(1, requires_grad=True)
 (hopper.ops.copy_sum(block, x) + hopper.ops.weighted_sum(block, x, w)).sum().backward()
+assert "dgl" not in sys.modules
 """
 
 
 @pytest.mark.parametrize("choice", ["auto", "torch"])
 def test_import_is_lazy_and_the_kernels_are_silent(choice):
-    if choice == "auto" and isinstance(selection.load_dgl(), str):
-        pytest.skip("without DGL its absence is said")
     run = subprocess.run(
         [sys.executable, "-c", SILENT],
         env={**os.environ, "HOPPER_OPS": choice},

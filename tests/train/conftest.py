@@ -46,8 +46,6 @@ class Run:
             "PYTHONPATH": os.pathsep.join(
                 [str(REPOSITORY / "examples"), str(OWN), os.environ.get("PYTHONPATH", "")]
             ),
-            # Importing DGL takes a rank most of a second.
-            "HOPPER_OPS": "torch",
         }
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(
