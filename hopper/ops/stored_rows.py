@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_map_only
 from hopper.ops.counter_mask import masked_scale
 from hopper.ops.precision import product_dtype
 
-_BLOCK_BYTES: Final = 1 << 20
-"""of the rows of a block: a part of a core's second-level cache"""
+_BLOCK_BYTES: Final = 1 << 22
+"""of the rows of a block, which stays in the cache that cores share, and is large enough for several
+threads to gain by it"""
 
 
 @dataclass(frozen=True)
