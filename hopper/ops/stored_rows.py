@@ -22,7 +22,7 @@ from hopper.ops.counter_mask import masked_scale
 from hopper.ops.precision import product_dtype
 
 _BLOCK_BYTES: Final = 1 << 22
-"""of the rows of a block, which stays in the cache that cores share, and is large enough for several
+"""of the rows of a block: it stays in the cache that cores share, and is large enough for several
 threads to gain by it"""
 
 
