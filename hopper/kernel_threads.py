@@ -1,7 +1,8 @@
-"""How many threads a numba kernel is worth."""
+"""How many threads a numba kernel is worth, and whether there are any."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -28,3 +29,17 @@ def threads_for(items: int) -> Iterator[None]:
         yield
     finally:
         numba.set_num_threads(threads)
+
+
+def has_thread_pool() -> bool:
+    """Whether numba finds a pool of threads that several threads of a process may use at the same
+    time, OpenMP's or TBB's; the one that it has itself would end the process."""
+    return any(_is_there(module) for module in ("omppool", "tbbpool"))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        importlib.import_module(f"numba.np.ufunc.{module}")
+    except ImportError:
+        return False
+    return True

@@ -12,6 +12,7 @@ from hopper.engines.relation_division import check_followed, check_parts
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.hetero.cache_plan import parse_cache_size
+from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
 
@@ -30,6 +31,7 @@ def check_request(request: Request) -> None:
     _check_cache(request)
     _check_sampler(request)
     _check_layout(request)
+    _check_threads()
 
 
 def _check_graph(request: Request) -> None:
@@ -127,3 +129,12 @@ def _check_layout(request: Request) -> None:
         model = make_model(request)
         assert isinstance(model, HGNN)
         check_parts(request, model)
+
+
+def _check_threads() -> None:
+    """Refuse a machine on which no parallel kernel runs."""
+    if not has_thread_pool():
+        raise RequestError(
+            "numba: expected OpenMP's library, libgomp.so.1 (Debian: apt-get install libgomp1), or "
+            "TBB (pip install tbb), to compute with several threads; found neither"
+        )

@@ -1,0 +1,27 @@
+"""Threads of numba kernels."""
+
+from __future__ import annotations
+
+import sys
+
+import numba
+import pytest
+
+from hopper.kernel_threads import has_thread_pool, threads_for
+
+
+def test_few_items_take_one_thread() -> None:
+    before = numba.get_num_threads()
+    with threads_for(10):
+        assert numba.get_num_threads() == 1
+    with threads_for(1_000_000):
+        assert numba.get_num_threads() == before
+    assert numba.get_num_threads() == before
+
+
+def test_a_machine_without_openmp_and_tbb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_thread_pool()
+    for module in ("omppool", "tbbpool"):
+        # What makes importing it fail, as it does where its library is missing.
+        monkeypatch.setitem(sys.modules, f"numba.np.ufunc.{module}", None)
+    assert not has_thread_pool()
