@@ -67,11 +67,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         travels_as = wire_dtype(state.config) or trainer.dtype
         self._wires = choose_wires(self._stack, travels_as, learned=reads.tables)
         self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)
-        # A channel of its own: plans are made while rows are exchanged.
-        self._channel = state.cluster.second_channel()
-        self._channel.traffic = state.cluster.traffic.apart()
         placement = graph.placement(state.cluster.ranks_per_server)
-        self._planner = Planner(trainer.sampler, placement, self._channel, self._stack, self._wires)
+        self._planner = Planner(trainer.sampler, placement, self.channel, self._stack, self._wires)
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
@@ -91,7 +88,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 for layer, wires in zip(layers.layers, self._wires, strict=True)
             ]
         reads = {name: [ids] for name, ids in layers.nodes.items()}
-        return CooperativePlan(batch, reads, layers, sent=self._channel.traffic.take())
+        return CooperativePlan(batch, reads, layers, sent=self.channel.traffic.take())
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """See :class:`Engine`: own rows, and labels of own roots."""
@@ -113,10 +110,6 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
-
-    def close(self) -> None:
-        """See :class:`Engine`; every rank has to call it."""
-        self._channel.close()
 
 
 def _read(plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
-from hopper.hetero.learnable import FetchedRows, LearnableRows
+from hopper.hetero.learnable import FetchedRows, LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
@@ -73,11 +73,13 @@ class Plan:
     batch: that it is for.
     reads: by name of a type, in groups, the nodes whose input rows this rank reads.
     sent: bytes by cause that making it took.
+    asked: who reads which learnable rows of whom, where there are any.
     """
 
     batch: GlobalBatch
     reads: Mapping[str, Sequence[NDArray[np.int64]]]
     sent: Mapping[Cause, int] = field(default_factory=dict, kw_only=True)
+    asked: Sequence[Routes] = field(default=(), kw_only=True)
 
 
 PlanT = TypeVar("PlanT", bound=Plan)
@@ -121,6 +123,18 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """decisions of the epoch in another run, to be taken again instead of anew"""
         self.records = False
         """whether the gradient of the iteration under way will be recorded"""
+        self.channel = state.cluster
+        """what plans are made over: connections of their own, since iterations are trained
+        meanwhile"""
+        if self.talks_to_plan:
+            self.channel = state.cluster.second_channel()
+            self.channel.traffic = state.cluster.traffic.apart()
+
+    @property
+    def talks_to_plan(self) -> bool:
+        """Whether ranks talk to each other when they plan: as the engine does, or to ask for
+        learnable rows."""
+        return self.plans_together or bool(self.state.learnable)
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -142,8 +156,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return config.train.autocast != "off"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
-        """Train one global batch: plan, read and :meth:`train` one after the other."""
-        plan, rows = self.plan(batch), self.state.rows
+        """Train one global batch: plan, ask, read and :meth:`train` one after the other."""
+        plan, rows = self.plan_and_ask(batch), self.state.rows
         with rows.one_operation():
             inputs = self.read(plan, rows)
         return self.train(plan, inputs)
@@ -163,6 +177,19 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         It may be called while earlier batches are read and trained, from another thread. Every rank
         has to call it: plans may be made by talking to other ranks, over a channel of their own.
         """
+
+    def plan_and_ask(self, batch: GlobalBatch) -> PlanT:
+        """A plan, and the owners of learnable rows told who reads them; otherwise as :meth:`plan`.
+        Which rows are read is known long before what they are."""
+        plan = self.plan(batch)
+        if not self.state.learnable:
+            return plan
+        with self._learnable_stage("sample"):
+            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+            asked = self.state.learnable.ask(plan.reads, where, self.channel)
+        taken = self.channel.traffic.take()
+        sent = {cause: plan.sent.get(cause, 0) + nbytes for cause, nbytes in taken.items()}
+        return replace(plan, asked=asked, sent=sent)
 
     @abstractmethod
     def read(self, plan: PlanT, rows: PartitionedRows) -> InputsT:
@@ -196,7 +223,9 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return [cls.name]
 
     def close(self) -> None:
-        """Let go of threads and connections, if there are any; the engine does not train again."""
+        """Let go of connections; the engine does not train again; every rank has to call it."""
+        if self.talks_to_plan:
+            self.channel.close()
 
     def decisions(self, epoch: int) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""
@@ -222,7 +251,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Read the learnable rows of a plan, if there are any; collective."""
         where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
         with self._learnable_stage("gather"):
-            self.fetched = self.state.learnable.fetch(plan.reads, where)
+            self.fetched = self.state.learnable.fetch(plan.asked, where)
         self.state.trainer.learned = self.fetched
 
     def _learnable_stage(self, stage: Stage) -> AbstractContextManager[object]:

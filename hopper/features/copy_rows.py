@@ -9,6 +9,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.kernel_threads import threads_for
+
 
 def copy_rows(
     table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
@@ -20,7 +22,8 @@ def copy_rows(
     table, out: [n, dim] and [m, dim] of one dtype, C-contiguous. rows, places: [k], in range.
     """
     word = _widest_word(table.shape[1] * table.itemsize)
-    _copy(np.asarray(table).view(word), rows, out.view(word), places)
+    with threads_for(rows.size):
+        _copy(np.asarray(table).view(word), rows, out.view(word), places)
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
@@ -41,11 +44,11 @@ def _widest_word(row_bytes: int) -> type[np.unsignedinteger[Any]]:
     return np.uint8
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, parallel=True)
 def _copy(
     table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
 ) -> None:
-    for i in range(rows.size):
+    for i in numba.prange(rows.size):
         row, place = rows[i], places[i]
         for j in range(table.shape[1]):
             out[place, j] = table[row, j]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -84,7 +85,13 @@ class PartitionedRows:
         self._ahead: CachedRows | None = None
         self._one_reader = RLock()
         # One for who reads from other servers, one for who reads rows that have come from there.
-        self._fetchers = ThreadPoolExecutor(2, thread_name_prefix="remote-rows")
+        # numba's number of threads is every thread's own.
+        self._fetchers = ThreadPoolExecutor(
+            2,
+            thread_name_prefix="remote-rows",
+            initializer=numba.set_num_threads,
+            initargs=(numba.get_num_threads(),),
+        )
 
     def counted_apart(self) -> PartitionedRows:
         """The same rows, but rows and bytes that are read here are counted here alone, until they

@@ -3,8 +3,8 @@
 The schedule of roots and the draws are functions of seed, epoch and iteration, so nothing that is
 computed decides what will be read. Plans are made in one thread, rows are read in another, and
 whatever was prepared is trained in the order of the schedule: a run is the same, bit for bit, with
-and without. Learnable rows are read when an iteration is trained, since the ones before it change
-them.
+and without. Learnable rows are asked for with the plan, and read when an iteration is trained,
+since the ones before it change them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Pipeline:
         """Ends what runs ahead; every rank has to call it, unless it has failed."""
         with self._told:
             self._is_ending, self._last = True, self._begun
-        if kind is None and self._threads and self._engine.plans_together:
+        if kind is None and self._threads and self._engine.talks_to_plan:
             # A plan that one rank has begun all have to make.
             begun = self._state.cluster.all_gather(
                 torch.tensor([self._last]), "control", "ending the pipeline"
@@ -126,7 +126,7 @@ class Pipeline:
             state.log.add_stage_seconds(prepared.seconds)
         else:
             batch = self._schedule.batch(*next(self._moments))
-            prepared = self._read_rows(self._engine.plan(batch))
+            prepared = self._read_rows(self._engine.plan_and_ask(batch))
         report = self._engine.train(prepared.plan, prepared.inputs)
         state.rows.take_over(prepared.rows)
         return report
@@ -156,7 +156,7 @@ class Pipeline:
             if not self._may_plan(epoch):
                 return
             log.within(epoch=epoch, iteration=iteration, thread="plan")
-            plan = self._engine.plan(self._schedule.batch(epoch, iteration))
+            plan = self._engine.plan_and_ask(self._schedule.batch(epoch, iteration))
             self._planned.put((plan, log.take_stage_seconds()), _plan_bytes(plan))
         self._planned.pause()
 

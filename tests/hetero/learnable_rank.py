@@ -57,7 +57,7 @@ def main(out: Path, servers: int) -> None:
     found: dict[str, Any] = {"remote": count_remote(wanted, offsets, cluster.server)}
     cluster.traffic.take()
     for step in range(2):
-        fetched = learnable.fetch(wanted, f"step {step}")
+        fetched = learnable.fetch(learnable.ask(wanted, f"step {step}"), f"step {step}")
         for name, groups in wanted.items():
             for ids in groups:
                 if name != "paper":

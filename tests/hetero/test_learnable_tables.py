@@ -148,7 +148,7 @@ def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
     cluster = Cluster(0, 2, 1, CPU, 1.0)
     learnable = LearnableRows(cluster)
     nodes = {"item": [np.array([1, 2])]}
-    fetched = learnable.fetch(nodes, "here")
+    fetched = learnable.fetch(learnable.ask(nodes, "here"), "here")
     learnable.read(nodes, "here")
     fetched.push("here", 2.0)
     assert fetched.is_finite()

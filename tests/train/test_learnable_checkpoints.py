@@ -58,7 +58,7 @@ def train(rows: LearnableRows, generator: np.random.Generator) -> None:
         name: [generator.choice(count, int(generator.integers(0, 6)), replace=False)]
         for name, count in COUNTS.items()
     }
-    fetched = rows.fetch(wanted, "here")
+    fetched = rows.fetch(rows.ask(wanted, "here"), "here")
     for name, (ids,) in wanted.items():
         fetched.of(name, ids).square().sum().backward()
     fetched.push("here")

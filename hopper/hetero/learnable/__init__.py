@@ -8,6 +8,7 @@ iteration. So all exact engines train the same rows.
 from hopper.hetero.learnable.description import LearnableTable, Learning, first_rows
 from hopper.hetero.learnable.fetched import PREFIX, FetchedRows
 from hopper.hetero.learnable.leaf import Leaf, LeafRows
+from hopper.hetero.learnable.messages import Routes
 from hopper.hetero.learnable.rows import LearnableRows, distinct, distinct_by_table
 from hopper.hetero.learnable.table import IDS, TableShare
 
@@ -20,6 +21,7 @@ __all__ = [
     "LearnableRows",
     "LearnableTable",
     "Learning",
+    "Routes",
     "TableShare",
     "distinct",
     "distinct_by_table",

@@ -40,7 +40,9 @@ class LearnableRows:
     def __getitem__(self, table: str) -> TableShare:
         return self._tables[table]
 
-    def ask(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> list[Routes]:
+    def ask(
+        self, wanted: Mapping[str, Sequence[Ids]], where: str, through: Cluster | None = None
+    ) -> list[Routes]:
         """Tell rows' owners who reads them; every rank has to call it.
 
         Parameters
@@ -48,30 +50,37 @@ class LearnableRows:
         wanted: by name of a type in subgraphs, ids in any number of groups. A type may be missing,
             and types that read no table are passed over.
         where: names the moment in errors.
+        through: a channel of the same ranks, if this is called beside what else they do.
 
         Returns
         -------
         For each table.
         """
+        cluster = through or self._cluster
         ids = distinct_by_table(wanted, self._read_as)
         dealt = [share.placement.deal(share.name, ids[share.name]) for share in self]
         parts = [by_owner.parts() for by_owner in dealt]
-        own = [by_rank[self._cluster.rank] for by_rank in parts]
+        own = [by_rank[cluster.rank] for by_rank in parts]
         for by_rank in parts:
-            by_rank[self._cluster.rank] = np.empty(0, np.int64)
+            by_rank[cluster.rank] = np.empty(0, np.int64)
         operation = f"asking for learnable rows, {where}"
-        asked = exchange_arrays(self._cluster, parts, "feature", operation)
+        asked = exchange_arrays(cluster, parts, "feature", operation)
         for by_reader, ids_here in zip(asked, own, strict=True):
-            by_reader[self._cluster.rank] = ids_here
+            by_reader[cluster.rank] = ids_here
         return [
             Routes(share, by_owner, [share.places_of(read) for read in by_reader])
             for share, by_owner, by_reader in zip(self, dealt, asked, strict=True)
         ]
 
-    def fetch(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> FetchedRows:
-        """Read rows, wherever they are, to learn them; parameters as of :meth:`ask`; every rank has
-        to call it."""
-        return FetchedRows(self._cluster, self.ask(wanted, where), self._read_as, where)
+    def fetch(self, routes: Sequence[Routes], where: str) -> FetchedRows:
+        """Read rows that were asked for, wherever they are, to learn them; every rank has to call
+        it.
+
+        Parameters
+        ----------
+        routes: as of :meth:`ask`. where: names the moment in errors.
+        """
+        return FetchedRows(self._cluster, routes, self._read_as, where)
 
     def read(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> LeafRows:
         """Read rows as they are, of which no gradient is wanted; as :meth:`fetch`."""
