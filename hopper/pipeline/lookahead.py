@@ -82,6 +82,8 @@ class KeptRows:
         self._wanted = np.full(count, _NEVER)
         """of nodes of the iteration under way that are to be kept: when they are used next"""
         self._now: Ids = np.empty(0, np.int64)
+        self._was_read = np.zeros(len(self._rows), np.bool_)
+        """in the iteration under way"""
 
     @property
     def dim(self) -> int:
@@ -133,6 +135,7 @@ class KeptRows:
         slots = np.flatnonzero((self._node_in >= 0) & (self._next_use == _NEVER))
         self._let_go(slots)
         self._wanted[self._now] = _NEVER
+        self._was_read[:] = False
 
     def find(self, ids: Ids) -> NDArray[np.int32]:
         """[n]: where the rows of ids are; -1 = not here."""
@@ -141,11 +144,15 @@ class KeptRows:
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: Ids) -> None:
         """``out[places]`` become the rows in these places."""
         copy_rows(self._rows, slots.astype(np.int64), out, places)
+        self._was_read[slots] = True
 
     def missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
         """Keep those of the rows in ``table[places]`` that were chosen, as far as there is room."""
         chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
         nodes, first = np.unique(ids[chosen], return_index=True)
+        if nodes.size > self._left:
+            # What was read for the last time makes room.
+            self._let_go(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
         nodes, first = nodes[: self._left], first[: self._left]
         slots = self._free[self._left - nodes.size : self._left]
         self._left -= nodes.size
@@ -156,6 +163,7 @@ class KeptRows:
     def _let_go(self, slots: NDArray[np.integer[Any]]) -> None:
         self._slot_of[self._node_in[slots]] = _NOWHERE
         self._node_in[slots], self._next_use[slots] = _NOWHERE, _NEVER
+        self._was_read[slots] = False
         self._free[self._left : self._left + slots.size] = slots
         self._left += slots.size
 
