@@ -401,6 +401,14 @@ def _index_select(rows: StoredRows, dim: int, index: Tensor) -> Any:
     return rows.pick(index).gathered() if dim == 0 and not rows._whole else NotImplemented
 
 
+def _new(name: str) -> Callable[..., Tensor]:
+    def make(rows: StoredRows, *args: Any, **kwargs: Any) -> Tensor:
+        made: Tensor = getattr(torch.empty(0, dtype=rows._reader.dtype), name)(*args, **kwargs)
+        return made
+
+    return make
+
+
 _SPECIAL: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     torch.nn.functional.linear: _linear,
     torch.matmul: _matmul,
@@ -412,11 +420,18 @@ _SPECIAL: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     Tensor.to: _to,
     Tensor.index_select: _index_select,
     torch.index_select: _index_select,
+    **{
+        getattr(Tensor, name): _new(name)
+        for name in ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+    },
 }
 _READ_NOTHING: Final = {
     *(Tensor.dim, Tensor.size, Tensor.numel, Tensor.__len__, Tensor.is_floating_point),
     *(
         getattr(Tensor, name).__get__
-        for name in ("shape", "dtype", "device", "requires_grad", "is_cuda", "layout", "itemsize")
+        for name in (
+            *("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "layout"),
+            *("itemsize", "nbytes"),
+        )
     ),
 }

@@ -167,6 +167,10 @@ def test_what_is_known_is_told_without_reading(monkeypatch: pytest.MonkeyPatch) 
     assert stored.shape == whole.shape
     assert (len(stored), stored.dim(), stored.numel()) == (COUNT, 2, COUNT * DIM)
     assert (stored.dtype, stored.device, stored.requires_grad) == (whole.dtype, whole.device, False)
+    assert (stored.ndim, stored.nbytes) == (2, whole.nbytes)
+    made = stored.new_zeros(3, 2)
+    assert type(made) is Tensor
+    assert torch.equal(made, whole.new_zeros(3, 2))
     assert stored.to(torch.float32).dtype == torch.float32
     assert stored[:12].shape == (12, DIM)
 
