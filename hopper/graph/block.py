@@ -114,6 +114,12 @@ class Nodes:
         degree = None if self.degree is None else self.degree[:count]
         return Nodes(self.node_type, self.original[:count], degree, self.iteration_key)
 
+    def pick(self, places: Tensor) -> Nodes:
+        """Some of them; ``places`` [n] int64."""
+        degree = None if self.degree is None else self.degree.index_select(0, places)
+        original = self.original.index_select(0, places)
+        return Nodes(self.node_type, original, degree, self.iteration_key)
+
     def rekeyed(self, iteration_key: int) -> Self:
         """The same with another key of dropout masks."""
         other = copy.copy(self)

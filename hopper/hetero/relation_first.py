@@ -19,7 +19,7 @@ from hopper.cluster import Cluster
 from hopper.device_copies import to_device
 from hopper.graph.block import Nodes, TypedBlocks
 from hopper.graph.schema import Relation
-from hopper.hetero.root_shares import RootPlan, RootShares
+from hopper.hetero.root_shares import RootPlan, RootShares, Route
 from hopper.hetero.rooted import ROOTS, of_roots
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.merged import merge_relations
@@ -107,17 +107,22 @@ class RelationFirst:
             layer = model.relation_layer(index)
             h = model.drop_all(index, hop, h)
             is_last = index + 1 == len(hops)
+            at = f"{where}, layer {index}"
+            under_way, below = None, h
             if index >= skipped:
                 own = model.drop(index, nodes, own)
-                at = f"{where}, layer {index}"
-                combined, received = self._combined(layer, hop, h, own, plan, at)
+                under_way = self._send_partials(layer, hop, h, own, plan, at)
+            if not is_last:
+                # While partials travel, and on the way back while their gradients do.
+                below = self._inner(layer, hop, h)
+            if under_way is not None:
+                combined, received = self._combined(layer, under_way, plan)
                 tie = tie + received
                 own = layer.update(target)(own.index_select(0, plan.finishing_in_rows), combined)
                 if self._reads and not is_last:
                     own, received = self._handed_out(own, plan, at)
                     tie = tie + received
-            if not is_last:
-                h = self._inner(layer, hop, h)
+            h = below
         logits: Tensor = model.head(own)
         return logits, tie
 
@@ -128,7 +133,7 @@ class RelationFirst:
         with self._log.stage("compute", operation="below the roots"):
             return layer(hop, h, [each for each in layer.types if each in h])
 
-    def _combined(
+    def _send_partials(
         self,
         layer: RelationLayer,
         hop: TypedBlocks,
@@ -136,8 +141,8 @@ class RelationFirst:
         own: Tensor,
         plan: RootPlan,
         where: str,
-    ) -> tuple[Tensor, Tensor]:
-        """[f, ...]: AGG_all over all servers' partials of the roots that this rank finishes."""
+    ) -> RowExchange:
+        """Begin to exchange the partials of root relations with whoever finishes the roots."""
         apart = layer.combination.algebra == "other"
         with self._log.stage("compute", operation="root relations"):
             if plan.mine_in_rows is None:
@@ -147,12 +152,17 @@ class RelationFirst:
             partials = self._partials(layer, hop, h, h_dst)
             merged = self._side_by_side(partials) if apart else layer.combination.merge(partials)
             sent = self._as_sent(layer, merged).index_select(0, plan.partials.chosen)
-        received = self._exchange(
-            sent, plan.partials.lengths, plan.partials.counts, f"exchanging partials, {where}"
-        )
+        return self._exchange(sent, plan.partials, f"exchanging partials, {where}")
+
+    def _combined(
+        self, layer: RelationLayer, under_way: RowExchange, plan: RootPlan
+    ) -> tuple[Tensor, Tensor]:
+        """[f, ...]: AGG_all over all servers' partials of the roots that this rank finishes."""
+        received = under_way.finish()
         with self._log.stage("compute", operation="combine"):
             groups = [received.index_select(0, order) for order in plan.by_group]
-            whole = self._in_order(layer, groups) if apart else self._whole(layer, groups)
+            is_other = layer.combination.algebra == "other"
+            whole = self._in_order(layer, groups) if is_other else self._whole(layer, groups)
             return layer.combination(whole), received[:0].sum()
 
     def _partials(
@@ -218,14 +228,11 @@ class RelationFirst:
 
     def _handed_out(self, finished: Tensor, plan: RootPlan, where: str) -> tuple[Tensor, Tensor]:
         """[k, ...]: finished rows, from whoever finished them."""
-        route = plan.finished
-        sent = finished.index_select(0, route.chosen)
+        sent = finished.index_select(0, plan.finished.chosen)
         received = self._exchange(
-            sent, route.lengths, route.counts, f"handing out finished rows, {where}"
-        )
+            sent, plan.finished, f"handing out finished rows, {where}"
+        ).finish()
         return received.index_select(0, plan.rows_in), received[:0].sum()
 
-    def _exchange(
-        self, sent: Tensor, lengths: Sequence[int], counts: Sequence[int], operation: str
-    ) -> Tensor:
-        return RowExchange(self._cluster, self._log, sent, lengths, counts, operation).finish()
+    def _exchange(self, sent: Tensor, route: Route, operation: str) -> RowExchange:
+        return RowExchange(self._cluster, self._log, sent, route.lengths, route.counts, operation)

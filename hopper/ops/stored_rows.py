@@ -113,6 +113,11 @@ class _Reader:
         ----------
         places: [n] int64: which.
         """
+        keys = None if self.keys is None else self.keys[places]
+        if len(self.parts) == 1 and self.parts[0].places is None:
+            (part,) = self.parts
+            rows = places if part.rows is None else part.rows[places]
+            return replace(self, parts=(RowPart(part.table, rows),), count=len(places), keys=keys)
         part_of = torch.empty(self.count, dtype=torch.int16)
         row_of = torch.empty(self.count, dtype=torch.int64)
         for number, part in enumerate(self.parts):
@@ -124,7 +129,6 @@ class _Reader:
         for number, part in enumerate(self.parts):
             own = (part_of == number).nonzero().squeeze(1)
             parts.append(RowPart(part.table, row_of[own], own))
-        keys = None if self.keys is None else self.keys[places]
         return replace(self, parts=tuple(parts), count=len(places), keys=keys)
 
     def blocks(self, dtype: torch.dtype) -> Iterator[_Block]:
@@ -244,6 +248,16 @@ class StoredRows(Tensor):
         weights: [out, dim] each, as ``torch.nn.functional.linear`` will be given them.
         """
         self._products.expected += [(weight, count) for weight in weights]
+
+    def supply(self, weight: Tensor, product: Tensor) -> None:
+        """Say what the first rows times a weight are.
+
+        Parameters
+        ----------
+        weight: [out, dim], as ``torch.nn.functional.linear`` will be given it.
+        product: [n, out], of the first n rows.
+        """
+        self._products.keep(weight, product, until_used=True)
 
     def first(self, count: int) -> StoredRows:
         """The first rows of these."""

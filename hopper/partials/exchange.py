@@ -43,38 +43,44 @@ class RowExchange:
         self.counts = counts
         self.operation = operation
         self._under_way: Exchange | None = None
-        self._rows: Tensor = _SendRows.apply(sent, self)
+        self._token: Tensor = _Send.apply(sent, self)
 
     def finish(self) -> Tensor:
         """[m, ...]: the rows that came, those of rank 0 first; waits for them.
+
+        What is computed between the exchange's beginning and this call runs while rows travel. On
+        the way back it runs while their gradients travel: autograd takes the latest operation
+        first, so gradients leave before it, and are waited for behind it.
 
         Raises
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        assert self._under_way is not None
-        with self.log.stage("sync", operation="partials"):
-            self._under_way.finish()
-        self._under_way = None
-        return self._rows
+        rows: Tensor = _Receive.apply(self._token, self)
+        return rows
 
-    def start(self, sent: Tensor) -> Tensor:
-        """Begin to send; the buffer that the rows will be in."""
+    def start(self, sent: Tensor) -> None:
+        """Begin to send."""
         self._under_way = self.cluster.start_exchange(
             sent, self.lengths, self.counts, "partial", self.operation
         )
-        return self._under_way.received
 
-    def send_back(self, gradients: Tensor) -> Tensor:
-        """[n, ...]: the gradients of the rows that were sent."""
-        with self.log.stage("sync", operation="gradients of partials"):
-            return self.cluster.start_exchange(
-                gradients,
-                self.counts,
-                self.lengths,
-                "partial",
-                f"{self.operation}: the gradients' way back",
-            ).finish()
+    def start_back(self, gradients: Tensor) -> None:
+        """Begin to send the gradients of received rows back."""
+        self._under_way = self.cluster.start_exchange(
+            gradients,
+            self.counts,
+            self.lengths,
+            "partial",
+            f"{self.operation}: the gradients' way back",
+        )
+
+    def take(self, stage_operation: str) -> Tensor:
+        """Wait for what was begun last."""
+        under_way, self._under_way = self._under_way, None
+        assert under_way is not None
+        with self.log.stage("sync", operation=stage_operation):
+            return under_way.finish()
 
 
 class KindsExchange(Generic[Kind]):
@@ -132,13 +138,32 @@ class KindsExchange(Generic[Kind]):
         }
 
 
-class _SendRows(torch.autograd.Function):
+class _Send(torch.autograd.Function):
+    """Begins to send rows; the way back waits for their gradients."""
+
     @staticmethod
     def forward(ctx: Any, sent: Tensor, exchange: RowExchange) -> Tensor:
         ctx.exchange = exchange
-        return exchange.start(sent)
+        exchange.start(sent)
+        # It ties what is received to what was sent.
+        return sent.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return ctx.exchange.take("gradients of partials"), None
+
+
+class _Receive(torch.autograd.Function):
+    """Waits for the rows of other ranks; the way back begins to send their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, exchange: RowExchange) -> Tensor:
+        ctx.exchange = exchange
+        return exchange.take("partials")
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.exchange.send_back(gradients), None
+        ctx.exchange.start_back(gradients)
+        return gradients.new_empty(0), None

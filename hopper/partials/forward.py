@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,19 +10,15 @@ from torch import Tensor
 
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
-from hopper.models.gnn import expect_own
 from hopper.models.merged import merge_patterns
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
+from hopper.partials.join_rows import join_rows
+from hopper.partials.own_rows import OwnLayer, OwnRows, Rows
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import LayerInputs, Stack
 from hopper.partials.wire import Kind, Sums, Wires
 from hopper.run_log import RunLog
-
-Rows = Mapping[str, Tensor]
-"""by node type"""
-Projected = Mapping[Kind, Tensor]
-"""by relation"""
 
 
 class Forward:
@@ -58,72 +54,83 @@ class Forward:
         where: names the moment in errors.
         """
         some = next(self._stack.model.parameters())
-        whole = {
+        raw: Rows = {
             name: inputs[name] if name in inputs else some.new_empty(0, width)
             for name, width in self._stack.widths.items()
         }
-        rows = {name: self._stack.enter(name, x) for name, x in whole.items()}
+        rows = raw
         for index, layer in enumerate(plan.layers):
-            rows = self._layer(index, layer, rows, whole, f"{where}, layer {index}")
+            rows = self._layer(index, layer, rows, raw, f"{where}, layer {index}")
         return self._stack.logits(rows)
 
     def _layer(
-        self, index: int, plan: LayerPlan, before: Rows, raw: Rows, where: str
+        self, index: int, plan: LayerPlan, rows: Rows, raw: Rows, where: str
     ) -> dict[str, Tensor]:
         """By type, [destinations, width]: the new rows of this rank's destinations.
 
         Parameters
         ----------
-        before: by type, [own, width], this rank's rows of the layer before.
+        rows: by type, [own, width], this rank's rows of the layer before; input rows for the first.
         raw: by type, input rows.
         """
-        log, stack, wires = self._log, self._stack, self._wires[index]
+        log, wires, operation = self._log, self._wires[index], f"exchanging rows, {where}"
+        own = OwnLayer(self._stack, wires, index, plan, rows)
+        constant, varying = (
+            [kind for kind in wires.kinds(has_gradient=each) if kind not in wires.raw]
+            for each in (False, True)
+        )
+        # Every rank starts the same exchanges in the same order. Input rows need nothing made.
+        exchanges = [self._start(plan, self._select(plan, sorted(wires.raw), raw), (), operation)]
         with log.stage("compute", operation="project", layer=index):
-            ready = {
-                name: stack.prepare(index, plan.own[name], rows) for name, rows in before.items()
-            }
-            for each, own in stack.layers[index].aggregations.items():
-                expect_own(own, ready[each.src], plan.blocks.destinations[each.dst])
-            made: dict[Kind, Tensor] = {
-                each: in_full(own.project(ready[each.src]))
-                for each, own in stack.layers[index].aggregations.items()
-                if each in wires.forms and not wires.merged
-            }
-            going = self._select(index, plan, ready, made, raw)
-        came = self._exchange(plan, wires, going, ready, f"exchanging rows, {where}")
+            awaited = own.make_awaited()
+            known: dict[Any, Tensor] = {**awaited.ready, **awaited.projected}
+            going = [
+                self._select(plan, kinds, known) | self._add_up(index, plan, kinds, awaited)
+                for kinds in (constant, varying)
+            ]
+        exchanges.append(self._start(plan, going[0], (), operation))
+        exchanges.append(self._start(plan, going[1], awaited.ready.values(), operation))
+        with log.stage("compute", operation="project", layer=index):
+            # They are made while the others travel, and their gradients while theirs come back.
+            own.make_rest()
+        came: dict[Kind, list[Tensor]] = {}
+        for each in exchanges:
+            came |= {} if each is None else each.finish()
         with log.stage("compute", operation="aggregate", layer=index):
-            given = self._inputs(index, plan, before, ready, made, came)
-            return stack.new_rows(index, given)
+            return self._stack.new_rows(index, self._inputs(index, plan, own, came))
 
     def _select(
-        self, index: int, plan: LayerPlan, ready: Rows, made: Projected, raw: Rows
+        self, plan: LayerPlan, kinds: Sequence[Kind], rows: Mapping[Any, Tensor]
     ) -> dict[Kind, Tensor]:
-        """By kind, [n, ...]: what goes out."""
-        wires, going = self._wires[index], {}
-        for kind, out in plan.outgoing.items():
-            if isinstance(kind, Sums):
-                continue
-            rows: Mapping[Any, Tensor] = raw if kind in wires.raw else {**ready, **made}
-            going[kind] = rows[kind].index_select(0, out.rows)
-        return going | self._add_up(index, plan, ready, made)
+        """By kind but sums, [n, ...]: the rows that go out."""
+        if self._cluster.world == 1:
+            return {}
+        return {
+            kind: rows[kind].index_select(0, plan.outgoing[kind].rows)
+            for kind in kinds
+            if not isinstance(kind, Sums)
+        }
 
     def _add_up(
-        self, index: int, plan: LayerPlan, ready: Rows, made: Projected
+        self, index: int, plan: LayerPlan, kinds: Sequence[Kind], own: OwnRows
     ) -> dict[Kind, Tensor]:
         """By kind, [n, ...]: the partial sums that go out."""
-        wires, some = self._wires[index], next(iter(ready.values()))
+        wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
+        if self._cluster.world == 1 or not wanted:
+            return {}
+        wires, some = self._wires[index], next(iter(own.ready.values()))
         aggregations = self._stack.layers[index].aggregations
-        wanted = {kind: out for kind, out in plan.outgoing.items() if isinstance(kind, Sums)}
         found: dict[Kind, Tensor] = {
             kind: some.new_zeros(sum(out.lengths), *wires.forms[kind].shape)
             for kind, out in wanted.items()
         }
         if wires.merged:
-            return found | self._add_up_at_once(index, wanted, ready)
+            return found | self._add_up_at_once(index, wanted, own.ready)
         for kind, out in wanted.items():
             for place, (relation, (block, weights)) in enumerate(out.sums.items()):
-                rows = made[relation] if relation in made else ready[relation.src]
-                if relation not in made and kind.node_type not in wires.added_as_read:
+                is_made = relation in own.projected
+                rows = own.projected[relation] if is_made else own.ready[relation.src]
+                if not is_made and kind.node_type not in wires.added_as_read:
                     rows = in_full(aggregations[relation].project(rows))
                 added = weighted_sum(block, rows, weights)
                 found[kind] = added if place == 0 else found[kind] + added
@@ -147,81 +154,70 @@ class Forward:
         total = self._stack.add_up(index, merged, relations, ready, weights)
         return {Sums(name): total[place] for name, place in merged.places.items()}
 
-    def _exchange(
+    def _start(
         self,
         plan: LayerPlan,
-        wires: Wires,
-        going: Mapping[Kind, Tensor],
-        ready: Rows,
+        sent: Mapping[Kind, Tensor],
+        read: Iterable[Tensor],
         operation: str,
-    ) -> dict[Kind, list[Tensor]]:
-        """By kind, the rows that come, by rank."""
-        if self._cluster.world == 1:
-            return {kind: [] for kind in going}
-        under_way = []
-        for has_gradient in (False, True):
-            kinds = wires.kinds(has_gradient=has_gradient)
-            if kinds:
-                sent = {kind: going[kind] for kind in kinds}
-                if has_gradient and not any(rows.requires_grad for rows in sent.values()):
-                    # Gradients come back to every rank, with something to send or without.
-                    sent[kinds[0]] = sent[kinds[0]] + sum(rows[:0].sum() for rows in ready.values())
-                lengths = [plan.outgoing[kind].lengths for kind in kinds]
-                counts = [plan.counts[kind] for kind in kinds]
-                under_way.append(
-                    KindsExchange(
-                        *(self._cluster, self._log, sent, lengths, counts),
-                        *(self._travels_as, operation),
-                    )
-                )
-        came: dict[Kind, list[Tensor]] = {}
-        for each in under_way:
-            came |= each.finish()
-        return came
+    ) -> KindsExchange[Kind] | None:
+        """Begin to exchange rows; None where there are none to be exchanged.
+
+        Parameters
+        ----------
+        sent: by kind, what goes out. read: rows that it is made of, where gradients come back: they
+            come to every rank, with something to send or without.
+        """
+        if not sent:
+            return None
+        rows = list(read)
+        if rows and not any(each.requires_grad for each in sent.values()):
+            first = next(iter(sent))
+            sent = {**sent, first: sent[first] + sum(each[:0].sum() for each in rows)}
+        return KindsExchange(
+            *(self._cluster, self._log, sent),
+            *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
+            *(self._travels_as, operation),
+        )
 
     def _inputs(
-        self,
-        index: int,
-        plan: LayerPlan,
-        before: Rows,
-        ready: Rows,
-        made: Projected,
-        came: Mapping[Kind, list[Tensor]],
+        self, index: int, plan: LayerPlan, own: OwnLayer, came: Mapping[Kind, list[Tensor]]
     ) -> LayerInputs:
         """What a layer is computed from, once all of it has come."""
-        stack, wires = self._stack, self._wires[index]
+        stack, wires, ready = self._stack, self._wires[index], own.ready
         others = {name: came.get(name, []) for name in ready}
-        for name in wires.raw if self._cluster.world > 1 else ():
+        for name in wires.raw if came else ():
             entered = stack.enter(name, torch.cat(others[name]))
             others[name] = [stack.prepare(index, plan.raw[name], entered)]
         if wires.merged:
-            return self._merged_inputs(index, plan, before, ready, others, came)
+            return self._merged_inputs(index, plan, own, others, came)
         projected: dict[Relation, Tensor] = {}
-        for each, own in stack.layers[index].aggregations.items():
+        for each, aggregation in stack.layers[index].aggregations.items():
             rows = others[each.src]
             # Sums over all relations into a type are among the sources of the first of them.
             is_first = each.dst not in {known.dst for known in projected}
             sums = came.get(Sums(each.dst), []) if is_first else []
             if each.dst in wires.added_as_read:
                 rows, sums = [*rows, *sums], []
-            if each not in made:
-                parts = [in_full(own.project(_cat([ready[each.src], *rows])))]
+            behind = [*came.get(each, []), *sums]
+            if own.projects(each):
+                read = [in_full(aggregation.project(join_rows(rows)))] if rows else []
+                projected[each] = own.projected(each, [*read, *behind])
             else:
-                parts = [made[each], *([in_full(own.project(_cat(rows)))] if rows else [])]
-            projected[each] = _cat([*parts, *came.get(each, []), *sums])
-        return LayerInputs(plan.blocks, before, ready, projected, plan.weights, None)
+                read = [in_full(aggregation.project(join_rows([ready[each.src], *rows])))]
+                projected[each] = join_rows([*read, *behind])
+        return LayerInputs(plan.blocks, own.before, ready, projected, plan.weights, None)
 
     def _merged_inputs(
         self,
         index: int,
         plan: LayerPlan,
-        before: Rows,
-        ready: Rows,
+        own: OwnLayer,
         others: Mapping[str, list[Tensor]],
         came: Mapping[Kind, list[Tensor]],
     ) -> LayerInputs:
         """Those of a layer that takes all of its relations at once."""
-        sources = {name: _cat([rows, *others[name]]) for name, rows in ready.items()}
+        sources = {name: join_rows([rows, *others[name]]) for name, rows in own.ready.items()}
         more = {}
         for name, ends in plan.more.items():
             sums = torch.cat(came[Sums(name)])
@@ -233,9 +229,6 @@ class Forward:
             apart = [
                 part for kind, all in came.items() if not isinstance(kind, str) for part in all
             ]
-            sources[name] = _cat([rows, *(part.reshape(0, *rows.shape[1:]) for part in apart)])
-        return LayerInputs(plan.blocks, before, sources, None, plan.weights, more or None)
-
-
-def _cat(parts: list[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+            apart = [part.reshape(0, *rows.shape[1:]) for part in apart]
+            sources[name] = join_rows([rows, *apart])
+        return LayerInputs(plan.blocks, own.before, sources, None, plan.weights, more or None)

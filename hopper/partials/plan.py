@@ -22,14 +22,39 @@ Weighted = tuple[Edges, Tensor]
 
 
 @dataclass(frozen=True)
+class Split:
+    """The own rows of a type, split by whether other ranks wait for them.
+
+    Attributes
+    ----------
+    awaited: [k] int64, ascending: the rows that others wait for, or for sums with them.
+    rest: [n - k] int64, ascending: the others.
+    """
+
+    awaited: Tensor
+    rest: Tensor
+
+    @property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Where the rows of both parts are."""
+        return self.awaited, self.rest
+
+    def to(self, device: torch.device) -> Split:
+        """The same on another device."""
+        return Split(to_device(self.awaited, device), to_device(self.rest, device))
+
+
+@dataclass(frozen=True)
 class Outgoing:
     """Which rows of a kind go out, those for rank 0 first.
 
     Attributes
     ----------
     lengths: rows for every rank.
-    rows: [n] int64, the own row that each is; of sums none.
-    sums: by relation, for partial sums: destinations are all sums, sources the own rows.
+    rows: [n] int64, the own row that each is, or, of a type that is split and unless input rows
+        go out, its place among those that are awaited; of sums none.
+    sums: by relation, for partial sums: destinations are all sums, sources the own rows, or those
+        that are awaited.
     """
 
     lengths: list[int]
@@ -57,6 +82,7 @@ class LayerPlan:
     more: by type, then, of a layer that takes all relations at once: [sums] int64, the destination
         of each sum that comes.
     outgoing: by kind, what goes out. counts: by kind, rows from every rank.
+    splits: by type of which some rows are made before the rest, which these are.
     """
 
     own: Mapping[str, Nodes]
@@ -66,6 +92,7 @@ class LayerPlan:
     more: Mapping[str, Tensor]
     outgoing: Mapping[Kind, Outgoing]
     counts: Mapping[Kind, list[int]]
+    splits: Mapping[str, Split]
 
     @property
     def num_edges(self) -> int:
@@ -102,6 +129,7 @@ class LayerPlan:
             _to(self.more, device),
             {kind: each.to(device) for kind, each in self.outgoing.items()},
             self.counts,
+            {name: split.to(device) for name, split in self.splits.items()},
         )
 
 

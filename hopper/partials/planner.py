@@ -21,7 +21,8 @@ from hopper.models.layer import SumLayer
 from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
 from hopper.partials.hop import Hop
 from hopper.partials.hop_blocks import HopBlocks
-from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
+from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing, Split
+from hopper.partials.splits import make_awaited_first
 from hopper.partials.stack import Stack
 from hopper.partials.sums import AskedSums, Folding, Words, fold_relation
 from hopper.partials.wire import Kind, RowKind, Sums, Wires, source_type
@@ -107,7 +108,7 @@ class Planner:
             "topology",
             f"telling which rows are needed, {where}",
         )
-        outgoing = self._answer(wires, relations, iter(asked), own)
+        outgoing, splits = self._answer(wires, relations, iter(asked), own)
         typed = blocks.make(own, folding)
         counts: dict[Kind, list[int]] = {kind: each.counts for kind, each in wanted.items()}
         ends = {}
@@ -123,6 +124,7 @@ class Planner:
             ends,
             outgoing,
             counts,
+            splits,
         )
 
     def _sort_sources(self, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]) -> dict[str, Sources]:
@@ -174,39 +176,48 @@ class Planner:
         relations: Sequence[Relation],
         asked: Iterator[Sequence[Words]],
         own: Mapping[str, OwnFrontier],
-    ) -> dict[Kind, Outgoing]:
-        """What goes out; sources that others found enter the own frontier.
+    ) -> tuple[dict[Kind, Outgoing], dict[str, Split]]:
+        """What goes out, and which own rows are made first for it; sources that others found enter
+        the own frontier.
 
         Parameters
         ----------
         asked: what every rank has told, as of :meth:`_requests`.
         """
-        outgoing: dict[Kind, Outgoing] = {}
+        rows: dict[RowKind, Ids] = {}
+        lengths: dict[RowKind, list[int]] = {}
         for kind in wires.forms:
             if not isinstance(kind, Sums):
                 parts = next(asked)
                 ids = np.concatenate(parts).astype(np.int64)
-                rows = torch.from_numpy(own[source_type(kind)].enter(ids))
-                outgoing[kind] = Outgoing([part.size for part in parts], rows, {})
+                rows[kind] = own[source_type(kind)].enter(ids)
+                lengths[kind] = [part.size for part in parts]
         told = {
             each: list(zip(next(asked), next(asked), strict=True))
             for each in _added_up(wires, relations)
         }
-        sums, added = {}, {}
-        for kind in wires.forms.keys() - outgoing.keys():
-            assert isinstance(kind, Sums)
-            into = {each: parts for each, parts in told.items() if each.dst == kind.node_type}
-            sums[kind] = AskedSums.read(into, self._number)
-            for each, words in sums[kind].ids.items():
-                added[each] = own[each.src].enter(words.astype(np.int64))
-        for kind, asked_sums in sums.items():
-            # Patterns are over all own rows, and only now are all of them known.
-            made = {
-                each: asked_sums.block(each, added[each], own[each.src].size)
+        sums: dict[Sums, AskedSums] = {}
+        added: dict[Relation, Ids] = {}
+        for kind in wires.forms:
+            if isinstance(kind, Sums):
+                into = {each: parts for each, parts in told.items() if each.dst == kind.node_type}
+                sums[kind] = AskedSums.read(into, self._number)
+                for each, words in sums[kind].ids.items():
+                    added[each] = own[each.src].enter(words.astype(np.int64))
+        # Only now are all own rows known.
+        sizes = {name: frontier.size for name, frontier in own.items()}
+        made = make_awaited_first(wires, sizes, rows, added)
+        outgoing: dict[Kind, Outgoing] = {
+            kind: Outgoing(lengths[kind], torch.from_numpy(each), {})
+            for kind, each in made.rows.items()
+        }
+        for sums_kind, asked_sums in sums.items():
+            patterns = {
+                each: asked_sums.block(each, made.added[each], made.sizes[each.src])
                 for each in asked_sums.ids
             }
-            outgoing[kind] = Outgoing(asked_sums.lengths, torch.empty(0), made)
-        return outgoing
+            outgoing[sums_kind] = Outgoing(asked_sums.lengths, torch.empty(0), patterns)
+        return outgoing, made.splits
 
 
 def _added_up(wires: Wires, relations: Sequence[Relation]) -> list[Relation]:

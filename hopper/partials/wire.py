@@ -65,6 +65,8 @@ class Wires:
         before their projection.
     merged: whether the layer takes all of its relations at once, which it does if none of its rows
         come projected; sums that come are then added behind it.
+    made_first: types of which wide input rows are multiplied before they can go out. Those that
+        others wait for are made before the rest.
     item_bytes: of the weight of an edge.
     """
 
@@ -72,6 +74,7 @@ class Wires:
     raw: frozenset[str]
     added_as_read: Mapping[str, Relation]
     merged: bool
+    made_first: frozenset[str]
     item_bytes: int
 
     def kinds(self, *, has_gradient: bool) -> list[Kind]:
@@ -166,5 +169,14 @@ def _choose(
         if is_smaller and not others and not merged:
             added_as_read[name] = first
         forms[Sums(name)] = before if name in added_as_read else after
-    raw = frozenset(each for each, form in as_rows.items() if form is not ready[each])
-    return Wires(forms, raw & forms.keys(), added_as_read, merged, item_bytes)
+    raw = (
+        frozenset(each for each, form in as_rows.items() if form is not ready[each]) & forms.keys()
+    )
+    multiplied = {
+        source_type(kind)
+        for kind in forms
+        if isinstance(kind, Relation)
+        or (isinstance(kind, str) and kind not in raw and not stack.reads_features)
+    }
+    made_first = frozenset(multiplied if index == 0 else ())
+    return Wires(forms, raw, added_as_read, merged, made_first, item_bytes)

@@ -7,17 +7,70 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from hopper.cluster import Cluster
+from hopper.cluster import Cluster, Exchange
 from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 
 # Rows of every rank, and lengths[sender][receiver]; rank 2 owns none and gets none.
 OWN = (3, 2, 0)
 LENGTHS = ((0, 4, 0), (1, 0, 0), (0, 0, 0))
+
+
+class OwnWork(torch.autograd.Function):
+    """What a rank computes meanwhile; it tells when."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, events: list[str]) -> Tensor:
+        ctx.events = events
+        events.append("own work")
+        return rows * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        ctx.events.append("own gradient")
+        return gradient * 2, None
+
+
+@contextmanager
+def telling(cluster: Cluster, events: list[str]) -> Iterator[None]:
+    """Tell when exchanges begin, and when they have been waited for."""
+    start, finish = cluster.start_exchange, Exchange.finish
+
+    def told_start(*words: Any) -> Exchange:
+        events.append("start")
+        return start(*words)
+
+    def told_finish(exchange: Exchange) -> Tensor:
+        found = finish(exchange)
+        events.append("finish")
+        return found
+
+    cluster.start_exchange, Exchange.finish = told_start, told_finish  # type: ignore
+    try:
+        yield
+    finally:
+        cluster.start_exchange, Exchange.finish = start, finish  # type: ignore
+
+
+def events_of_own_work(cluster: Cluster, own: Tensor, *routes: Any) -> list[str]:
+    """What happens in which order if a rank has work while rows are under way."""
+    events: list[str] = []
+    picked, lengths, counts = routes
+    own = own.detach().requires_grad_()
+    with telling(cluster, events):
+        sent = own.index_select(0, picked)
+        exchange = RowExchange(cluster, RunLog(None), sent, lengths, counts, "exchanging rows")
+        mine = OwnWork.apply(own, events)
+        (mine.sum() + exchange.finish().sum()).backward()
+    return events
 
 
 def main(out: Path) -> None:
@@ -47,6 +100,7 @@ def main(out: Path) -> None:
     ).finish()
     found["constant"] = bool(constant.requires_grad)
     found["constant bytes"] = cluster.traffic.take()["partial"]
+    found["events"] = events_of_own_work(cluster, own, picked, lengths, counts)
     cluster.leave()
     out.write_text(json.dumps(found))
 

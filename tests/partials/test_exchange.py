@@ -39,3 +39,10 @@ def test_both_ways_are_counted_where_they_are_sent(ranks: list[dict[str, Any]]) 
 def test_constants_cross_one_way(ranks: list[dict[str, Any]]) -> None:
     assert not any(each["constant"] for each in ranks)
     assert [each["constant bytes"] for each in ranks] == [4 * ROW, ROW, 0]
+
+
+def test_own_work_is_done_while_rows_travel_and_while_their_gradients_do(
+    ranks: list[dict[str, Any]],
+) -> None:
+    expected = ["start", "own work", "finish", "start", "own gradient", "finish"]
+    assert [each["events"] for each in ranks] == [expected] * 3

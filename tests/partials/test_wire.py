@@ -36,6 +36,8 @@ def test_wide_features_travel_projected_and_their_gradients_come_back() -> None:
     # 40 classes are wider than 16 hidden values, which are projected behind the sum.
     assert second.forms == {"node": form, Sums("node"): form}
     assert (first.added_as_read, second.added_as_read) == ({}, {"node": EDGE})
+    # Only where input rows are multiplied first has a rank work to do while others wait.
+    assert (first.made_first, second.made_first) == ({"node"}, frozenset())
 
 
 @pytest.mark.parametrize("hidden", [64, 128])
@@ -43,6 +45,7 @@ def test_features_as_they_are_cross_one_way_only(hidden: int) -> None:
     first, second = wires("gcn", 100, hidden)
     features = Form(shape=(100,), row_bytes=400, has_gradient=False)
     assert first.forms == {"node": features, Sums("node"): features}
+    assert not first.made_first
     projected = Form(shape=(40,), row_bytes=320, has_gradient=True)
     assert second.forms == {EDGE: projected, Sums("node"): projected}
 
