@@ -13,7 +13,8 @@ from typing import Any, Final
 
 SPANS_FOLDER: Final = "spans"
 _LEARNABLE: Final = {"gather": "read", "sync": "send", "compute": "update"}
-"""by stage, what it does with learnable rows"""
+"""by stage, what it does with learnable rows in an iteration; asking for them is done with the plan,
+ahead of it"""
 
 
 def held_rows(run_dir: Path) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def held_rows(run_dir: Path) -> dict[str, Any]:
             span: dict[str, Any] = json.loads(line)
             if span.get("epoch", 0) > 0 and "iteration" in span:
                 moments.add((file.name, span["epoch"], span["iteration"]))
-                if span.get("operation") == "learnable rows":
+                if span.get("operation") == "learnable rows" and span["span"] in _LEARNABLE:
                     learnable[_LEARNABLE[span["span"]]] += span["seconds"]
             if span.get("span") != "gather" or "iteration" not in span:
                 continue
