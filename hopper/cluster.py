@@ -139,6 +139,8 @@ class Cluster:
         channels need not.
         """
         channel = copy.copy(self)
+        # gloo reads host memory.
+        channel.through_host = self.through_host or self.device.type == "cuda"
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
             with self.watched("opening a second channel"):

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 SPANS_FOLDER: Final = "spans"
 _LEARNABLE: Final = {"gather": "read", "sync": "send", "compute": "update"}
-"""by stage, what it does with learnable rows in an iteration; asking for them is done with the plan,
-ahead of it"""
+"""by stage, what it does with learnable rows in an iteration; they are asked for ahead of it, with
+the plan"""
 
 
 def held_rows(run_dir: Path) -> dict[str, Any]:

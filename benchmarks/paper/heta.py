@@ -280,13 +280,14 @@ _EXPERIMENTS: Final = (
         published=_OVERALL,
         grid=replace(
             _GRID,
-            graphs=("mag-like", "donor-like", "igbhet-like", "freebase-like"),
+            graphs=tuple(SCALES),
             models=MODELS,
         ),
         tables=SPEED_TABLES,
         sides=SIDES,
         comparisons=COMPARISONS,
         draw=draw_speed,
+        rounds=5,
     ),
     Experiment(
         name="heta-fig14",

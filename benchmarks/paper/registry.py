@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import cooperative, heta, hopgnn, merging_loss, pipeline
+from benchmarks.paper import cooperative, heta, hifuse, hopgnn, merging_loss, pipeline
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS),
-        *(*heta.EXPERIMENTS, *pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *hifuse.EXPERIMENTS),
+        *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }
 """by name of the command"""

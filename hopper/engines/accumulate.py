@@ -94,6 +94,45 @@ def join_rows(
     return rows if features is None else torch.cat((features, rows), 1)
 
 
+class InputRowsByType(Mapping[str, torch.Tensor]):
+    """By name of a type, [n, width]: input rows of distinct nodes, features first, then what is
+    learned.
+
+    Learnable rows may be under way: they are read when they are asked for, and types without any
+    come first.
+
+    Parameters
+    ----------
+    nodes: by name of a type, as the model has it, ids.
+    features: by name of a type that has any, [n, dim].
+    learned: that has the learnable rows of these nodes.
+    """
+
+    def __init__(
+        self,
+        reads: ModelReads,
+        nodes: Mapping[str, NDArray[np.int64]],
+        features: Mapping[str, torch.Tensor],
+        learned: LeafRows,
+    ) -> None:
+        self._reads, self._nodes = reads, nodes
+        self._features, self._learned = features, learned
+        self._rows: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._rows:
+            ids, features = self._nodes[name], self._features.get(name)
+            self._rows[name] = join_rows(self._reads, name, ids, features, self._learned)
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        inputs = self._reads.inputs
+        return iter(sorted(self._nodes, key=lambda name: (bool(inputs[name].learned), name)))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+
 class GroupTrainer:
     """Samples, gathers and trains groups of roots of one node type.
 
@@ -261,13 +300,10 @@ class GroupTrainer:
 
     def with_learned(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
-    ) -> dict[str, torch.Tensor]:
-        """By name of a type, [n, width]: input rows of distinct nodes, features first, then the
-        rows of this iteration that are learned."""
-        return {
-            name: join_rows(self.reads, name, ids, features.get(name), self.learned)
-            for name, ids in nodes.items()
-        }
+    ) -> Mapping[str, torch.Tensor]:
+        """By name of a type, [n, width]: input rows of distinct nodes; see
+        :class:`InputRowsByType`."""
+        return InputRowsByType(self.reads, nodes, features, self.learned)
 
     def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, torch.Tensor]:
         """By name of a type, the features of a subgraph's nodes; each row is read once, whatever

@@ -92,29 +92,32 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """See :class:`Engine`: own rows, and labels of own roots."""
-        trainer, nodes = self.state.trainer, _read(plan)
+        trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)
             roots = plan.layers.nodes[trainer.node_type][: plan.layers.roots]
             labels = trainer.read_rows(rows, "labels", roots)
         return CooperativeInputs(features, trainer.objective.shaped(labels))
 
+    def goes_back_once(self, plan: CooperativePlan) -> bool:
+        """See :class:`Engine`."""
+        return True
+
     def compute(self, plan: CooperativePlan, inputs: CooperativeInputs) -> None:
         """See :class:`Engine`."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.layers.roots):
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-            rows = state.trainer.with_learned(_read(plan), inputs.features)
+            rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
                 logits = self._forward.logits(plan.layers, rows, where)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
-
-def _read(plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
-    """By type, the nodes whose input rows are read."""
-    return {name: ids for name, ids in plan.layers.nodes.items() if ids.size}
+    def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
+        """By type, the nodes whose input rows are read."""
+        return {name: plan.layers.nodes[name] for name in self._stack.widths}
 
 
 def wire_dtype(config: Config) -> torch.dtype | None:

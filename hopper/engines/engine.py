@@ -167,6 +167,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.state.cluster.traffic.add(plan.sent)
         self.state.packed.clear()
         self.fetch_learnable(plan)
+        if self.goes_back_once(plan):
+            self.fetched.push_early()
         self.compute(plan, inputs)
         return self.update(plan.batch)
 
@@ -206,6 +208,11 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     @abstractmethod
     def compute(self, plan: PlanT, inputs: InputsT) -> None:
         """Add the gradient and the loss of this rank's part to the packed model."""
+
+    def goes_back_once(self, plan: PlanT) -> bool:
+        """Whether :meth:`compute` makes all gradients of learnable rows in one backward pass, so
+        that these can leave within it."""
+        return False
 
     def sees_epoch(self, epoch: int) -> bool:
         """Whether plans of an epoch can be made before the one before it has ended."""
@@ -248,10 +255,12 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Go on from what :meth:`decision_state` returned."""
 
     def fetch_learnable(self, plan: PlanT) -> None:
-        """Read the learnable rows of a plan, if there are any; collective."""
+        """Begin to read the learnable rows of a plan, if there are any; collective."""
         where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
         with self._learnable_stage("gather"):
-            self.fetched = self.state.learnable.fetch(plan.asked, where)
+            self.fetched = self.state.learnable.fetch(
+                plan.asked, where, waiting=lambda: self._learnable_stage("gather")
+            )
         self.state.trainer.learned = self.fetched
 
     def _learnable_stage(self, stage: Stage) -> AbstractContextManager[object]:
@@ -316,14 +325,14 @@ class Engine(ABC, Generic[PlanT, InputsT]):
                 torch.cuda.current_stream(state.cluster.device).synchronize()
         with self._learnable_stage("sync"):
             # They travel while slower ranks are waited for, and parameters' gradients summed.
-            self.fetched.start_push(where)
+            self.fetched.start_push()
         with state.log.stage("wait", operation="sync"):
             state.cluster.arrive(f"waiting for all ranks to finish their roots, {where}")
         with state.log.stage("sync"):
             self.sum_gradients(f"summing gradients, {where}")
             loss = float(state.packed.loss)
             with self._learnable_stage("sync"):
-                self.fetched.push(where, state.trainer.scale)
+                self.fetched.push(state.trainer.scale)
         if state.trainer.scale != 1.0:
             self._unscale(where)
         if self.records:

@@ -113,6 +113,10 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             stored = trainer.read_rows_of(rows, "labels", self._target, finishing)
         return RafInputs(below, of_roots, trainer.objective.shaped(stored))
 
+    def goes_back_once(self, plan: RafPlan) -> bool:
+        """See :class:`Engine`."""
+        return True
+
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """See :class:`Engine`."""
         state, trainer, batch, shares = self.state, self.state.trainer, plan.batch, plan.shares

@@ -59,6 +59,10 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         source = trainer.fetched_once(rows, plan.subgraphs)
         return (trainer.read(subgraph, source) for subgraph in plan.subgraphs)
 
+    def goes_back_once(self, plan: GroupPlan) -> bool:
+        """See :class:`Engine`."""
+        return len(plan.subgraphs) == 1
+
     def compute(self, plan: GroupPlan, inputs: Iterable[Pass]) -> None:
         """See :class:`Engine`."""
         state = self.state

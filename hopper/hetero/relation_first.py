@@ -97,7 +97,7 @@ class RelationFirst:
         first = hops[0].sources
         h = {
             each: model.first_rows(each, x.get(each), first[each])
-            for each in model.types
+            for each in model.reading_order(x)
             if each in first
         }
         own = model.first_rows(target, x_roots, len(original))

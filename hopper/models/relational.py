@@ -318,12 +318,19 @@ class HGNN(nn.Module):
                 f"{len(blocks)}"
             )
         h = {
-            each: self.first_rows(each, x.get(each), blocks[0].sources[each]) for each in self.types
+            each: self.first_rows(each, x.get(each), blocks[0].sources[each])
+            for each in self.reading_order(x)
         }
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
         logits: Tensor = self.head(h[self.target])
         return logits
+
+    def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
+        """All types, in the order in which input rows are given: the last may still be waited for
+        when they are read. Types without any come last."""
+        given = [each for each in x if each in self._place]
+        return [*given, *(each for each in self.types if each not in given)]
 
     def first_rows(self, node_type: str, x: Tensor | None, count: int) -> Tensor:
         """[count, hidden]: a type's projected input rows.

@@ -197,12 +197,15 @@ class _Products:
         """Let a product be found; ``until_used``, even if nobody has it yet."""
         kept = [out] if until_used else []
         known = weakref.ref(out)
+        self._note(weight, out.dtype, lambda: kept.pop() if kept else known())
 
-        def take() -> Tensor | None:
-            return kept.pop() if kept else known()
+    def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
+        """Let a product be made when it is looked for."""
+        self._note(weight, product_dtype(weight), make)
 
+    def _note(self, weight: Tensor, dtype: torch.dtype, out: Callable[[], Tensor | None]) -> None:
         version, has_gradient = weight._version, torch.is_grad_enabled()
-        self.made.append(_Made(weight, version, out.dtype, has_gradient, take))
+        self.made.append(_Made(weight, version, dtype, has_gradient, out))
 
 
 class StoredRows(Tensor):
@@ -249,15 +252,21 @@ class StoredRows(Tensor):
         """
         self._products.expected += [(weight, count) for weight in weights]
 
-    def supply(self, weight: Tensor, product: Tensor) -> None:
-        """Say what the first rows times a weight are.
+    def products(self) -> list[tuple[Tensor, Tensor]]:
+        """What these rows, or the first of them, were multiplied with, each with the product; of
+        products that somebody has or that were expected."""
+        found = [(each.weight, each.out()) for each in self._products.made]
+        return [(weight, out) for weight, out in found if out is not None]
+
+    def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
+        """Say how to come by the product of the first rows and a weight without reading them.
 
         Parameters
         ----------
         weight: [out, dim], as ``torch.nn.functional.linear`` will be given it.
-        product: [n, out], of the first n rows.
+        make: makes the product, [n, out] of the first n rows, when it is asked for.
         """
-        self._products.keep(weight, product, until_used=True)
+        self._products.supply(weight, make)
 
     def first(self, count: int) -> StoredRows:
         """The first rows of these."""

@@ -13,7 +13,7 @@ from hopper.graph.schema import Relation
 from hopper.models.merged import merge_patterns
 from hopper.ops import in_full, weighted_sum
 from hopper.partials.exchange import KindsExchange
-from hopper.partials.join_rows import join_rows
+from hopper.partials.join_parts import join_parts
 from hopper.partials.own_rows import OwnLayer, OwnRows, Rows
 from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing
 from hopper.partials.stack import LayerInputs, Stack
@@ -49,18 +49,13 @@ class Forward:
 
         Parameters
         ----------
-        inputs: by type, [n, dim], the input rows of ``plan.nodes``; a type without any may be
-            missing.
+        inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``; the last
+            may still be waited for when they are read.
         where: names the moment in errors.
         """
-        some = next(self._stack.model.parameters())
-        raw: Rows = {
-            name: inputs[name] if name in inputs else some.new_empty(0, width)
-            for name, width in self._stack.widths.items()
-        }
-        rows = raw
+        rows = inputs
         for index, layer in enumerate(plan.layers):
-            rows = self._layer(index, layer, rows, raw, f"{where}, layer {index}")
+            rows = self._layer(index, layer, rows, inputs, f"{where}, layer {index}")
         return self._stack.logits(rows)
 
     def _layer(
@@ -201,11 +196,11 @@ class Forward:
                 rows, sums = [*rows, *sums], []
             behind = [*came.get(each, []), *sums]
             if own.projects(each):
-                read = [in_full(aggregation.project(join_rows(rows)))] if rows else []
+                read = [in_full(aggregation.project(join_parts(rows)))] if rows else []
                 projected[each] = own.projected(each, [*read, *behind])
             else:
-                read = [in_full(aggregation.project(join_rows([ready[each.src], *rows])))]
-                projected[each] = join_rows([*read, *behind])
+                read = [in_full(aggregation.project(join_parts([ready[each.src], *rows])))]
+                projected[each] = join_parts([*read, *behind])
         return LayerInputs(plan.blocks, own.before, ready, projected, plan.weights, None)
 
     def _merged_inputs(
@@ -217,7 +212,7 @@ class Forward:
         came: Mapping[Kind, list[Tensor]],
     ) -> LayerInputs:
         """Those of a layer that takes all of its relations at once."""
-        sources = {name: join_rows([rows, *others[name]]) for name, rows in own.ready.items()}
+        sources = {name: join_parts([rows, *others[name]]) for name, rows in own.ready.items()}
         more = {}
         for name, ends in plan.more.items():
             sums = torch.cat(came[Sums(name)])
@@ -230,5 +225,5 @@ class Forward:
                 part for kind, all in came.items() if not isinstance(kind, str) for part in all
             ]
             apart = [part.reshape(0, *rows.shape[1:]) for part in apart]
-            sources[name] = join_rows([rows, *apart])
+            sources[name] = join_parts([rows, *apart])
         return LayerInputs(plan.blocks, own.before, sources, None, plan.weights, more or None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hopper.graph.schema import Relation
 from hopper.models.gnn import expect_own
 from hopper.ops import StoredRows, in_full
-from hopper.partials.join_rows import join_rows
+from hopper.partials.join_parts import join_parts
 from hopper.partials.plan import LayerPlan
 from hopper.partials.stack import Stack
 from hopper.partials.wire import Wires
@@ -88,8 +88,8 @@ class OwnLayer:
         awaited = self._awaited.projected[relation]
         split = self._plan.splits.get(relation.src)
         if split is None:
-            return join_rows([awaited, *behind])
-        return join_rows([awaited, self._rest.projected[relation], *behind], split.places)
+            return join_parts([awaited, *behind])
+        return join_parts([awaited, self._rest.projected[relation], *behind], split.places)
 
     def _whole(self, name: str) -> tuple[Tensor, Tensor]:
         """[own, ...]: rows of a type that was split, before the layer and as it reads them."""
@@ -98,13 +98,13 @@ class OwnLayer:
         if isinstance(parts[0], StoredRows):
             before = self._stack.enter(name, self._rows[name])
             ready = self._prepare(name, None, before)
-            self._supply(name, ready, parts)
+            self._supply(name, ready)
             return before, ready
-        ready = join_rows(parts, split.places)
+        ready = join_parts(parts, split.places)
         if self._awaited.before[name] is parts[0]:
             return ready, ready
         parts = [each.before[name] for each in (self._awaited, self._rest)]
-        return join_rows(parts, split.places), ready
+        return join_parts(parts, split.places), ready
 
     def _make(self, chosen: Mapping[str, Tensor | None]) -> OwnRows:
         """Some of the rows.
@@ -150,26 +150,20 @@ class OwnLayer:
             self._index, nodes if places is None else nodes.pick(places), rows
         )
 
-    def _supply(self, name: str, ready: Tensor, parts: Sequence[Tensor]) -> None:
-        """Let stored rows know the destinations' own products, which were made with the parts.
-
-        Parameters
-        ----------
-        parts: of the rows, awaited ones first.
-        """
+    def _supply(self, name: str, ready: Tensor) -> None:
+        """Let stored rows know the products that were made with the two parts: what a layer makes
+        of its destinations, who are among the sources, is among them."""
+        first, second = (each.ready[name] for each in (self._awaited, self._rest))
         assert isinstance(ready, StoredRows)
-        split = self._plan.splits[name]
-        for each, own in self._stack.layers[self._index].aggregations.items():
-            if each.src != name:
-                continue
-            count = self._plan.blocks.destinations[each.dst]
-            places = [part[: _among_first(count, part)] for part in split.places]
-            for weight in own.own_weights():
-                products = [
-                    functional.linear(part[: len(own_places)], weight)
-                    for part, own_places in zip(parts, places, strict=True)
-                ]
-                ready.supply(weight, join_rows(products, places))
+        assert isinstance(first, StoredRows)
+        assert isinstance(second, StoredRows)
+        others = {id(weight): product for weight, product in second.products()}
+        for weight, product in first.products():
+            if id(weight) in others:
+                parts = [product, others[id(weight)]]
+                split = self._plan.splits[name].places
+                places = [own[: len(part)] for own, part in zip(split, parts, strict=True)]
+                ready.supply(weight, partial(join_parts, parts, places))
 
 
 def _among_first(count: int, places: Tensor | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hopper.hetero.learnable import (
     TableShare,
     first_rows,
 )
+from hopper.hetero.learnable.messages import RowMessages
 from hopper.hetero.row_records import PickedRows
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.partition import PartitionBook
@@ -150,7 +152,7 @@ def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
     nodes = {"item": [np.array([1, 2])]}
     fetched = learnable.fetch(learnable.ask(nodes, "here"), "here")
     learnable.read(nodes, "here")
-    fetched.push("here", 2.0)
+    fetched.push(2.0)
     assert fetched.is_finite()
     assert fetched.squares("a norm") == 0.0
     fetched.step(0.5)
@@ -165,6 +167,53 @@ def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
     checkpoints.forget_all()
     assert list(tmp_path.iterdir()) == []
     assert not any(cluster.traffic.take().values())
+
+
+class Computed(torch.autograd.Function):
+    """Rows that are computed without any that is learned; their gradient tells when it is made."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, events: list[str]) -> torch.Tensor:
+        ctx.events = events
+        return rows.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.events.append("gradient of others")
+        return gradient, None
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_gradients_may_leave_within_the_backward_pass(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    start_back = RowMessages.start_back
+
+    def told(*given: Any) -> Any:
+        events.append("gradients leave")
+        return start_back(*given)
+
+    monkeypatch.setattr(RowMessages, "start_back", told)
+    share, ids = make(), np.array([4, 1])
+    learnable = LearnableRows(Cluster(0, 1, 1, CPU, 1.0), [share])
+    before = share.records.rows.clone()
+    fetched = learnable.fetch(learnable.ask({"item": [ids]}, "here"), "here")
+    if early:
+        fetched.push_early()
+    others = Computed.apply(torch.full((2, DIM), 2.0, dtype=torch.float64).requires_grad_(), events)
+    (others * fetched.of("item", ids)).sum().backward()
+    assert events == [*["gradients leave"][:early], "gradient of others"]
+    fetched.push()
+    assert events.count("gradients leave") == 1
+    assert fetched.squares("a norm") == 4 * 2 * DIM
+    fetched.step()
+    changed = (share.records.rows != before).any(1).nonzero().squeeze(1)
+    assert changed.tolist() == [1, 4]
+    # Nothing holds what was fetched any longer than the iteration.
+    known = weakref.ref(fetched)
+    del fetched
+    assert known() is None
 
 
 @pytest.fixture(scope="module")

@@ -184,6 +184,38 @@ def test_rows_are_picked_in_any_order() -> None:
     assert torch.equal(picked.gathered(), whole[places])
 
 
+def test_rows_of_one_table_are_picked_in_any_order() -> None:
+    table = torch.randn(50, DIM, dtype=torch.float64)
+    places = torch.tensor([7, 0, 3])
+    whole = StoredRows.of([RowPart(table)], 50)
+    assert torch.equal(whole.pick(places).gathered(), table[places])
+    rows = torch.tensor([9, 8, 7, 6, 5, 4, 3, 2])
+    some = StoredRows.of([RowPart(table, rows)], 8)
+    assert torch.equal(some.pick(places).gathered(), table[rows[places]])
+
+
+def test_products_of_two_parts_serve_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored, whole = both()
+    neighbor, own = weights(4, 2)
+    even, odd = torch.arange(0, COUNT, 2), torch.arange(1, COUNT, 2)
+    parts, kept = [stored.pick(places) for places in (even, odd)], []
+    for part in parts:
+        part.expect([own], 60)
+        kept.append(functional.linear(part, neighbor))
+    first, second = (dict(part.products()) for part in parts)
+    assert list(first) == list(second) == [neighbor, own]
+    assert [len(product) for product in first.values()] == [450, 60]
+
+    def make() -> Tensor:
+        return torch.stack((first[own], second[own]), 1).flatten(0, 1)
+
+    stored.supply(own, make)
+    monkeypatch.setattr(stored_rows._Reader, "blocks", None)
+    found = functional.linear(stored[:100], own)
+    torch.testing.assert_close(found, whole[:100] @ own.t())
+    torch.testing.assert_close(kept[1], whole[odd] @ neighbor.t())
+
+
 def test_no_rows() -> None:
     table = torch.randn(4, DIM, dtype=torch.float64)
     none = torch.zeros(0, dtype=torch.int64)

@@ -8,7 +8,7 @@ import torch
 
 from hopper.graph.schema import Relation
 from hopper.partials import Wires
-from hopper.partials.join_rows import join_rows
+from hopper.partials.join_parts import join_parts
 from hopper.partials.splits import make_awaited_first
 from hopper.partials.wire import RowKind
 
@@ -61,13 +61,13 @@ def test_parts_are_joined_in_their_places_with_what_stands_behind() -> None:
         for count in (3, 2, 4, 0, 1)
     ]
     places = torch.tensor([1, 2, 4]), torch.tensor([0, 3])
-    joined = join_rows(parts, places)
+    joined = join_parts(parts, places)
     expected = torch.cat([*torch.cat(parts[:2])[[3, 0, 1, 4, 2]].split(5), *parts[2:]])
     assert torch.equal(joined, expected)
-    assert torch.autograd.gradcheck(lambda *given: join_rows(given, places), parts)
+    assert torch.autograd.gradcheck(lambda *given: join_parts(given, places), parts)
 
 
 def test_one_part_is_not_copied() -> None:
     rows = torch.zeros(3, 2)
-    assert join_rows([rows]) is rows
-    assert torch.equal(join_rows([rows, rows + 1]), torch.cat((rows, rows + 1)))
+    assert join_parts([rows]) is rows
+    assert torch.equal(join_parts([rows, rows + 1]), torch.cat((rows, rows + 1)))

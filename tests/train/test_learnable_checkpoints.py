@@ -61,7 +61,7 @@ def train(rows: LearnableRows, generator: np.random.Generator) -> None:
     fetched = rows.fetch(rows.ask(wanted, "here"), "here")
     for name, (ids,) in wanted.items():
         fetched.of(name, ids).square().sum().backward()
-    fetched.push("here")
+    fetched.push()
     fetched.step()
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hopper.cluster import Cluster, Exchange
-from hopper.hetero.learnable.leaf import Leaf, LeafRows
+from hopper.hetero.learnable.leaf import Ids, Leaf, LeafRows
 from hopper.hetero.learnable.messages import Routes, RowMessages
 from hopper.hetero.learnable.table import IDS
 from hopper.hetero.row_kernels import add_rows, merge_places
@@ -84,19 +86,28 @@ class FetchedTable:
 
 
 class FetchedRows(LeafRows):
-    """The rows that an iteration has fetched of all tables; every rank has to make it.
+    """The rows that an iteration fetches of all tables; every rank has to make it. Those of other
+    ranks are waited for when rows are first read.
 
     Parameters
     ----------
     routes: of all tables, in the same order on every rank.
     tables: by name of a type in subgraphs, the table that is read there.
     where: names the moment in errors.
+    waiting: makes what is entered while rows of other ranks are waited for.
     """
 
     def __init__(
-        self, cluster: Cluster, routes: Sequence[Routes], tables: Mapping[str, str], where: str
+        self,
+        cluster: Cluster,
+        routes: Sequence[Routes],
+        tables: Mapping[str, str],
+        where: str,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._where, self._waiting = cluster, where, waiting
+        self._coming: Exchange | None = None
+        self._pushes_early = False
         # What is learned stands first in messages, since its gradients go back and others' do not.
         routes = sorted(routes, key=lambda each: not each.share.learns)
         self._fetched = [FetchedTable(each) for each in routes]
@@ -105,7 +116,7 @@ class FetchedRows(LeafRows):
         leaves = {}
         if routes:
             messages = RowMessages(cluster, routes, len(self._learned))
-            rows = messages.fetch(
+            rows, self._coming = messages.start_fetch(
                 lambda table, rank, out: self._fetched[table].gather(rank, out), where
             )
             self._messages, self._gradient = messages, torch.empty_like(rows)
@@ -121,17 +132,43 @@ class FetchedRows(LeafRows):
             }
         super().__init__(leaves, tables)
 
-    def start_push(self, where: str) -> None:
-        """Begin to send gradients to the rows' owners, to be waited for by :meth:`push`; every rank
-        has to call it, or none. Those of frozen rows stay away."""
-        if not self._learned:
+    def of(self, node_type: str, ids: Ids) -> Tensor:
+        """See :class:`LeafRows`; waits for rows that are under way."""
+        self.arrive()
+        return super().of(node_type, ids)
+
+    def arrive(self) -> None:
+        """Wait for rows that are under way, if there are any."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            with self._waiting():
+                coming.finish()
+        if self._pushes_early:
+            # Made now, it is met on the way back before what was computed until now: the gradients
+            # leave before those of layers that need no learnable row are made.
+            self._pushes_early = False
+            reached: Tensor = _StartPush.apply(torch.empty(0, requires_grad=True), self)
+            self._reach_through(reached)
+
+    def push_early(self) -> None:
+        """Let gradients leave as soon as they are complete, which they are after the one backward
+        pass that will reach any of the rows."""
+        self._pushes_early = bool(self._learned)
+
+    def start_push(self) -> None:
+        """Begin to send gradients to the rows' owners, to be waited for by :meth:`push`, unless
+        that was begun; every rank has to call it, or none. Those of frozen rows stay away."""
+        self.arrive()
+        if not self._learned or self._on_their_way is not None:
             return
         for leaf in self._leaves.values():
             if leaf.learns:
                 leaf.gradient()
-        self._on_their_way = (self._messages.start_back(self._gradient, where),)
+        # The operation knows these rows, and they know it no more: what nobody needs goes at once.
+        self._reach_through(torch.empty(0, requires_grad=True))
+        self._on_their_way = (self._messages.start_back(self._gradient, self._where),)
 
-    def push(self, where: str, scale: float = 1.0) -> None:
+    def push(self, scale: float = 1.0) -> None:
         """Send gradients to the rows' owners, who add them up in order of rank; every rank has to
         call it.
 
@@ -141,13 +178,16 @@ class FetchedRows(LeafRows):
         """
         if not self._learned:
             return
-        if self._on_their_way is None:
-            self.start_push(where)
+        self.start_push()
         assert self._on_their_way is not None
         (under_way,), self._on_their_way = self._on_their_way, None
         received = None if under_way is None else under_way.finish()
         for number, table in enumerate(self._learned):
             table.add_up(self._messages.returned(number, self._gradient, received), scale)
+
+    def _reach_through(self, reached: Tensor) -> None:
+        for leaf in self._leaves.values():
+            leaf.reach_through(reached)
 
     def is_finite(self) -> bool:
         """Whether all gradients that were pushed to this rank are numbers."""
@@ -191,3 +231,19 @@ class FetchedRows(LeafRows):
         for table in self._fetched:
             collected |= table.collect()
         return collected
+
+
+class _StartPush(torch.autograd.Function):
+    """What every read row was reached through: the way back meets it when all of their gradients
+    are there."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, fetched: FetchedRows) -> Tensor:
+        ctx.fetched = fetched
+        return start.new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[None, None]:
+        ctx.fetched.start_push()
+        return None, None

@@ -52,6 +52,17 @@ class Leaf:
         rows: Tensor = _ReadRows.apply(self._reached, self, self._places[self._index.find(ids)])
         return rows
 
+    def reach_through(self, reached: Tensor) -> None:
+        """Let an operation be met on the way back, once the gradients of all rows that are read
+        from now on are there.
+
+        Parameters
+        ----------
+        reached: its result, which says nothing.
+        """
+        if self.learns:
+            self._reached = reached
+
     def gradient(self) -> Tensor:
         """[m, dim]: what was accumulated, or zero; of the tensor's other rows it says nothing."""
         gradient = self._room()
@@ -91,9 +102,9 @@ class _ReadRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.leaf.accumulate(ctx.places, gradient)
-        return None, None, None
+        return gradient.new_empty(0), None, None
 
 
 class LeafRows:

@@ -97,8 +97,11 @@ class RowMessages:
         parts[cluster.rank] = self.own_rows(table)
         return np.concatenate([np.arange(part.start, part.stop) for part in parts])
 
-    def fetch(self, gather: Callable[[int, int, Tensor], None], where: str) -> Tensor:
-        """[n, dim]: all rows that this rank reads; every rank has to call it.
+    def start_fetch(
+        self, gather: Callable[[int, int, Tensor], None], where: str
+    ) -> tuple[Tensor, Exchange | None]:
+        """[n, dim]: all rows that this rank reads, those of others once the exchange has been
+        waited for; None where there is no other rank. Every rank has to call it.
 
         Parameters
         ----------
@@ -121,9 +124,7 @@ class RowMessages:
         # Own rows are read while the others travel.
         for table in range(len(self._own_starts) - 1):
             gather(table, cluster.rank, rows[self.own_rows(table)])
-        if under_way is not None:
-            under_way.finish()
-        return rows
+        return rows, under_way
 
     def start_back(self, gradient: Tensor, where: str) -> Exchange | None:
         """Begin to send the gradient of others' rows back, but that of tables that are not learned;
@@ -131,7 +132,8 @@ class RowMessages:
 
         Parameters
         ----------
-        gradient: [n, dim], as :meth:`fetch` returned the rows; not to be changed before it arrived.
+        gradient: [n, dim], as :meth:`start_fetch` returned the rows; not to be changed before it
+            arrived.
         """
         cluster = self._cluster
         if cluster.world == 1 or not self._learned:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 from torch import Tensor
@@ -27,9 +28,10 @@ class LearnableRows:
     """
 
     def __init__(self, cluster: Cluster, shares: Iterable[TableShare] = ()) -> None:
-        self._cluster = cluster
         self._tables = {share.name: share for share in sorted(shares, key=lambda share: share.name)}
         self._read_as = {name: share.name for share in self for name in share.read_as}
+        # Rows and gradients leave when they are there, whatever else ranks say to each other then.
+        self._cluster = cluster.second_channel() if self._tables else cluster
 
     def __iter__(self) -> Iterator[TableShare]:
         return iter(self._tables.values())
@@ -72,15 +74,21 @@ class LearnableRows:
             for share, by_owner, by_reader in zip(self, dealt, asked, strict=True)
         ]
 
-    def fetch(self, routes: Sequence[Routes], where: str) -> FetchedRows:
+    def fetch(
+        self,
+        routes: Sequence[Routes],
+        where: str,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> FetchedRows:
         """Read rows that were asked for, wherever they are, to learn them; every rank has to call
         it.
 
         Parameters
         ----------
         routes: as of :meth:`ask`. where: names the moment in errors.
+        waiting: makes what is entered while those of other ranks are waited for.
         """
-        return FetchedRows(self._cluster, routes, self._read_as, where)
+        return FetchedRows(self._cluster, routes, self._read_as, where, waiting)
 
     def read(self, wanted: Mapping[str, Sequence[Ids]], where: str) -> LeafRows:
         """Read rows as they are, of which no gradient is wanted; as :meth:`fetch`."""
@@ -92,7 +100,9 @@ class LearnableRows:
             routes[table].share.records.read_rows(routes[table].asked[rank], out)
 
         messages = RowMessages(self._cluster, routes, 0)
-        rows = messages.fetch(gather, where)
+        rows, under_way = messages.start_fetch(gather, where)
+        if under_way is not None:
+            under_way.finish()
         leaves = {
             each.share.name: Leaf(each.wanted.nodes, rows, False, messages.places(number))
             for number, each in enumerate(routes)

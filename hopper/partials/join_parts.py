@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-def join_rows(parts: Sequence[Tensor], places: Sequence[Tensor] = ()) -> Tensor:
+def join_parts(parts: Sequence[Tensor], places: Sequence[Tensor] = ()) -> Tensor:
     """[sum of n, ...]: the first parts in their places, and behind them the others in their order.
 
     Parameters
