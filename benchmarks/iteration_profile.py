@@ -6,7 +6,9 @@ usage: python benchmarks/iteration_profile.py --parts PARTITIONED --out DIR [--l
 Runs over emulated hosts (root is needed), leaves the first epoch out, and writes
 ``DIR/iteration_profile.json``: for every part of an iteration, wall and processor seconds, means
 over ranks and iterations. A part's processor seconds are its thread's own; what is left of its wall
-seconds is waiting: for the network, for other ranks, or for a processor that another rank has.
+seconds is waiting: for the network, for other ranks, or for a processor that another rank has. Of
+GraphSAGE it also tells the least that a rank's products, reading its input rows and its messages
+could take (least_times.py).
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ import json
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from least_times import Rates, least_of_sage
 from rich.console import Console
 from rich.table import Table
 
 from hopper.bench.emulate.hosts import emulated
-from hopper.bench.emulate.request import make_request
+from hopper.bench.emulate.request import make_request, parse_rate
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
@@ -35,6 +40,7 @@ from hopper.train.results import write_text
 
 RESULT_FILE = "iteration_profile.json"
 EPOCHS, ITERATIONS = 4, 6
+_WORK = ("own", "destinations", "edges", "received_bytes")
 LIMIT_SECONDS = 900.0
 PARTS = (
     ("plan, ahead", "made beside the computing, in a thread of its own"),
@@ -42,8 +48,7 @@ PARTS = (
     ("wait for the pipeline", ""),
     ("project", "of all layers, and picking what is sent"),
     ("exchange", "waiting for rows"),
-    ("aggregate", ""),
-    ("update", "the destination's own term"),
+    ("aggregate", "and what is made of the destinations' own rows"),
     ("backward", "without the gradients' way back"),
     ("gradients back", "waiting for them"),
     ("wait for ranks", "before the all-reduce"),
@@ -74,6 +79,21 @@ def profile(run_dir: Path) -> dict[str, dict[str, float]]:
     }
 
 
+def work_of_layers(run_dir: Path) -> list[dict[str, float]]:
+    """First layer first, what plans say of each layer: means over ranks and iterations after epoch
+    0."""
+    plans = [
+        line["layers"]
+        for file in log_files(run_dir / "spans")
+        for _, line in log_lines(file)
+        if "layers" in line and line.get("epoch", 0) > 0
+    ]
+    return [
+        {key: fmean(layer[key] for layer in of_plans) for key in _WORK}
+        for of_plans in zip(*plans, strict=True)
+    ]
+
+
 def part_of(line: dict[str, Any]) -> str | None:
     """The part that a span is of; None for one that holds others."""
     operation = line.get("operation")
@@ -85,7 +105,6 @@ def part_of(line: dict[str, Any]) -> str | None:
         ("gather", "own rows"): "gather, ahead",
         ("compute", "project"): "project",
         ("compute", "aggregate"): "aggregate",
-        ("compute", "update"): "update",
         ("compute", "backward"): "backward",
         ("sync", "partials"): "exchange",
         ("sync", "gradients of partials"): "gradients back",
@@ -137,7 +156,7 @@ def main() -> int:
                 console.print(f"error: no emulated hosts: {cluster.why_not}")
                 return 1
             summary = train_on_hosts(cluster, "profile", config, run_dir, [], LIMIT_SECONDS)
-        parts = profile(run_dir)
+        parts, layers = profile(run_dir), work_of_layers(run_dir)
     measured = summary["epochs"][1:]
     iteration = sum(each["seconds"] for each in measured) / (ITERATIONS * len(measured))
     values["data"]["partitioned"] = options.parts.name
@@ -151,7 +170,19 @@ def main() -> int:
         "ranks": graph.book.servers,
         "iteration_seconds": iteration,
         "parts": parts,
+        "layers": layers,
     }
+    if options.model == "sage":
+        node = graph.schema.node_types[graph.schema.target_type()]
+        widths = (
+            node.feature_dim or 0,
+            options.hidden,
+            graph.schema.labels[graph.schema.target_type()].classes,
+        )
+        rate, rates = parse_rate(options.link_rate), Rates.measure()
+        link = None if rate is None else rate / 8
+        result["rates"] = asdict(rates)
+        result["least"] = least_of_sage(layers, widths, rates, link)
     options.out.mkdir(parents=True, exist_ok=True)
     write_text(options.out / RESULT_FILE, format_result(result))
     show(console, result)
@@ -165,6 +196,8 @@ def show(console: Console, result: dict[str, Any]) -> None:
         part = result["parts"][name]
         table.add_row(name, f"{1e3 * part['seconds']:.1f}", f"{1e3 * part['cpu']:.1f}", told)
     console.print(table)
+    for name, seconds in result.get("least", {}).items():
+        console.print(f"{name}: {1e3 * seconds:.1f} ms at least", highlight=False)
     busy = sum(part["cpu"] for part in result["parts"].values())
     cores = result["machine"]["usable_cores"]
     floor = busy * result["ranks"] / cores
