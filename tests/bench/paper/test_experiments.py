@@ -69,7 +69,7 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {"merging"}
+    own |= {"hifuse-fig9"}
     own |= {
         "merging",
         "merging-deep",
@@ -81,7 +81,7 @@ def test_every_experiment_is_there() -> None:
 
 @each_experiment
 def test_what_the_paper_reports_has_its_place(experiment: Experiment) -> None:
-    assert bool(experiment.published) == experiment.name.startswith(("hopgnn-", "heta-"))
+    assert bool(experiment.published) == experiment.name.startswith(("hopgnn-", "heta-", "hifuse-"))
     for each in experiment.published:
         assert re.match(r"(section \d(\.\d)?|Table \d|Figure \d+)", each.place)
         assert each.what
