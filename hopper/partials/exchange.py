@@ -43,7 +43,7 @@ class RowExchange:
         self.counts = counts
         self.operation = operation
         self._under_way: Exchange | None = None
-        self._token: Tensor = _Send.apply(sent, self)
+        self._token: Tensor | None = _Send.apply(sent, self)
 
     def finish(self) -> Tensor:
         """[m, ...]: the rows that came, those of rank 0 first; waits for them.
@@ -56,7 +56,9 @@ class RowExchange:
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        rows: Tensor = _Receive.apply(self._token, self)
+        # The operations know this exchange; it knows them no more, so nothing outlives them.
+        token, self._token = self._token, None
+        rows: Tensor = _Receive.apply(token, self)
         return rows
 
     def start(self, sent: Tensor) -> None:
