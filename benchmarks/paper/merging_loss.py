@@ -33,16 +33,15 @@ def settled_table(result: Result) -> Table:
         rounds = range(cell["rounds"])
         starts = [_settled_from([each[index] for each in decisions]) for index in rounds]
         last = len(decisions) - 1
+        settled = {index: start for index, start in enumerate(starts) if start < last}
         rows.append(
             [
                 cell["name"],
                 ", ".join(str(decisions[-1][index][MERGE]) for index in rounds),
                 ", ".join(str(sum(TRIED in each[index] for each in decisions)) for index in rounds),
-                _ratio(cell, sides, dict.fromkeys(rounds, 1), last),
-                _ratio(
-                    cell, sides, {i: start for i, start in enumerate(starts) if start < last}, last
-                ),
-                str(sum(start < last for start in starts)),
+                _ratio(cell, sides, dict.fromkeys(rounds, 0), last + 1),
+                _ratio(cell, sides, settled, last),
+                str(len(settled)),
             ]
         )
     headings = (
@@ -50,16 +49,18 @@ def settled_table(result: Result) -> Table:
         *("off / adaptive, all epochs", "off / adaptive, settled", "rounds settled"),
     )
     note = (
-        "Above 1: merging is faster. All epochs: without the first and the last, as everywhere. "
-        "Settled: of them, those after the last that compares two numbers, and the same ones of "
-        "the other side; rounds that have none are left out."
+        "Above 1: merging is faster. All epochs: with the first and the last too, since an epoch "
+        "that compares prepares nothing ahead of the next, which is only another time for the "
+        "same work. Settled: from the second after the last that compares two numbers (the first "
+        "prepares for itself and ahead) to the last but one, and the same ones of the other side; "
+        "rounds that have none are left out."
     )
     return Table("Whole runs, and what is left once merging has settled", headings, rows, note)
 
 
 def _settled_from(decisions: Sequence[Mapping[str, int]]) -> int:
-    """The first epoch after the last that compares, or after the one that warms up."""
-    return 1 + max((i for i, each in enumerate(decisions) if TRIED in each), default=0)
+    """The second epoch after the last that compares; of none that does, the second of all."""
+    return 2 + max((i for i, each in enumerate(decisions) if TRIED in each), default=-1)
 
 
 def _ratio(

@@ -188,12 +188,13 @@ def _hardware_reasons(result: Result) -> list[str]:
             "smaller."
         )
     emulated = [c for c in cells if (c.get("emulation") or {}).get("effective")]
-    if emulated:
+    servers = max(cell["servers"] for cell in cells)
+    if emulated and servers > 1:
         rates = sorted({cell["emulation"]["link_rate"] for cell in emulated})
-        servers = max(cell["servers"] for cell in cells)
+        links = beside(f"those of the paper {result['link']}") if result["link"] else ""
         found.append(
             f"All hosts (up to {servers}) share the {machine['cores']} cores of one machine; links "
-            f"have a rate of {', '.join(rates)}{beside('those of the paper ' + result['link'])}."
+            f"have a rate of {', '.join(rates)}{links}."
         )
     if len(emulated) < len(cells):
         found.append(

@@ -17,7 +17,7 @@ TRIED: Final = "merge_tried"
 MARGIN: Final = 0.02
 """what one more dissolved step has to save at least, as a share of an iteration's time"""
 LEAST_PAIRS: Final = 10
-"""before anything is concluded from them"""
+"""before a number takes another's place, or is given up because it looks no faster"""
 MOST_PAIRS: Final = 64
 """of an epoch, and of a comparison"""
 MOST_EPOCHS: Final = 10
@@ -174,18 +174,25 @@ class MergeNumber:
 
 
 def _is_proven(differences: Sequence[float], least: float) -> bool | None:
-    """Whether the centre of differences is above ``least``; None = it looks so, and is not sure.
+    """Whether the centre of differences is above ``least``; None = that is open.
+
+    It is not as soon as the whole interval is below, and of :data:`LEAST_PAIRS` or more also when
+    the estimate alone is.
 
     The estimate is that of Hodges and Lehmann, the median of all means of two, and the interval the
     one that belongs to it (Annals of Mathematical Statistics 34(2), 1963): order statistics, so
-    that no single slow iteration decides.
+    that no single slow iteration decides. Fewer than six differences have none.
     """
     count = len(differences)
-    if count < LEAST_PAIRS:
-        return None
-    means = sorted((a + b) / 2 for i, a in enumerate(differences) for b in differences[i:])
-    if means[len(means) // 2] <= least:
-        return False
     spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)
     rank = math.floor(count * (count + 1) / 4 - 0.5 - _QUANTILE * spread)
+    if rank < 0:
+        return None
+    means = sorted((a + b) / 2 for i, a in enumerate(differences) for b in differences[i:])
+    if means[-1 - rank] <= least:
+        return False
+    if count < LEAST_PAIRS:
+        return None
+    if means[len(means) // 2] <= least:
+        return False
     return True if means[rank] > least else None

@@ -173,3 +173,12 @@ def test_alone_there_is_nothing_to_dissolve() -> None:
     state = MergeNumber.adaptive(0)
     assert state.decisions(5) == {MERGE: 0}
     assert state.after(1, {0: 1.0}) == state
+
+
+def test_what_is_surely_slower_is_given_up_soon() -> None:
+    state = MergeNumber.adaptive(1)
+    for epoch in (1, 2):
+        assert state.start == epoch
+        # Three pairs an epoch; six have an interval.
+        state = one_epoch(state, epoch, 13, lambda steps, _: 1 + 0.1 * steps)
+    assert (state.number, state.start) == (0, None)

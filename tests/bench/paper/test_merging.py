@@ -34,7 +34,7 @@ def make_cell(compared: list[list[int]]) -> dict[str, Any]:
 def test_settled_epochs_are_told_apart() -> None:
     table = settled_table({"cells": [make_cell([[1, 2], [1, 2]])]})
     (row,) = table.rows
-    # Of epochs 1 to 4 the last two take half as long.
+    # Of six epochs the last three take half as long, the first of which is not settled yet.
     assert row == ["cell", "1, 1", "2, 2", "1.33 (1.33 to 1.33)", "2.00 (2.00 to 2.00)", "2"]
 
 
