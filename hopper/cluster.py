@@ -371,8 +371,9 @@ class Exchange:
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
         """
-        work, self._work, self._sent = self._work, None, None
+        work, self._work = self._work, None
         self._cluster.wait(work, self._operation)
+        self._sent = None
         if self._landing is not self.received:
             # No operation of the graph of gradients, which may know the rows already.
             self.received.detach().copy_(self._landing)

@@ -14,6 +14,13 @@ bin=$(cd "$venv/bin" && pwd)
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
+# numba knows a kernel that it has compiled by the file of the kernel alone, not by what it calls.
+kernels=$venv/.hopper-kernels
+if [[ ! -e $kernels || -n $(find hopper cache_server -name '*.py' -newer "$kernels" -print -quit) ]]; then
+  find hopper cache_server -name '*.nb[ic]' -delete
+  touch "$kernels"
+fi
+
 passed=() failed=()
 step() {
   local name=$1 start=$SECONDS

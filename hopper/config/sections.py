@@ -332,12 +332,13 @@ class Pipeline(Section):
     runs are the same with and without."""
 
     depth: NonNegative = 25
-    """iterations that are planned ahead at most; 0 = nothing is prepared ahead"""
+    """plans that wait to be read at most, besides those of ``lookahead``; 0 = nothing is prepared
+    ahead"""
     reads: Positive = 5
-    """iterations whose rows are read ahead at most"""
+    """iterations that wait, with their rows, to be trained at most"""
     memory: str = "1G"
-    """of plans that wait to be read, and again of rows that wait to be trained; a single iteration
-    may be larger"""
+    """of plans that wait to be read, and again of iterations that wait to be trained; each may go
+    one item beyond"""
     lookahead: NonNegative = 0
     """iterations after the one that is read whose plans decide which rows of other servers are
     kept, to be read from there; 0 = none are"""

@@ -36,6 +36,11 @@ class CooperativePlan(Plan):
 
     layers: IterationPlan
 
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        return sum(each.num_edges for each in self.layers.layers)
+
 
 @dataclass(frozen=True)
 class CooperativeInputs:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from hopper.migrate.packed_model import PackedModel
 from hopper.partition.layouts import Layout, Replicated
 from hopper.run_log import RunLog, Stage
 from hopper.traffic import Cause
+
+_NODE_BYTES: Final = 8
+_EDGE_BYTES: Final = 16
 
 
 @dataclass
@@ -81,6 +84,17 @@ class Plan:
     sent: Mapping[Cause, int] = field(default_factory=dict, kw_only=True)
     asked: Sequence[Routes] = field(default=(), kw_only=True)
 
+    @property
+    def num_edges(self) -> int:
+        """How many edges it holds, all hops and layers together."""
+        return 0
+
+    @property
+    def nbytes(self) -> int:
+        """About what it holds: a node's id; where an edge comes from, and its position."""
+        nodes = sum(ids.size for groups in self.reads.values() for ids in groups)
+        return _NODE_BYTES * nodes + _EDGE_BYTES * self.num_edges
+
 
 PlanT = TypeVar("PlanT", bound=Plan)
 InputsT = TypeVar("InputsT")
@@ -129,6 +143,11 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         if self.talks_to_plan:
             self.channel = state.cluster.second_channel()
             self.channel.traffic = state.cluster.traffic.apart()
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether :meth:`read` reads all rows of other servers that the iteration needs."""
+        return self.reads_remote_rows
 
     @property
     def talks_to_plan(self) -> bool:
@@ -233,6 +252,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """Let go of connections; the engine does not train again; every rank has to call it."""
         if self.talks_to_plan:
             self.channel.close()
+        self.state.learnable.close()
 
     def decisions(self, epoch: int) -> dict[str, Any]:
         """What was decided for the epoch under way; recorded, so that it can be replayed."""
@@ -244,7 +264,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         Parameters
         ----------
         seconds: by iteration, the maximum over ranks, the same on all of them. After a resumption
-            within the epoch those before it are missing.
+            within the epoch those before it are missing, and so are those that follow a checkpoint.
         """
 
     def decision_state(self) -> dict[str, Any]:

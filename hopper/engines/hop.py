@@ -40,6 +40,11 @@ class HopPlan(Plan):
     schedule: list[Visit]
     groups: Groups
 
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        return sum(each.num_edges for group in self.groups.values() for each in group)
+
 
 class Hop(Engine[HopPlan, InputRows]):
     """Models travel around a ring of ranks and train each group where its roots live.
@@ -87,6 +92,11 @@ class Hop(Engine[HopPlan, InputRows]):
         groups = self._sample(batch, steps, schedule)
         parts = [part for group in groups.values() for part in group]
         return HopPlan(batch, nodes_of(parts), schedule, groups)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """See :class:`hopper.engines.engine.Engine`."""
+        return self.state.config.hop.pregather
 
     def read(self, plan: HopPlan, rows: PartitionedRows) -> InputRows:
         """See :class:`hopper.engines.engine.Engine`: with pre-gathering, remote rows are fetched

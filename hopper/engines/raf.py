@@ -42,6 +42,11 @@ class RafPlan(Plan):
     shares: RootPlan
     subgraph: Subgraph
 
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        return self.subgraph.num_edges
+
 
 @dataclass(frozen=True)
 class RafInputs:

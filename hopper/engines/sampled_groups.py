@@ -27,6 +27,11 @@ class GroupPlan(Plan):
 
     subgraphs: Sequence[Subgraph]
 
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        return sum(each.num_edges for each in self.subgraphs)
+
 
 def nodes_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
     """By name of a type, the nodes of every subgraph."""

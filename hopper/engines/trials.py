@@ -45,6 +45,12 @@ class TrialsPlan(Plan):
 
     groups: dict[int, list[Subgraph]]
 
+    @property
+    def num_edges(self) -> int:
+        """See :class:`hopper.engines.engine.Plan`."""
+        distinct = {id(group): group for group in self.groups.values()}
+        return sum(each.num_edges for each in chain(*distinct.values()))
+
 
 class Trials(Engine[TrialsPlan, Passes]):
     """The ``hop`` engine with independent replicas.

@@ -26,6 +26,10 @@ class HeldRows(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Of a row."""
 
+    @property
+    def evicts(self) -> bool:
+        """Whether rows make room for others."""
+
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
         """[n]: where the rows of ids are; -1 = not here."""
 
@@ -132,6 +136,11 @@ class CachedRows(CountedLookups):
         found = CachedRows(self._remote, held)
         self._remote = found
         return found
+
+    def not_kept(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of [n] int64 ids whose rows are not here for good."""
+        held = self._held.get(node_type)
+        return ids if held is None or held.evicts else ids[held.find(ids) < 0]
 
     def count_into(self, traffic: Traffic) -> None:
         """See :class:`RemoteSource`."""

@@ -32,13 +32,20 @@ class DeviceRows(CountedLookups):
     Parameters
     ----------
     held: by node type, of the array module of the device; rows of other types are copied.
+    one_reader: of whoever is asked for missing rows: one lock for both, since either may be asked
+        first.
+
+    Attributes
+    ----------
     evicts: whether rows make room for others.
     """
 
-    def __init__(self, device: torch.device, held: Mapping[str, HeldRows], *, evicts: bool) -> None:
+    def __init__(
+        self, device: torch.device, held: Mapping[str, HeldRows], one_reader: RLock
+    ) -> None:
         super().__init__(held, _CountsOfThread())
-        self._one_reader = RLock()
-        self.evicts = evicts
+        self._one_reader = one_reader
+        self.evicts = any(each.evicts for each in held.values())
         self._device = device
         self._np = array_module(device.type)
 

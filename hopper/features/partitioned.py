@@ -65,6 +65,7 @@ class PartitionedRows:
     ----------
     on_device: what is held where the rank trains; whoever reads rows for that place looks there
         first, and asks here for those that are missing.
+    one_reader: held by whoever reads from other servers.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class PartitionedRows:
         self.on_device: DeviceRows | None = None
         self._cache: CachedRows | None = None
         self._ahead: CachedRows | None = None
-        self._one_reader = RLock()
+        self.one_reader = RLock()
         # One for who reads from other servers, one for who reads rows that have come from there.
         # numba's number of threads is every thread's own.
         self._fetchers = ThreadPoolExecutor(
@@ -110,19 +111,29 @@ class PartitionedRows:
         """[n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
+    def is_mapped(self, node_type: str) -> bool:
+        """Whether this server's features of a type lie in a file, where they are read in place."""
+        return node_type not in self.graph.feature_sources
+
+    def not_kept(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of [n] int64 ids of other servers whose rows no cache has for good."""
+        if self.on_device is not None and not self.on_device.evicts:
+            ids = self.on_device.absent(node_type, ids)
+        return ids if self._cache is None else self._cache.not_kept(node_type, ids)
+
     @contextmanager
     def one_operation(self) -> Iterator[None]:
         """Let all remote rows that are read within share one deadline."""
         if self.remote is None:
             yield
             return
-        with self._one_reader, self.remote.one_operation():
+        with self.one_reader, self.remote.one_operation():
             yield
 
     @contextmanager
     def _reading(self, remote: RemoteSource) -> Iterator[None]:
         """Be the one who reads from other servers; what this takes is counted here."""
-        with self._one_reader:
+        with self.one_reader:
             remote.count_into(self.traffic)
             try:
                 yield

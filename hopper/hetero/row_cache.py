@@ -26,6 +26,8 @@ class RowCache:
     dim, dtype: of a row.
     """
 
+    evicts = False
+
     def __init__(
         self, nodes: int, room: int, dim: int, dtype: Any, module: ModuleType = np
     ) -> None:
@@ -117,6 +119,8 @@ class RecentRows(RowCache):
     ----------
     evicted: is given the [n] int64 ids and [n, dim] rows of those that do; None = they are copies.
     """
+
+    evicts = True
 
     def __init__(
         self,

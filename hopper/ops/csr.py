@@ -8,8 +8,7 @@ all layers that see the block share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numba
 import numpy as np
@@ -27,10 +26,7 @@ class Csr:
     indptr: Tensor
     """[num_rows + 1] int64"""
     indices: Tensor
-    """[entries] int64, in [0, num_cols)"""
-    num_cols: int
-    prepared: dict[str, Any] = field(default_factory=dict)
-    """what a kernel backend keeps for this pattern"""
+    """[entries] int64"""
 
     @property
     def num_rows(self) -> int:
@@ -42,7 +38,7 @@ def sources_to_destinations(block: Edges) -> Csr:
     """Pattern [num_dst] <- [num_src]: each destination gathers its sampled sources."""
     prepared = block.prepared
     if "ops.sources_to_destinations" not in prepared:
-        prepared["ops.sources_to_destinations"] = Csr(block.indptr, block.indices, block.num_src)
+        prepared["ops.sources_to_destinations"] = Csr(block.indptr, block.indices)
     csr: Csr = prepared["ops.sources_to_destinations"]
     return csr
 
@@ -53,7 +49,7 @@ def destinations_to_sources(block: Edges) -> Csr:
     if "ops.destinations_to_sources" not in prepared:
         indptr, order = _transpose(block)
         rows = destinations(block).index_select(0, order)
-        prepared["ops.destinations_to_sources"] = Csr(indptr, rows, block.num_dst)
+        prepared["ops.destinations_to_sources"] = Csr(indptr, rows)
     csr: Csr = prepared["ops.destinations_to_sources"]
     return csr
 
@@ -63,7 +59,7 @@ def edges_to_sources(block: Edges) -> Csr:
     prepared = block.prepared
     if "ops.edges_to_sources" not in prepared:
         indptr, order = _transpose(block)
-        prepared["ops.edges_to_sources"] = Csr(indptr, order, block.num_edges)
+        prepared["ops.edges_to_sources"] = Csr(indptr, order)
     csr: Csr = prepared["ops.edges_to_sources"]
     return csr
 
@@ -73,7 +69,7 @@ def edges_to_destinations(block: Edges) -> Csr:
     prepared = block.prepared
     if "ops.edges_to_destinations" not in prepared:
         every = torch.arange(block.num_edges, device=block.indptr.device)
-        prepared["ops.edges_to_destinations"] = Csr(block.indptr, every, block.num_edges)
+        prepared["ops.edges_to_destinations"] = Csr(block.indptr, every)
     csr: Csr = prepared["ops.edges_to_destinations"]
     return csr
 

@@ -42,7 +42,9 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
     key = site_key(nodes.iteration_key, layer, Site.ROWS, node_type_key(nodes.node_type))
     keys = row_keys(key, nodes.original)
     if isinstance(rows, StoredRows):
-        return rows.dropped(keys, threshold)
+        if not rows.is_dropped and len(keys) == len(rows):
+            return rows.dropped(keys, threshold)
+        rows = rows.gathered()
     return drop(in_full(rows), keys, threshold)
 
 

@@ -162,11 +162,14 @@ class _Reader:
 class _Made:
     """A product that is there already.
 
-    weight: of which, as it was given. version: the weight's. dtype: of the product.
-    out: [rows, ...], how to come by the product; None once nobody has it any more.
+    weight: of which, as it was given. transposed: and how. version: the weight's.
+    dtype: of the product.
+    out: [rows, ...], how to come by the product; None once nobody has it any more, or somebody has
+        changed it.
     """
 
     weight: Tensor
+    transposed: bool
     version: int
     dtype: torch.dtype
     has_gradient: bool
@@ -183,29 +186,45 @@ class _Products:
     made: list[_Made] = field(default_factory=list)
     expected: list[tuple[Tensor, int]] = field(default_factory=list)
 
-    def find(self, weight: Tensor, count: int, dtype: torch.dtype) -> Tensor | None:
+    def find(
+        self, weight: Tensor, transposed: bool, count: int, dtype: torch.dtype
+    ) -> Tensor | None:
         """[count, out]: a product of as many rows or more, if it was made."""
         for each in self.made:
             is_same = each.weight is weight and each.version == weight._version
+            is_same &= each.transposed == transposed
             if is_same and each.dtype == dtype and each.has_gradient == torch.is_grad_enabled():
                 out = each.out()
                 if out is not None and len(out) >= count:
                     return out[:count]
         return None
 
-    def keep(self, weight: Tensor, out: Tensor, *, until_used: bool) -> None:
+    def keep(
+        self, weight: Tensor, out: Tensor, *, transposed: bool = False, until_used: bool
+    ) -> None:
         """Let a product be found; ``until_used``, even if nobody has it yet."""
         kept = [out] if until_used else []
-        known = weakref.ref(out)
-        self._note(weight, out.dtype, lambda: kept.pop() if kept else known())
+        known, version = weakref.ref(out), out._version
+
+        def find() -> Tensor | None:
+            found = kept.pop() if kept else known()
+            return None if found is None or found._version != version else found
+
+        self._note(weight, transposed, out.dtype, find)
 
     def supply(self, weight: Tensor, make: Callable[[], Tensor]) -> None:
         """Let a product be made when it is looked for."""
-        self._note(weight, product_dtype(weight), make)
+        self._note(weight, False, product_dtype(weight), make)
 
-    def _note(self, weight: Tensor, dtype: torch.dtype, out: Callable[[], Tensor | None]) -> None:
+    def _note(
+        self,
+        weight: Tensor,
+        transposed: bool,
+        dtype: torch.dtype,
+        out: Callable[[], Tensor | None],
+    ) -> None:
         version, has_gradient = weight._version, torch.is_grad_enabled()
-        self.made.append(_Made(weight, version, dtype, has_gradient, out))
+        self.made.append(_Made(weight, transposed, version, dtype, has_gradient, out))
 
 
 class StoredRows(Tensor):
@@ -277,8 +296,14 @@ class StoredRows(Tensor):
         """[n, dim]: some of these rows; ``places`` [n] int64."""
         return self._make(self._reader.pick(places), _Products(), [])
 
+    @property
+    def is_dropped(self) -> bool:
+        """Whether dropout was applied to these rows."""
+        return self._reader.keys is not None
+
     def dropped(self, keys: Tensor, threshold: int) -> StoredRows:
-        """These rows after dropout; see :func:`hopper.ops.counter_mask.drop`."""
+        """These rows, to which none was applied, after dropout; see
+        :func:`hopper.ops.counter_mask.drop`."""
         reader = replace(self._reader, keys=keys, threshold=threshold)
         return self._make(reader, _Products(), [])
 
@@ -297,7 +322,7 @@ class StoredRows(Tensor):
         """
         products, count = self._products, self._reader.count
         dtype = product_dtype(weight)
-        found = products.find(weight, count, dtype)
+        found = products.find(weight, transposed, count, dtype)
         if found is not None:
             return found
         if self._whole:
@@ -309,7 +334,7 @@ class StoredRows(Tensor):
         counts = (count, *(rows for _, rows in others))
         made = _Product.apply(self._reader, counts, dtype, *(each.to(dtype) for each in matrices))
         out: Tensor = made[0]
-        products.keep(weight, out, until_used=False)
+        products.keep(weight, out, transposed=transposed, until_used=False)
         for (each, _), other in zip(others, made[1:], strict=True):
             products.keep(each, other, until_used=True)
         return out
@@ -328,7 +353,7 @@ class StoredRows(Tensor):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **given)
         special = _SPECIAL.get(func)
-        if special is not None and isinstance(args[0], StoredRows):
+        if special is not None and args and isinstance(args[0], StoredRows) and "out" not in given:
             found = special(*args, **given)
             if found is not NotImplemented:
                 return found
@@ -352,6 +377,7 @@ class _Product(torch.autograd.Function):
     def forward(
         ctx: Any, reader: _Reader, counts: tuple[int, ...], dtype: torch.dtype, *matrices: Tensor
     ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
         ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
         ctx.shapes = [each.shape for each in matrices]
         found = [each.new_empty(n, len(each)) for each, n in zip(matrices, counts, strict=True)]

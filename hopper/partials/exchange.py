@@ -117,7 +117,7 @@ class KindsExchange(Generic[Kind]):
             ]
             for sides in (lengths, counts)
         )
-        self._dtype = next(iter(sent.values())).dtype
+        self._dtypes = {kind: rows.dtype for kind, rows in sent.items()}
         flat = [
             rows.reshape(-1).split(sizes) if len(widths) > 1 else [rows.reshape(-1)]
             for rows, sizes in zip(sent.values(), zip(*going, strict=True), strict=True)
@@ -131,11 +131,14 @@ class KindsExchange(Generic[Kind]):
 
     def finish(self) -> dict[Kind, list[Tensor]]:
         """By kind, [n, ...] of every rank; as :meth:`RowExchange.finish`."""
-        received = self._exchange.finish().to(self._dtype)
+        received = self._exchange.finish()
         # In one piece, so that gradients are put together once.
         pieces = received.split([count for each in self._coming for count in each])
         return {
-            kind: [part.view(-1, *shape) for part in pieces[place :: len(self._shapes)]]
+            kind: [
+                part.view(-1, *shape).to(self._dtypes[kind])
+                for part in pieces[place :: len(self._shapes)]
+            ]
             for place, (kind, shape) in enumerate(self._shapes.items())
         }
 

@@ -113,7 +113,8 @@ class Forward:
         wanted = {kind: plan.outgoing[kind] for kind in kinds if isinstance(kind, Sums)}
         if self._cluster.world == 1 or not wanted:
             return {}
-        wires, some = self._wires[index], next(iter(own.ready.values()))
+        # Sums are in float32 at least, also where none goes out.
+        wires, some = self._wires[index], in_full(next(iter(own.ready.values()))[:0])
         aggregations = self._stack.layers[index].aggregations
         found: dict[Kind, Tensor] = {
             kind: some.new_zeros(sum(out.lengths), *wires.forms[kind].shape)

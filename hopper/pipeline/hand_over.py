@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -38,22 +39,26 @@ class HandOver(Generic[T]):
         self._pauses = False
         self._changed = threading.Condition()
 
-    def await_room(self, nbytes: int = 0) -> None:
+    def await_room(self, nbytes: int = 0, unless: Callable[[], bool] = lambda: False) -> None:
         """Wait until an item of that size may be put.
+
+        Parameters
+        ----------
+        unless: what makes it be put without room; :meth:`wake` has to be called where it changes.
 
         Raises
         ------
         Closed: it never will.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._has_room(nbytes))
+            self._changed.wait_for(lambda: self._closed or unless() or self._has_room(nbytes))
             if self._closed:
                 raise Closed
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing is handed over any more."""
-        return self._closed
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def allow(self, items: int) -> None:
         """Change how many items wait at most."""
@@ -62,7 +67,7 @@ class HandOver(Generic[T]):
             self._changed.notify_all()
 
     def put(self, item: T, nbytes: int) -> None:
-        """Hand an item over, for which there is room; does nothing after the end."""
+        """Hand an item over, for which room was awaited; does nothing after the end."""
         with self._changed:
             if self._closed:
                 return

@@ -20,8 +20,11 @@ from hopper.features.copy_rows import copy_rows
 from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]
+Numbers = NDArray[np.int32]
+"""of iterations"""
 
-_NEVER: Final = np.iinfo(np.int64).max
+_NEVER: Final = np.iinfo(np.int32).max
+"""later than any number of an iteration"""
 _NOWHERE: Final = -1
 
 
@@ -30,13 +33,13 @@ class KnownUses:
 
     Parameters
     ----------
-    count: of the type's nodes.
+    count: of the type's nodes, for each of which four bytes are held.
     """
 
     def __init__(self, count: int) -> None:
-        self._last = np.full(count, _NOWHERE, np.int64)
+        self._last = np.full(count, _NOWHERE, np.int32)
         """number of the last iteration in the window that uses a node"""
-        self._window: deque[tuple[int, Ids, Ids]] = deque()
+        self._window: deque[tuple[int, Ids, Numbers]] = deque()
         """by iteration: its number, the nodes that it uses, ascending, and when they are next"""
 
     def add(self, number: int, nodes: Ids) -> None:
@@ -51,9 +54,9 @@ class KnownUses:
             again = nodes[before == earlier]
             following[np.searchsorted(own, again)] = number
         self._last[nodes] = number
-        self._window.append((number, nodes, np.full(nodes.size, _NEVER)))
+        self._window.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
 
-    def take(self) -> tuple[Ids, Ids]:
+    def take(self) -> tuple[Ids, Numbers]:
         """The nodes of the first iteration of the window, and the numbers of the iterations that
         use them next; the window begins after it from now on."""
         number, nodes, following = self._window.popleft()
@@ -67,19 +70,22 @@ class KeptRows:
 
     Parameters
     ----------
-    count: of the type's nodes. dim, dtype: of a row. room: rows that are kept at most.
+    count: of the type's nodes, for each of which twelve bytes are held. dim, dtype: of a row.
+    room: rows that are kept at most.
     """
+
+    evicts = True
 
     def __init__(self, count: int, dim: int, dtype: np.dtype[Any], room: int) -> None:
         self._rows = np.empty((min(room, count), dim), dtype)
         self._slot_of = np.full(count, _NOWHERE, np.int32)
         self._node_in = np.full(len(self._rows), _NOWHERE, np.int64)
-        self._next_use = np.full(len(self._rows), _NEVER)
+        self._next_use = np.full(len(self._rows), _NEVER, np.int32)
         self._free = np.arange(len(self._rows), dtype=np.int32)[::-1].copy()
         self._left = len(self._rows)
         """how many of ``_free``, from the front, are free"""
         self._uses = KnownUses(count)
-        self._wanted = np.full(count, _NEVER)
+        self._wanted = np.full(count, _NEVER, np.int32)
         """of nodes of the iteration under way that are to be kept: when they are used next"""
         self._now: Ids = np.empty(0, np.int64)
         self._was_read = np.zeros(len(self._rows), np.bool_)

@@ -9,9 +9,10 @@ since the ones before it change them.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,8 +30,7 @@ Seconds = dict[Stage, float]
 """by stage"""
 
 _NO_TURN: Final = nullcontext()
-_PLAN_BYTES_A_NODE: Final = 40
-"""about what a plan holds for a node that it reads: its id, and an edge or two with both ends"""
+_ANY: Final = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,14 @@ class Pipeline:
         own = self._state.config.pipeline
         self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(own.depth, own.nbytes)
         self._read: HandOver[Prepared] = HandOver(own.reads, own.nbytes)
-        self._epoch, self._begun, self._is_ending = -1, 0, False
-        self._last = 0
-        """number of plans that are begun when planning has ended"""
+        self._epoch, self._begun, self._has_ended = -1, 0, False
+        self._most = _ANY
+        """plans that are begun at most"""
         self._told = threading.Condition()
         self._threads: list[threading.Thread] = []
         if own.depth:
-            self._start("plan", self._plan_ahead, self._planned)
+            # Who trains hears of an error in either thread at once.
+            self._start("plan", self._plan_ahead, self._planned, self._read)
             self._start("read", self._read_ahead, self._read)
 
     def __enter__(self) -> Pipeline:
@@ -88,21 +89,42 @@ class Pipeline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends what runs ahead; every rank has to call it, unless it has failed."""
+        if kind is None:
+            self._stop_planning("ending the pipeline")
         with self._told:
-            self._is_ending, self._last = True, self._begun
-        if kind is None and self._threads and self._engine.talks_to_plan:
-            # A plan that one rank has begun all have to make.
-            begun = self._state.cluster.all_gather(
-                torch.tensor([self._last]), "control", "ending the pipeline"
-            )
-            self._last = int(begun.max())
+            self._most = min(self._most, self._begun) if kind else self._most
+            self._has_ended = True
+            self._told.notify_all()
         self._planned.close()
         self._read.close()
-        with self._told:
-            self._told.notify_all()
         if kind is None:
             for thread in self._threads:
                 thread.join()
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Within it, which may last, no rank waits for a plan that another one does not begin:
+        what bounds plans are bytes, which every rank has its own of. Every rank has to call it."""
+        if not (self._threads and self._engine.talks_to_plan):
+            yield
+            return
+        self._stop_planning("resting the pipeline")
+        yield
+        with self._told:
+            self._most = _ANY
+            self._told.notify_all()
+
+    def _stop_planning(self, operation: str) -> None:
+        """Begin no more plans, but those that any rank has begun: these all have to make."""
+        with self._told:
+            self._most = self._begun
+        if self._threads and self._engine.talks_to_plan:
+            own = torch.tensor([self._most])
+            begun = self._state.cluster.all_gather(own, "control", operation)
+            with self._told:
+                self._most = int(begun.max())
+                self._told.notify_all()
+            self._planned.wake()
 
     def start_epoch(self, epoch: int) -> None:
         """Say that the epoch before has ended, and all was decided that it decides."""
@@ -124,27 +146,26 @@ class Pipeline:
             with state.log.stage("wait", operation="pipeline"):
                 prepared = self._read.take()
             state.log.add_stage_seconds(prepared.seconds)
-        else:
-            batch = self._schedule.batch(*next(self._moments))
-            prepared = self._read_rows(self._engine.plan_and_ask(batch))
-        report = self._engine.train(prepared.plan, prepared.inputs)
-        state.rows.take_over(prepared.rows)
-        return report
+            report = self._engine.train(prepared.plan, prepared.inputs)
+            state.rows.take_over(prepared.rows)
+            return report
+        return self._engine.train_step(self._schedule.batch(*next(self._moments)))
 
-    def _start(self, name: str, work: Callable[[], None], out: HandOver[Any]) -> None:
+    def _start(self, name: str, work: Callable[[], None], *out: HandOver[Any]) -> None:
         # numba's number of threads, and CUDA's device, are every thread's own.
         threads, device = numba.get_num_threads(), self._state.cluster.device
 
         def run() -> None:
-            numba.set_num_threads(threads)
-            if device.type == "cuda":
-                torch.cuda.set_device(device)
             try:
+                numba.set_num_threads(threads)
+                if device.type == "cuda":
+                    torch.cuda.set_device(device)
                 work()
             except Closed:
                 pass
             except BaseException as error:
-                out.fail(error)
+                for each in out:
+                    each.fail(error)
 
         thread = threading.Thread(target=run, name=f"hopper-{name}", daemon=True)
         thread.start()
@@ -157,24 +178,31 @@ class Pipeline:
                 return
             log.within(epoch=epoch, iteration=iteration, thread="plan")
             plan = self._engine.plan_and_ask(self._schedule.batch(epoch, iteration))
-            self._planned.put((plan, log.take_stage_seconds()), _plan_bytes(plan))
+            self._planned.put((plan, log.take_stage_seconds()), plan.nbytes)
         self._planned.pause()
 
     def _may_plan(self, epoch: int) -> bool:
         """Whether another plan is to be begun; waits until that is known."""
         with suppress(Closed):
-            self._planned.await_room()
+            self._planned.await_room(unless=self._is_owed)
         with self._told:
             if not self._is_decided(epoch):
                 self._planned.pause()
-            self._told.wait_for(lambda: self._is_ending or self._is_decided(epoch))
-            if self._is_ending:
-                # What other ranks have begun is known then.
-                self._told.wait_for(lambda: self._planned.is_closed)
-                if self._begun >= self._last:
-                    return False
+            self._told.wait_for(
+                lambda: (
+                    self._has_ended
+                    or self._is_owed()
+                    or (self._begun < self._most and self._is_decided(epoch))
+                )
+            )
+            if self._begun >= self._most:
+                return False
             self._begun += 1
             return True
+
+    def _is_owed(self) -> bool:
+        """Whether another rank has begun a plan that this one has not, and waits for it."""
+        return self._begun < self._most < _ANY
 
     def _is_decided(self, epoch: int) -> bool:
         return epoch <= self._epoch or self._engine.sees_epoch(epoch)
@@ -183,7 +211,7 @@ class Pipeline:
         log, window = self._state.log, Window(self._engine, self._planned)
         while True:
             plan, seconds = window.take()
-            nbytes = self._row_bytes(plan)
+            nbytes = plan.nbytes + self._row_bytes(plan)
             self._read.await_room(nbytes)
             log.within(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
             prepared = self._read_rows(plan, window.turn())
@@ -203,17 +231,13 @@ class Pipeline:
         state, total = self._state, 0
         for name, groups in plan.reads.items():
             own = state.request.reads.inputs[name]
+            in_place = state.trainer.reads_in_place and state.rows.is_mapped(own.node_type)
             for ids in groups if own.features else ():
                 held = ids.size
-                if state.trainer.reads_in_place:
+                if in_place:
                     held -= int(state.rows.is_local(own.node_type, ids).sum())
                 total += held * own.features * state.trainer.dtype.itemsize
         return total
-
-
-def _plan_bytes(plan: Plan) -> int:
-    nodes = sum(ids.size for groups in plan.reads.values() for ids in groups)
-    return nodes * _PLAN_BYTES_A_NODE
 
 
 def _moments(epoch: int, iteration: int, iterations: int, epochs: int) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,7 @@ class Window(Generic[_About]):
 
     def __init__(self, engine: Engine[Any, Any], planned: HandOver[tuple[Plan, _About]]) -> None:
         self._state, self._planned = engine.state, planned
-        has_others = engine.reads_remote_rows and self._state.rows.remote is not None
+        has_others = engine.reads_ahead and self._state.rows.remote is not None
         self._reach = self._state.config.pipeline.lookahead if has_others else 0
         self._waiting: deque[tuple[Plan, _About]] = deque()
         self._ahead: Lookahead | None = None
@@ -62,10 +62,11 @@ class Window(Generic[_About]):
             self._ahead.foresee(each)
 
     def _remote(self, plan: Plan) -> Mapping[str, Ids]:
-        """By node type with features, the nodes of other servers that a plan reads."""
+        """By node type with features, the nodes of other servers that a plan reads and no cache
+        has for good."""
         rows, inputs = self._state.rows, self._state.request.reads.inputs
         stored = {name: own.node_type for name, own in inputs.items() if own.features}
         return {
-            node_type: nodes[~rows.is_local(node_type, nodes)]
+            node_type: rows.not_kept(node_type, nodes[~rows.is_local(node_type, nodes)])
             for node_type, nodes in distinct_by_table(plan.reads, stored).items()
         }

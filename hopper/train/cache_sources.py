@@ -193,7 +193,7 @@ class DeviceFeatures(Features):
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""
         held = self._filled(plan, array_module(self._device.type))
-        self._rows.on_device = DeviceRows(self._device, held, evicts=plan.policy == "lru")
+        self._rows.on_device = DeviceRows(self._device, held, self._rows.one_reader)
         # What was read to fill it is not training's.
         self._rows.take_rows()
 

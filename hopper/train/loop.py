@@ -91,7 +91,8 @@ class Trainer:
                 while training := self._unfinished():
                     self.engine.training = list(training)
                     record = self._train_epoch(training, pipeline, console)
-                    scores = self._validate(training, record)
+                    with pipeline.resting():
+                        scores = self._validate(training, record)
                     self._finish_epoch(training, record, scores, console)
             self._conclude(console)
 
@@ -115,10 +116,13 @@ class Trainer:
         engine.replayed = decisions_of(self._replay, place.epoch)
         self._meter.start(place.epoch)
         pipeline.start_epoch(place.epoch)
+        # Meanwhile rows are read, so the iteration after it takes less time.
+        after_checkpoint = set()
         while place.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, place)
             console.step(place.losses[-1])
-            self._checkpoint_if_due(training, place)
+            if self._checkpoint_if_due(training, place):
+                after_checkpoint.add(place.iteration)
         self._spread_losses(training)
         losses = zip(*(model.progress.losses for model in training.values()), strict=True)
         # The loss of an iteration is the mean over models.
@@ -126,7 +130,9 @@ class Trainer:
         record.engine, record.ranks = engine.name, state.cluster.world
         record.decisions = engine.decisions(record.epoch)
         first = record.iterations - record.measured_iterations
-        engine.epoch_ended(record.epoch, dict(enumerate(record.iteration_seconds, first)))
+        seconds = dict(enumerate(record.iteration_seconds, first))
+        comparable = {each: seconds[each] for each in seconds.keys() - after_checkpoint}
+        engine.epoch_ended(record.epoch, comparable)
         state.log.flush()
         return record
 
@@ -178,11 +184,13 @@ class Trainer:
                 patience = self._config.patience
                 console.say(f"{whose}no better score in {patience} epochs: stopped")
 
-    def _checkpoint_if_due(self, training: Models, place: Progress) -> None:
+    def _checkpoint_if_due(self, training: Models, place: Progress) -> bool:
         every = self._config.checkpoint_every
-        if every and place.iteration < self.schedule.iterations and place.step % every == 0:
+        is_due = every and place.iteration < self.schedule.iterations and place.step % every == 0
+        if is_due:
             self._spread_losses(training)
             self._checkpoints.save()
+        return bool(is_due)
 
     def _resume_or_start(self) -> None:
         if self._config.resume:

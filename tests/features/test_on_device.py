@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
@@ -36,7 +37,7 @@ def make(device: torch.device, table: Table, room: int, kind: type[RowCache]) ->
     if kind is RowCache:
         ids = np.random.default_rng(1).permutation(NODES)[:room]
         cache.put(module.asarray(ids), module.asarray(table.rows[ids]))
-    return DeviceRows(device, {"paper": cache}, evicts=kind is RecentRows)
+    return DeviceRows(device, {"paper": cache}, RLock())
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -224,3 +224,41 @@ def test_no_rows() -> None:
     out = functional.linear(rows, weight)
     assert out.shape == (0, 3)
     assert torch.equal(*gradients(out.sum(), [weight]), torch.zeros_like(weight))
+
+
+def test_a_product_that_was_changed_in_place_serves_nobody() -> None:
+    (weight,) = weights(6)
+    rows, whole = both()
+    first = functional.leaky_relu_(functional.linear(rows, weight))
+    second = functional.linear(rows[:300], weight)
+    torch.testing.assert_close(second, functional.linear(whole[:300], weight))
+    torch.testing.assert_close(first, functional.leaky_relu(functional.linear(whole, weight)))
+
+
+def test_a_product_serves_none_with_the_transposed_matrix() -> None:
+    (weight,) = weights(DIM)
+    rows, whole = both()
+    ways = [rows @ weight, functional.linear(rows, weight), rows @ weight]
+    expected = [whole @ weight, functional.linear(whole, weight), whole @ weight]
+    for found, other in zip(ways, expected, strict=True):
+        torch.testing.assert_close(found, other)
+
+
+def test_arguments_by_name_are_seen_too() -> None:
+    (weight,) = weights(6)
+    rows, whole = both()
+    expected = functional.linear(whole, weight)
+    torch.testing.assert_close(functional.linear(input=rows, weight=weight), expected)
+    out = torch.empty(COUNT, 6, dtype=torch.float64)
+    torch.mm(rows, weight.detach().t(), out=out)
+    torch.testing.assert_close(out, expected)
+
+
+def test_dropout_after_dropout_drops_of_what_is_left() -> None:
+    rows, whole = both()
+    nodes = Nodes("paper", torch.arange(COUNT), None, 11)
+
+    def twice(x: Rows) -> Tensor:
+        return torch.clone(drop_rows(nodes, drop_rows(nodes, x, 0.2, 7), 0.5, 0))
+
+    torch.testing.assert_close(twice(rows), twice(whole))

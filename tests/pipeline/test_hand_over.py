@@ -113,10 +113,28 @@ def test_its_end_lets_everyone_go() -> None:
     ]
     for queue in (full, empty):
         queue.close()
-        assert queue.is_closed
     for thread in threads:
         thread.join(10)
     assert sorted(ended) == ["maker", "taker"]
     full.put(2, 1)
     with pytest.raises(Closed):
         full.take()
+
+
+def test_what_is_owed_is_put_without_room() -> None:
+    queue: HandOver[int] = HandOver(1, 1)
+    queue.put(1, 1)
+    is_owed = False
+
+    def make() -> None:
+        queue.await_room(1, lambda: is_owed)
+        queue.put(2, 1)
+
+    maker = started(make)
+    maker.join(0.1)
+    assert maker.is_alive()
+    is_owed = True
+    queue.wake()
+    maker.join(10)
+    assert not maker.is_alive()
+    assert [queue.take(), queue.take()] == [1, 2]

@@ -167,6 +167,16 @@ def test_typed_graphs_with_learnable_rows(
     compare(train_cases, tmp_path, make, kinds)
 
 
+def test_ranks_may_rest_for_longer_than_their_deadline(
+    divided: tuple[Path, list[str]], run_ranks: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """Also where one has begun to plan what another has no room for."""
+    script = Path(__file__).with_name("resting_rank.py")
+    first, second = run_ranks(script, 2, tmp_path, str(divided[0]))
+    assert first == second
+    assert len(first) > 4
+
+
 @pytest.fixture
 def lone_trainer(community_graph: GraphDirectory, tmp_path: Path) -> Callable[..., Trainer]:
     """A function that makes a trainer of one rank in this process."""

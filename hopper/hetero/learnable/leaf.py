@@ -104,7 +104,8 @@ class _ReadRows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         ctx.leaf.accumulate(ctx.places, gradient)
-        return gradient.new_empty(0), None, None
+        # Of what it was reached through, which is on the CPU wherever the rows are.
+        return torch.empty(0), None, None
 
 
 class LeafRows:

@@ -33,6 +33,11 @@ class LearnableRows:
         # Rows and gradients leave when they are there, whatever else ranks say to each other then.
         self._cluster = cluster.second_channel() if self._tables else cluster
 
+    def close(self) -> None:
+        """Let go of connections; every rank has to call it."""
+        if self._tables:
+            self._cluster.close()
+
     def __iter__(self) -> Iterator[TableShare]:
         return iter(self._tables.values())
 
