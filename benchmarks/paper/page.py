@@ -86,8 +86,10 @@ def describe_setting(result: Result) -> list[str]:
     machine, asked = result["machine"], result["asked"]
     gpu = machine["gpu"] or "no GPU"
     versions = ", ".join(f"{name} {value}" for name, value in result["versions"].items() if value)
+    # A page may be written again from cells that are there already.
+    commits = dict.fromkeys(cell.get("commit", result["commit"]) for cell in result["cells"])
     told = [
-        f"{result['date']}, commit `{_short(result['commit'])}`; "
+        f"{result['date']}, commit {', '.join(f'`{_short(each)}`' for each in commits)}; "
         f"{tell_machine(machine)}, {gpu}; {versions}"
     ]
     graphs = {

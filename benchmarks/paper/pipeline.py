@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
 from benchmarks.paper.cooperative import traffic_table
-from benchmarks.paper.experiment import Experiment, Side
+from benchmarks.paper.experiment import Experiment, Result, Side, Table
 from benchmarks.paper.heta import FANOUTS, GLOBAL_BATCH, stage_table
 from benchmarks.paper.heta import SCALES as TYPED_SCALES
 from benchmarks.paper.tables import (
     memory_table,
+    number,
     parity_table,
+    percent,
     rows_table,
     speed_table,
     summary_table,
@@ -26,12 +29,60 @@ _REACHES: Final = (5, 20)
 _ROOM: Final = "20M"
 
 
+_STAGES: Final = {"plan": ("sample",), "read": ("gather",)}
+_TRAINING: Final = ("compute", "migrate", "sync", "wait")
+
+
+def ideal_table(result: Result) -> Table:
+    """How near a pipeline comes to the longest of what it overlaps."""
+    rows, cores = [], result["machine"]["usable_cores"]
+    for cell in result["cells"]:
+        for name in dict.fromkeys(role.rpartition(", ")[0] for role in cell["sides"]):
+            on, off = _roles(name)
+            with_it, without = cell["sides"][on], cell["sides"][off]
+            spent = {stage: value / without["iterations"] for stage, value in _stages(without)}
+            slowest = max(spent, key=lambda stage: spent[stage])
+            turns = with_it["iterations"]
+            busy = with_it["busiest_cpu_seconds"] * with_it["ranks"] / cores / turns
+            ideal, taken = max(spent[slowest], busy), with_it["seconds"] / turns
+            rows.append(
+                [
+                    *(cell["name"], on, number(without["seconds"] / without["iterations"])),
+                    *(f"{slowest}, {number(spent[slowest])}", number(busy), number(taken)),
+                    percent(ideal / taken),
+                ]
+            )
+    headings = (
+        *("cell", "side", "iteration without, s", "slowest stage, s", "processors, s"),
+        *("iteration with, s", "of the ideal"),
+    )
+    note = (
+        "The ideal is the slowest stage alone, as it is without a pipeline (planning; reading; "
+        "computing with the messages and waits of it), or the processor time of all ranks over "
+        "the cores that they share, whichever is longer. Feature servers' processor time is not "
+        "in it."
+    )
+    return Table("Beside the ideal", headings, rows, note)
+
+
+def _roles(name: str) -> tuple[str, str]:
+    """What an engine's side with a pipeline is called, and that without."""
+    return f"{name}, on", f"{name}, off"
+
+
+def _stages(side: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    seconds = side["stage_seconds"]
+    for name, stages in {**_STAGES, "train": _TRAINING}.items():
+        yield name, sum(seconds[each] for each in stages)
+
+
 def _on_and_off(*labels: str) -> tuple[tuple[Side, ...], tuple[tuple[str, str], ...]]:
     """Every engine with and without a pipeline, and which two are compared."""
     sides, pairs = [], []
     for label in labels:
         name = label.split(":")[0]
-        off, on = Side(f"{name}, off", f"{label}:pipeline.depth=0"), Side(f"{name}, on", label)
+        roles = _roles(name)
+        on, off = Side(roles[0], label), Side(roles[1], f"{label}:pipeline.depth=0")
         sides += [off, on]
         pairs.append((on.role, off.role))
     return tuple(sides), tuple(pairs)
@@ -44,7 +95,7 @@ def _pipeline(name: str, title: str, grid: Grid, *labels: str) -> Experiment:
         title=title,
         published=(),
         grid=grid,
-        tables=_TABLES,
+        tables=(*_TABLES[:2], ideal_table, *_TABLES[2:]),
         sides=sides,
         comparisons=comparisons,
         draw=draw_speed,

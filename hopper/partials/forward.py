@@ -168,8 +168,10 @@ class Forward:
             return None
         rows = list(read)
         if rows and not any(each.requires_grad for each in sent.values()):
-            first = next(iter(sent))
-            sent = {**sent, first: sent[first] + sum(each[:0].sum() for each in rows)}
+            first, own = next(iter(sent.items()))
+            # Rows that have none themselves may be projected by what has.
+            tie = own.new_zeros((), requires_grad=torch.is_grad_enabled())
+            sent = {**sent, first: own + sum((each[:0].sum() for each in rows), tie)}
         return KindsExchange(
             *(self._cluster, self._log, sent),
             *([plan.outgoing[kind].lengths for kind in sent], [plan.counts[kind] for kind in sent]),
