@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from cache_server.draw import GOLDEN, absorb, absorb_each, variate
 from hopper.errors import ConfigError, RequestError
+from hopper.kernel_threads import FEW_NUMBERS, threads_for
 
 LANES: Final = 4
 """16-bit lanes in one 64-bit variate; one lane decides one element."""
@@ -88,7 +89,8 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
     """
     if positions.device.type == "cpu":
         words = dst_original.contiguous().numpy(), positions.contiguous().numpy()
-        return _as_tensor(_absorb_pairs(np.uint64(key), *words))
+        with threads_for(positions.numel(), FEW_NUMBERS):
+            return _as_tensor(_absorb_pairs(np.uint64(key), *words))
     first = _absorb(torch.full_like(dst_original, _signed(key)), dst_original)
     return _absorb(first, positions)
 
@@ -155,7 +157,8 @@ def masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
         values = rows.numpy()
         out = np.empty_like(values)
         bits = keys.contiguous().numpy().view(np.uint64)
-        _masked_scale_rows(values, bits, np.uint64(threshold), values.dtype.type(scale), out)
+        with threads_for(values.size, FEW_NUMBERS):
+            _masked_scale_rows(values, bits, np.uint64(threshold), values.dtype.type(scale), out)
         return torch.from_numpy(out).view(x.shape)
     kept = keep_mask(keys, rows.shape[1], threshold)
     return torch.where(kept, rows * scale, rows.new_zeros(())).view(x.shape)

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
+from hopper.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.ops.csr import destinations_to_sources, edge_order
 from hopper.ops.edges import check_constant_weights, destination_rows, edge_sum, source_rows
 from hopper.ops.message_passing import check_rows
@@ -73,7 +74,8 @@ class _ModulatedSum(torch.autograd.Function):
         ctx.block = block
         ctx.save_for_backward(x, gamma, beta, w)
         out = torch.empty_like(gamma)
-        _sum(*_arrays(block.indptr, block.indices, w, x, gamma, beta, out))
+        with threads_for(block.num_edges * x.shape[1], FEW_NUMBERS):
+            _sum(*_arrays(block.indptr, block.indices, w, x, gamma, beta, out))
         return out
 
     @staticmethod
@@ -89,12 +91,14 @@ class _ModulatedSum(torch.autograd.Function):
             ordered = w.index_select(0, edge_order(block))
             grad_x = torch.empty_like(x)
             edges = pattern.indptr, pattern.indices, ordered
-            _grad_to_sources(*_arrays(*edges, x, gamma, beta, grad, grad_x))
+            with threads_for(block.num_edges * x.shape[1], FEW_NUMBERS):
+                _grad_to_sources(*_arrays(*edges, x, gamma, beta, grad, grad_x))
         if ctx.needs_input_grad[2] or ctx.needs_input_grad[3]:
             grad_gamma, grad_beta = torch.empty_like(gamma), torch.empty_like(beta)
             edges = block.indptr, block.indices, w
             results = grad_gamma, grad_beta
-            _grad_to_destinations(*_arrays(*edges, x, gamma, beta, grad, *results))
+            with threads_for(block.num_edges * x.shape[1], FEW_NUMBERS):
+                _grad_to_destinations(*_arrays(*edges, x, gamma, beta, grad, *results))
         return None, grad_x, grad_gamma, grad_beta, None
 
 

@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.graph.block import Edges
+from hopper.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.ops.csr import Csr
 from hopper.ops.strips import make_dot_strip, make_sum_strip
 from hopper.ops.torch_kernels import EdgeKernels
 
-_FEW: Final = 1 << 15
-"""numbers read that one thread adds up sooner than others are woken"""
 _PIECES_A_THREAD: Final = 8
 """runs of rows that a thread takes, so that it can take over from one that is held up"""
 _NARROW: Final = 64
@@ -140,15 +139,8 @@ class NumbaKernels(EdgeKernels):
 def _pieces_of(numbers: int) -> Iterator[int]:
     """How many runs the rows are divided into where so many numbers are read; within it the calling
     thread's kernels use as many threads as that pays for."""
-    threads = numba.get_num_threads()
-    if threads > 1 and numbers >= _FEW:
-        yield threads * _PIECES_A_THREAD
-        return
-    numba.set_num_threads(1)
-    try:
-        yield 1
-    finally:
-        numba.set_num_threads(threads)
+    with threads_for(numbers, FEW_NUMBERS) as threads:
+        yield threads * _PIECES_A_THREAD if threads > 1 else 1
 
 
 def _like(x: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def test_every_width_of_strips(width, heads):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_any_number_of_threads_gives_the_same_bits(dtype, monkeypatch):
-    monkeypatch.setattr(numba_kernels, "_FEW", 0)
+    monkeypatch.setattr(numba_kernels, "FEW_NUMBERS", 0)
     block, kernels = skewed_block(), NumbaKernels()
     x, y = numbers(NUM_SRC, 2, 37, dtype=dtype), numbers(NUM_DST, 2, 37, dtype=dtype)
     logits, own = numbers(block.num_edges, 2, dtype=dtype), numbers(NUM_DST, 2, dtype=dtype)
