@@ -129,7 +129,8 @@ class MergeNumber:
         Parameters
         ----------
         seconds: by iteration, the slowest rank's time, the same on every rank. A run that was
-            resumed within the epoch lacks those before.
+            resumed within the epoch lacks those before; of iterations that follow a checkpoint the
+            times tell nothing, and they are missing too.
         """
         if self.knows(epoch):
             return self
@@ -159,11 +160,12 @@ class MergeNumber:
     def _differences(self, epoch: int, seconds: Mapping[int, float]) -> list[float]:
         """Of the pairs of an epoch; a pair without a time of either number is left out."""
         decisions = self.decisions(epoch)
-        numbers = {each: number_of_steps(decisions, epoch, each) for each in seconds}
+        first, last = min(seconds, default=0), max(seconds, default=0)
         by_pair: dict[int, dict[int, list[float]]] = {}
-        for each, number in numbers.items():
+        for each in seconds:
             pair = (each - 1) // (2 * _HALF)
-            if each - 1 in seconds and numbers.get(each + 1) == number and pair < MOST_PAIRS:
+            number, following = (number_of_steps(decisions, epoch, each + i) for i in (0, 1))
+            if first < each < last and number == following and pair < MOST_PAIRS:
                 by_pair.setdefault(pair, {}).setdefault(number, []).append(seconds[each])
         found = []
         for times in by_pair.values():
