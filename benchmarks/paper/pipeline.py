@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
@@ -27,10 +26,11 @@ _TABLES: Final = (
 )
 _REACHES: Final = (5, 20)
 _ROOM: Final = "20M"
-
-
-_STAGES: Final = {"plan": ("sample",), "read": ("gather",)}
-_TRAINING: Final = ("compute", "migrate", "sync", "wait")
+_STAGES: Final = {
+    "plan": ("sample",),
+    "read": ("gather",),
+    "train": ("compute", "migrate", "sync", "wait"),
+}
 
 
 def ideal_table(result: Result) -> Table:
@@ -40,7 +40,10 @@ def ideal_table(result: Result) -> Table:
         for name in dict.fromkeys(role.rpartition(", ")[0] for role in cell["sides"]):
             on, off = _roles(name)
             with_it, without = cell["sides"][on], cell["sides"][off]
-            spent = {stage: value / without["iterations"] for stage, value in _stages(without)}
+            spent = {
+                stage: sum(without["stage_seconds"][part] for part in parts) / without["iterations"]
+                for stage, parts in _STAGES.items()
+            }
             slowest = max(spent, key=lambda stage: spent[stage])
             turns = with_it["iterations"]
             busy = with_it["busiest_cpu_seconds"] * with_it["ranks"] / cores / turns
@@ -68,12 +71,6 @@ def ideal_table(result: Result) -> Table:
 def _roles(name: str) -> tuple[str, str]:
     """What an engine's side with a pipeline is called, and that without."""
     return f"{name}, on", f"{name}, off"
-
-
-def _stages(side: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    seconds = side["stage_seconds"]
-    for name, stages in {**_STAGES, "train": _TRAINING}.items():
-        yield name, sum(seconds[each] for each in stages)
 
 
 def _on_and_off(*labels: str) -> tuple[tuple[Side, ...], tuple[tuple[str, str], ...]]:

@@ -164,7 +164,8 @@ class MergeNumber:
         by_pair: dict[int, dict[int, list[float]]] = {}
         for each in seconds:
             pair = (each - 1) // (2 * _HALF)
-            number, following = (number_of_steps(decisions, epoch, each + i) for i in (0, 1))
+            number = number_of_steps(decisions, epoch, each)
+            following = number_of_steps(decisions, epoch, each + 1)
             if first < each < last and number == following and pair < MOST_PAIRS:
                 by_pair.setdefault(pair, {}).setdefault(number, []).append(seconds[each])
         found = []

@@ -89,10 +89,8 @@ class Pipeline:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Ends what runs ahead; every rank has to call it, unless it has failed."""
-        if kind is None:
-            self._stop_planning("ending the pipeline")
+        self._stop_planning("ending the pipeline", agrees=kind is None)
         with self._told:
-            self._most = min(self._most, self._begun) if kind else self._most
             self._has_ended = True
             self._told.notify_all()
         self._planned.close()
@@ -105,7 +103,7 @@ class Pipeline:
     def resting(self) -> Iterator[None]:
         """Within it, which may last, no rank waits for a plan that another one does not begin:
         what bounds plans are bytes, which every rank has its own of. Every rank has to call it."""
-        if not (self._threads and self._engine.talks_to_plan):
+        if not self._plans_together:
             yield
             return
         self._stop_planning("resting the pipeline")
@@ -114,11 +112,21 @@ class Pipeline:
             self._most = _ANY
             self._told.notify_all()
 
-    def _stop_planning(self, operation: str) -> None:
-        """Begin no more plans, but those that any rank has begun: these all have to make."""
+    @property
+    def _plans_together(self) -> bool:
+        """Whether ranks wait for each other's plans."""
+        return bool(self._threads) and self._engine.talks_to_plan
+
+    def _stop_planning(self, operation: str, *, agrees: bool = True) -> None:
+        """Begin no more plans, but those that any rank has begun: these all have to make.
+
+        Parameters
+        ----------
+        agrees: whether the other ranks are asked, who have to call it then.
+        """
         with self._told:
             self._most = self._begun
-        if self._threads and self._engine.talks_to_plan:
+        if agrees and self._plans_together:
             own = torch.tensor([self._most])
             begun = self._state.cluster.all_gather(own, "control", operation)
             with self._told:
@@ -141,15 +149,15 @@ class Pipeline:
         ------
         Whatever preparing it, or one after it, has raised; whatever training it does.
         """
+        if not self._threads:
+            return self._engine.train_step(self._schedule.batch(*next(self._moments)))
         state = self._state
-        if self._threads:
-            with state.log.stage("wait", operation="pipeline"):
-                prepared = self._read.take()
-            state.log.add_stage_seconds(prepared.seconds)
-            report = self._engine.train(prepared.plan, prepared.inputs)
-            state.rows.take_over(prepared.rows)
-            return report
-        return self._engine.train_step(self._schedule.batch(*next(self._moments)))
+        with state.log.stage("wait", operation="pipeline"):
+            prepared = self._read.take()
+        state.log.add_stage_seconds(prepared.seconds)
+        report = self._engine.train(prepared.plan, prepared.inputs)
+        state.rows.take_over(prepared.rows)
+        return report
 
     def _start(self, name: str, work: Callable[[], None], *out: HandOver[Any]) -> None:
         # numba's number of threads, and CUDA's device, are every thread's own.

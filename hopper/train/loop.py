@@ -116,7 +116,7 @@ class Trainer:
         engine.replayed = decisions_of(self._replay, place.epoch)
         self._meter.start(place.epoch)
         pipeline.start_epoch(place.epoch)
-        # Meanwhile rows are read, so the iteration after it takes less time.
+        # Their rows are read while the checkpoint is written, so their times tell less.
         after_checkpoint = set()
         while place.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, place)
@@ -186,11 +186,12 @@ class Trainer:
 
     def _checkpoint_if_due(self, training: Models, place: Progress) -> bool:
         every = self._config.checkpoint_every
-        is_due = every and place.iteration < self.schedule.iterations and place.step % every == 0
+        has_more = place.iteration < self.schedule.iterations
+        is_due = every > 0 and has_more and place.step % every == 0
         if is_due:
             self._spread_losses(training)
             self._checkpoints.save()
-        return bool(is_due)
+        return is_due
 
     def _resume_or_start(self) -> None:
         if self._config.resume:
