@@ -81,7 +81,7 @@ class RanksFailed(Exception):
 
 
 def run_ranks(
-    config_file: Path,
+    given: Path,
     ranks: int,
     machine: Machine,
     module: str = "hopper.train",
@@ -93,7 +93,7 @@ def run_ranks(
 
     Parameters
     ----------
-    module: what a rank runs.
+    given: the file or folder that ranks are given. module: what a rank runs.
     end_limit: seconds within which ranks end after one has.
     threads: as of :func:`threads_of_a_rank`.
 
@@ -122,7 +122,7 @@ def run_ranks(
         ):
             # -P: nothing is imported from the folder that this process happens to be in.
             elastic_launch(_launch_config(ranks, machine, folder), sys.executable)(
-                *("-P", "-m", module, str(config_file))
+                *("-P", "-m", module, str(given))
             )
     except ChildFailedError as error:
         if stragglers.late:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,14 +100,16 @@ def of_process(pid: int) -> list[str]:
     return [name for name in names if name.startswith(own)]
 
 
-def processes_naming(text: str) -> list[psutil.Process]:
+def processes_on_hosts(pid: int) -> list[psutil.Process]:
+    """What runs in the namespaces that a process made."""
     found = []
-    for process in psutil.process_iter():
-        try:
-            if text in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.Error:
-            continue
+    for name in of_process(pid):
+        told = subprocess.run(
+            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+        )
+        for word in told.stdout.split():
+            with suppress(psutil.Error):
+                found.append(psutil.Process(int(word)))
     return found
 
 
@@ -325,7 +327,7 @@ ENDLESS = ["--train.epochs", "1000000", "--train.evaluate_every", "0"]
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
-        ("-m hopper.train ", r"host (\d): rank \1 \(pid {pid}\) was killed by SIGKILL"),
+        ("waiting_rank ", r"host (\d): rank \1 \(pid {pid}\) was killed by SIGKILL"),
         ("-m cache_server ", r"feature server \d \(pid {pid}, 10\.213\.0\..*killed by SIGKILL"),
         ("emulate.agent ", r"host \d: the agent of its ranks \(pid {pid}\) was killed by SIGKILL"),
     ],
@@ -341,8 +343,8 @@ def test_what_is_killed_on_a_host_is_named(
     victims: list[int] = []
 
     def kill() -> None:
-        of_run = processes_naming(str(run_dir))
-        victim = [each for each in of_run if pattern in " ".join(each.cmdline())][-1]
+        on_hosts = processes_on_hosts(os.getpid())
+        victim = [each for each in on_hosts if pattern in " ".join(each.cmdline())][-1]
         victims.append(victim.pid)
         victim.kill()
 
@@ -352,7 +354,38 @@ def test_what_is_killed_on_a_host_is_named(
     joined()
     assert re.search(told.format(pid=victims[0]), str(failed.value)), failed.value
     assert str(run_dir) in str(failed.value)
-    assert processes_naming(str(tmp_path)) == []
+    assert processes_on_hosts(os.getpid()) == []
+
+
+def pids_of_ranks() -> set[int]:
+    """Of those on the hosts that this process made."""
+    on_hosts = processes_on_hosts(os.getpid())
+    return {each.pid for each in on_hosts if "waiting_rank " in " ".join(each.cmdline())}
+
+
+def test_ranks_stay_from_run_to_run(
+    train: Callable[..., dict[str, Any]], config_file: Path, tmp_path: Path
+) -> None:
+    """And train what new ones would; other threads, or an error, bring new ones."""
+
+    def losses(name: str, engine: str, *words: str) -> list[list[float]]:
+        given = ["--train.engine", engine, *words]
+        summary = train(name, config_file, tmp_path / name, given, 120.0)
+        assert "epoch 1" in (tmp_path / name / "hosts" / "0.log").read_text()
+        return [epoch["iteration_losses"] for epoch in summary["epochs"]]
+
+    first = losses("first", "zero_hop")
+    ranks = pids_of_ranks()
+    assert len(ranks) == 2
+    losses("other", "hop")
+    assert losses("again", "zero_hop") == first
+    assert pids_of_ranks() == ranks
+    losses("threads", "zero_hop", "--train.threads", "2")
+    assert pids_of_ranks().isdisjoint(ranks)
+    with pytest.raises(DeadlineExceeded):
+        train("endless", config_file, tmp_path / "endless", ENDLESS, 4.0)
+    assert pids_of_ranks() == set()
+    assert losses("after", "zero_hop") == first
 
 
 def test_a_run_on_hosts_past_its_deadline_is_ended(
@@ -360,7 +393,7 @@ def test_a_run_on_hosts_past_its_deadline_is_ended(
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=r"hop, round 1: training .* within 4 s"):
         train("hop, round 1", config_file, tmp_path / "run", ENDLESS, 4.0)
-    assert processes_naming(str(tmp_path)) == []
+    assert processes_on_hosts(os.getpid()) == []
 
 
 def test_a_bad_request_of_a_run_starts_nothing(
@@ -394,8 +427,8 @@ def test_a_signal_to_the_command_leaves_nothing(
         await_(lambda: epochs.exists() or running.poll() is not None, 120)
         assert running.poll() is None, out.with_suffix(".log").read_text()
         assert len(of_process(running.pid)) == 3
-        # The command, and of each host the server, the agent and a rank.
-        assert len(processes_naming(str(tmp_path))) == 7
+        # Of each host the server, the agent and a rank.
+        assert len(processes_on_hosts(running.pid)) == 6
         running.send_signal(signal.Signals[name])
         code = running.wait(40)
     finally:
@@ -406,13 +439,12 @@ def test_a_signal_to_the_command_leaves_nothing(
         # What it started ends without it, at the latest when a wait's deadline of 60 s has passed;
         # its namespaces go when the next one starts.
         try:
-            await_(lambda: not processes_naming(str(tmp_path)), 100)
+            await_(lambda: not processes_on_hosts(running.pid), 100)
         except AssertionError:
-            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_naming(str(tmp_path))]
+            left = [(p.pid, p.status(), p.cmdline()[:6]) for p in processes_on_hosts(running.pid)]
             pytest.fail(f"left: {left}")
         assert len(of_process(running.pid)) == 3
         subprocess.run([sys.executable, "-c", AFTERWARDS], cwd=REPOSITORY, timeout=60, check=True)
-    assert processes_naming(str(tmp_path)) == []
     assert of_process(running.pid) == []
 
 
@@ -453,4 +485,4 @@ def test_sigterm_takes_hosts_down_from_within(config_file: Path, tmp_path: Path)
     ):
         train_on_hosts(cluster, "hop", config_file, run_dir, ENDLESS, 120.0)
     joined()
-    assert processes_naming(str(tmp_path)) == []
+    assert of_process(os.getpid()) == []

@@ -1,7 +1,8 @@
-"""``python -m hopper.bench.emulate.agent CONFIG ...``: one host's ranks under torchrun's agent.
+"""``python -m hopper.bench.emulate.agent FOLDER ...``: one host's ranks under torchrun's agent.
 
-Runs inside the host. How ranks failed goes to a file, for the process that sees all hosts to judge
-which failure came first.
+Runs inside the host; its ranks train the runs that are ordered in the folder
+(:mod:`hopper.bench.emulate.waiting_rank`). How ranks failed goes to a file, for the process that
+sees all hosts to judge which failure came first.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
-from hopper.config import load_config
 from hopper.errors import DeadlineExceeded
 from hopper.train.rank_failures import Failure
 from hopper.train.rank_processes import (
@@ -30,30 +30,30 @@ from hopper.train.results import write_text
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the ranks; 0 if all ended well, 1 otherwise."""
+    """Run the ranks until they are ended; always 1, since they end of themselves by errors only."""
     parser = argparse.ArgumentParser(prog="agent")
-    parser.add_argument("config", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--host", type=int, required=True)
     parser.add_argument("--hosts", type=int, required=True)
     parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--end-limit", type=float, required=True)
     parser.add_argument("--failures", type=Path, required=True)
     options = parser.parse_args(arguments)
     machine = Machine(options.host, options.hosts, options.endpoint)
     try:
         with signals_as_exceptions():
-            limit = load_config(options.config).cluster.timeout_seconds
-            run_ranks(options.config, options.ranks, machine, end_limit=limit)
+            run_ranks(
+                *(options.folder, options.ranks, machine, "hopper.bench.emulate.waiting_rank"),
+                end_limit=options.end_limit,
+            )
     except RanksFailed as error:
         write_text(options.failures, json.dumps([asdict(each) for each in error.failures]))
-        return 1
     except DeadlineExceeded as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
     except SignalException as error:
         print(f"ended by {told_signal(error).name}", file=sys.stderr)
-        return 1
-    return 0
+    return 1
 
 
 def read_failures(path: Path) -> list[Failure]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hopper.bench.emulate.network import (
     remove_network,
 )
 from hopper.bench.emulate.request import Request
+from hopper.bench.emulate.standing_ranks import StandingRanks
 from hopper.errors import ClusterError
 from hopper.train.feature_servers import Place
 
@@ -45,12 +46,14 @@ class EmulatedCluster:
     hosts: in order of server; none where they cannot be had.
     why_not: what is missing then, as a sentence.
     removed: names of what processes that have ended had left behind.
+    ranks: what trains on the hosts.
     """
 
     request: Request
     hosts: tuple[Host, ...]
     why_not: str | None = None
     removed: tuple[str, ...] = ()
+    ranks: StandingRanks = field(default_factory=StandingRanks)
 
     @property
     def effective(self) -> bool:
@@ -77,7 +80,11 @@ def emulated(request: Request) -> Iterator[EmulatedCluster]:
     try:
         with signals_held():
             cluster = _build(request)
-        yield cluster
+        try:
+            yield cluster
+        finally:
+            with signals_held():
+                cluster.ranks.stop()
     finally:
         with signals_held():
             _take_down()

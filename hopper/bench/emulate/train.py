@@ -1,35 +1,32 @@
-"""One training run over emulated hosts: on each its feature server and its ranks."""
+"""One training run over emulated hosts: a feature server on each, and the ranks that stay there."""
 
 from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from hopper.bench.emulate.agent import read_failures
 from hopper.bench.emulate.commands import signals_held
 from hopper.bench.emulate.hosts import EmulatedCluster
 from hopper.bench.emulate.limits import ran_out_of_memory
 from hopper.bench.emulate.network import INTERFACE, end_processes
+from hopper.bench.emulate.standing_ranks import Start, environment_of_ranks
+from hopper.bench.emulate.waiting_rank import Order
 from hopper.bench.train_process import last_lines, run_dir_words
 from hopper.config import Config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
-from hopper.train.feature_servers import FeatureServers, feature_servers, stop_processes
+from hopper.train.feature_servers import FeatureServers, feature_servers
 from hopper.train.launch import prepare, write_config
 from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
-from hopper.train.rank_processes import POLL_SECONDS
 from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
 
 HOSTS_FOLDER: Final = "hosts"
-_MEETING_PORT: Final = 29500
-_STOP_SECONDS: Final = 15.0
+_LOOK_SECONDS: Final = 0.02
 _GRACE_SECONDS: Final = 10.0
 """how long the hosts of ranks that miss another have to end by themselves, and to tell whom"""
 
@@ -42,10 +39,11 @@ def train_on_hosts(
     overrides: Sequence[str],
     limit: float,
 ) -> dict[str, Any]:
-    """Train over emulated hosts, from the start of servers and ranks to the run's summary.
+    """Train over emulated hosts, from the start of servers to the run's summary.
 
-    What they print goes to files in ``run_dir``. Whatever ends the wait, nothing runs on the hosts
-    when this returns. Must be called from the process and main thread that built the hosts.
+    What they print goes to files in ``run_dir``. Ranks stay on the hosts for the next run; after an
+    error nothing runs on them. Must be called from the process and main thread that built the
+    hosts.
 
     Parameters
     ----------
@@ -75,12 +73,16 @@ def train_on_hosts(
     try:
         with (
             lock_run_folder(run_dir, "launcher"),
-            _emptied(cluster),
+            _emptied_after_errors(cluster),
             feature_servers(config, run_dir, places) as servers,
         ):
-            write_config(config, run_dir, servers.addresses)
-            with _agents(cluster, config, run_dir) as agents:
-                if not _await(cluster, agents, servers, run_dir, ranks, deadline):
+            order = Order(write_config(config, run_dir, servers.addresses), run_dir / HOSTS_FOLDER)
+            start = Start(
+                *(places, config.cluster.ranks_per_server, config.cluster.timeout_seconds),
+                environment_of_ranks(INTERFACE, threads),
+            )
+            with cluster.ranks.training(start, order):
+                if not _await(cluster, order, servers, ranks, deadline):
                     raise DeadlineExceeded(what, "training", limit)
     except ClusterError as error:
         if isinstance(error, DeadlineExceeded) and error.who == what:
@@ -101,68 +103,25 @@ def threads_per_rank(cluster: EmulatedCluster, ranks_per_server: int) -> int:
 
 
 @contextmanager
-def _emptied(cluster: EmulatedCluster) -> Iterator[None]:
-    """Leave nothing running on the hosts, not even what does not react."""
+def _emptied_after_errors(cluster: EmulatedCluster) -> Iterator[None]:
+    """Leave nothing running on the hosts after an error, not even what does not react."""
     try:
         yield
-    finally:
+    except BaseException:
         with signals_held():
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
-
-
-@contextmanager
-def _agents(
-    cluster: EmulatedCluster, config: Config, run_dir: Path
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start torchrun's agent on every host; all have ended after this context."""
-    folder = run_dir / HOSTS_FOLDER
-    folder.mkdir(exist_ok=True)
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": INTERFACE,
-        "NCCL_SOCKET_IFNAME": INTERFACE,
-        "OMP_NUM_THREADS": str(config.train.threads),
-        # Hosts share this machine's cores: a thread that waits must not spin on one.
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
-    endpoint = f"{cluster.hosts[0].network.address}:{_MEETING_PORT}"
-    agents: list[subprocess.Popen[bytes]] = []
-    try:
-        for index, host in enumerate(cluster.hosts):
-            _failures_file(run_dir, index).unlink(missing_ok=True)
-            command = [
-                *host.place.prefix,
-                *(sys.executable, "-m", "hopper.bench.emulate.agent", str(run_dir / "config.json")),
-                *("--ranks", str(config.cluster.ranks_per_server), "--host", str(index)),
-                *("--hosts", str(len(cluster.hosts)), "--endpoint", endpoint),
-                *("--failures", str(_failures_file(run_dir, index))),
-            ]
-            with _log_file(run_dir, index).open("wb") as log:
-                agents.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env=environment,
-                        # Ctrl-C reaches this process alone, which then ends the run in order.
-                        start_new_session=True,
-                    )
-                )
-        yield agents
-    finally:
-        stop_processes(agents, _STOP_SECONDS)
+        raise
 
 
 def _await(
     cluster: EmulatedCluster,
-    agents: Sequence[subprocess.Popen[bytes]],
+    order: Order,
     servers: FeatureServers,
-    run_dir: Path,
     ranks: int,
     deadline: float,
 ) -> bool:
-    """Wait for every agent to end well; False if the deadline came first.
+    """Wait for every rank to end its run well; False if the deadline came first.
 
     Raises
     ------
@@ -173,42 +132,33 @@ def _await(
         lost = servers.find_lost()
         if lost is not None:
             raise ServerLost(f"{lost}; the ranks were ended")
-        codes = [agent.poll() for agent in agents]
-        if all(code == 0 for code in codes):
+        if cluster.ranks.is_done:
             return True
-        if any(codes):
+        codes = [agent.poll() for agent in cluster.ranks.agents]
+        if codes.count(None) < len(codes):
             judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)
-            failures = [
-                each
-                for i in range(len(agents))
-                for each in read_failures(_failures_file(run_dir, i))
-            ]
+            failures = cluster.ranks.failures()
             known = any(was_killed(each) for each in failures) or min(c or 0 for c in codes) < 0
             if known or None not in codes or time.monotonic() > judged_at:
-                raise ClusterError(_judge(cluster, agents, failures, run_dir, ranks))
+                raise ClusterError(_judge(cluster, order, failures, ranks))
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(_LOOK_SECONDS)
 
 
-def _judge(
-    cluster: EmulatedCluster,
-    agents: Sequence[subprocess.Popen[bytes]],
-    failures: Sequence[Failure],
-    run_dir: Path,
-    ranks: int,
-) -> str:
+def _judge(cluster: EmulatedCluster, order: Order, failures: Sequence[Failure], ranks: int) -> str:
     """What failed first, on which host; the rest failed in consequence."""
+    agents = cluster.ranks.agents
     silent = [i for i, agent in enumerate(agents) if agent.returncode and agent.returncode < 0]
     if not failures:
         silent = silent or [i for i, agent in enumerate(agents) if agent.returncode]
     if not silent:
         own = find_first(failures).rank * len(cluster.hosts) // ranks
         return f"host {own}: {explain(failures)}"
-    agent = agents[silent[0]]
+    host, agent = silent[0], agents[silent[0]]
     return (
-        f"host {silent[0]}: the agent of its ranks (pid {agent.pid}) "
-        f"{how_it_ended(agent.returncode)}: {last_lines(_log_file(run_dir, silent[0]))}"
+        f"host {host}: the agent of its ranks (pid {agent.pid}) "
+        f"{how_it_ended(agent.returncode)}: {last_lines(cluster.ranks.log(host), order.log(host))}"
     )
 
 
@@ -220,11 +170,3 @@ def _tell_starved(cluster: EmulatedCluster) -> str:
     bound = (cluster.request.host_memory or 0) / 2**20
     hosts = ", ".join(f"host {i}" for i in starved)
     return f"; {hosts} reached the bound of {bound:g} MiB (--host-memory)"
-
-
-def _log_file(run_dir: Path, index: int) -> Path:
-    return run_dir / HOSTS_FOLDER / f"{index}.log"
-
-
-def _failures_file(run_dir: Path, index: int) -> Path:
-    return run_dir / HOSTS_FOLDER / f"{index}.json"

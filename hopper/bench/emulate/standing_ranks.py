@@ -1,0 +1,148 @@
+"""The ranks of emulated hosts, which stay from run to run: started, given runs, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hopper.bench.emulate.agent import read_failures
+from hopper.bench.emulate.commands import signals_held
+from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
+from hopper.scratch import scratch_folder
+from hopper.train.feature_servers import Place, stop_processes
+from hopper.train.rank_failures import Failure
+from hopper.train.results import write_text
+
+_PREFIX: Final = "hopper-ranks-"
+_MEETING_PORT: Final = 29500
+_STOP_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """What ranks are started with; a run that needs something else needs others.
+
+    Attributes
+    ----------
+    places: of the hosts, in order. ranks_per_host: how many there are on each.
+    end_limit: seconds within which ranks end after one has.
+    environment: of their processes.
+    """
+
+    places: Sequence[Place]
+    ranks_per_host: int
+    end_limit: float
+    environment: Mapping[str, str]
+
+
+class StandingRanks:
+    """Torchrun's agent on every host, with ranks that train one run after another.
+
+    Attributes
+    ----------
+    agents: by host; none where none were started.
+    """
+
+    def __init__(self) -> None:
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self._start: Start | None = None
+        self._folder = Path()
+        self._held = ExitStack()
+        self._runs = 0
+
+    @contextmanager
+    def training(self, start: Start, order: Order) -> Iterator[None]:
+        """Let ranks train, those that are there or new ones; an error ends them."""
+        try:
+            # What has been started and is not known would be left behind.
+            with signals_held():
+                if start != self._start:
+                    self.stop()
+                    self._begin_ranks(start)
+            order.logs.mkdir(exist_ok=True)
+            for host in range(len(start.places)):
+                order.log(host).write_bytes(b"")
+            told = {"config": str(order.config), "logs": str(order.logs)}
+            write_text(order_file(self._folder, self._runs), json.dumps(told))
+            self._runs += 1
+            yield
+        except BaseException:
+            with signals_held():
+                self.stop()
+            raise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all ranks have ended the last run well."""
+        assert self._start is not None
+        ranks = range(len(self._start.places) * self._start.ranks_per_host)
+        return all(done_file(self._folder, self._runs - 1, rank).exists() for rank in ranks)
+
+    def failures(self) -> list[Failure]:
+        """How ranks ended that did not end well, as far as agents have told."""
+        files = (self._failures_file(host) for host in range(len(self.agents)))
+        return [failure for file in files for failure in read_failures(file)]
+
+    def log(self, host: int) -> Path:
+        """What a host's agent has printed, and its ranks outside of runs."""
+        return self._folder / f"{host}.log"
+
+    def stop(self) -> None:
+        """End them, if there are any."""
+        try:
+            stop_processes(self.agents, _STOP_SECONDS)
+        finally:
+            self._start, self.agents, self._runs = None, [], 0
+            self._held.close()
+
+    def _begin_ranks(self, start: Start) -> None:
+        self._folder = self._held.enter_context(scratch_folder(_PREFIX))
+        self._start = start
+        endpoint = f"{start.places[0].address}:{_MEETING_PORT}"
+        for host, place in enumerate(start.places):
+            command = [
+                *place.prefix,
+                *(sys.executable, "-m", "hopper.bench.emulate.agent", str(self._folder)),
+                *("--ranks", str(start.ranks_per_host), "--host", str(host)),
+                *("--hosts", str(len(start.places)), "--endpoint", endpoint),
+                *("--end-limit", str(start.end_limit)),
+                *("--failures", str(self._failures_file(host))),
+            ]
+            with self.log(host).open("wb") as log:
+                self.agents.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=dict(start.environment),
+                        # Ctrl-C reaches this process alone, which then ends them in order.
+                        start_new_session=True,
+                    )
+                )
+
+    def _failures_file(self, host: int) -> Path:
+        return self._folder / f"failures-{host}.json"
+
+
+def environment_of_ranks(interface: str, threads: int) -> dict[str, str]:
+    """What ranks on hosts are started with, of this process's own and besides.
+
+    Parameters
+    ----------
+    interface: that a host has. threads: of a rank.
+    """
+    return os.environ | {
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        "OMP_NUM_THREADS": str(threads),
+        # Hosts share this machine's cores: a thread that waits must not spin on one.
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
