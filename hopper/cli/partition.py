@@ -38,6 +38,7 @@ _OF_NODES: Final[dict[str, Any]] = {
     "seed": 0,
     "backend": "auto",
     "topology": "replicated",
+    "features": "by-node",
     "memory_limit": None,
     "locality_fanouts": "10,10",
     "locality_roots": 2000,
@@ -102,6 +103,12 @@ def add_parser(subparsers: Any) -> None:
         default=_OF_NODES["topology"],
         help="replicated (default), or partitioned: a server stores the in-edges of its own nodes",
     )
+    parser.add_argument(
+        "--features",
+        default=_OF_NODES["features"],
+        help="by-node (default), or by-dimension: a server stores some columns of all nodes' "
+        "features, for train.engine = p3",
+    )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
     parser.add_argument(
         "--locality-fanouts",
@@ -151,6 +158,7 @@ def run(arguments: argparse.Namespace) -> int:
         method_options=options,
         backend=arguments.backend,
         topology=arguments.topology,
+        features=arguments.features,
         memory_limit=limit,
         progress=progress,
         on_estimate=lambda needed, available: _show_estimate(console, needed, available),

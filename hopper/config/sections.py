@@ -17,8 +17,8 @@ from hopper.config.section import NonNegative, Options, Positive, Section, Seed
 from hopper.errors import RequestError
 from hopper.plug_ins import check_form
 
-ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "locality")
-ENGINES_NOT_BUILT = ("naive", "p3")
+ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "locality")
+ENGINES_NOT_BUILT = ("naive",)
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
@@ -117,9 +117,9 @@ class Train(Section):
     """``[train]``: the run."""
 
     engine: str = "auto"
-    """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | locality
-    (approximate); "auto" tries the exact ones and takes the fastest; "package.module:Class" = a
-    class of one's own"""
+    """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | p3
+    (features divided by dimension) | locality (approximate); "auto" tries the exact ones and takes
+    the fastest; "package.module:Class" = a class of one's own"""
     engine_options: Options = Field(default={})
     """keywords of its class's constructor"""
     batch_size: Positive = 1024

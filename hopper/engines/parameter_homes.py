@@ -1,16 +1,17 @@
-"""Parameters that one server alone computes with, where relations are divided over servers.
+"""Parameters that one server alone computes with, where relations or columns are divided.
 
-A relation's weights are read where the relation is stored, and nowhere else (Heta, section 4):
-their gradients need not travel, and other servers' copies may be left behind until somebody wants
-the whole model.
+A relation's weights are read where the relation is stored, and nowhere else (Heta, section 4); and
+those of a column where that is (P3, section 3.2). Their gradients need not travel, and other
+servers' copies may be left behind until somebody wants the whole model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hopper.cluster import Cluster
@@ -18,6 +19,13 @@ from hopper.errors import ExactnessError
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition.layouts import Holding
+
+
+def homes_by_relation(model: HGNN, holdings: Sequence[Holding]) -> dict[str, int]:
+    """By name of a parameter that one server alone is known to compute with, that server; holdings
+    as of :func:`servers_of_parameters`."""
+    servers = servers_of_parameters(model, holdings)
+    return {name: next(iter(each)) for name, each in servers.items() if len(each) == 1}
 
 
 def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str, set[int]]:
@@ -62,10 +70,16 @@ class ParameterHomes:
 
     Parameters
     ----------
-    servers: by name of a parameter, as of :func:`servers_of_parameters`.
+    homes: by name of a parameter, the one server that computes with it, or, in an array of its
+        shape, with each of its numbers; of others, all servers do.
     """
 
-    def __init__(self, packed: PackedModel, cluster: Cluster, servers: dict[str, set[int]]) -> None:
+    def __init__(
+        self,
+        packed: PackedModel,
+        cluster: Cluster,
+        homes: Mapping[str, int | NDArray[np.int64]],
+    ) -> None:
         self._packed = packed
         self._cluster = cluster
         apart, mine, together = [], [], []
@@ -78,9 +92,10 @@ class ParameterHomes:
             places = np.arange(at, at + parameter.numel())
             self._names.append((at, name))
             at += parameter.numel()
-            if len(servers[name]) == 1 and cluster.ranks_per_server == 1 and cluster.world > 1:
+            if name in homes and cluster.ranks_per_server == 1 and cluster.world > 1:
                 apart.append(places)
-                mine.append(np.full(places.size, cluster.server in servers[name]))
+                home = np.broadcast_to(homes[name], tuple(parameter.shape))
+                mine.append(home.ravel() == cluster.server)
             else:
                 together.append(places)
         # The loss stands behind the gradients.

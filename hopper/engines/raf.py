@@ -16,7 +16,7 @@ from torch import Tensor
 from hopper.config import Config
 from hopper.config.model import TYPED_MODELS
 from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
+from hopper.engines.parameter_homes import ParameterHomes, homes_by_relation
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
@@ -80,8 +80,8 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         graph, model = state.rows.graph, state.packed.module
         assert isinstance(model, HGNN)
         holdings = state.request.reads.holdings
-        servers = servers_of_parameters(model, holdings)
-        self._homes = ParameterHomes(state.packed, state.cluster, servers)
+        homes = homes_by_relation(model, holdings)
+        self._homes = ParameterHomes(state.packed, state.cluster, homes)
         shares = RootShares(
             holdings,
             state.cluster.ranks_per_server,

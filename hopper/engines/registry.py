@@ -8,6 +8,7 @@ from hopper.engines.engine import Engine
 from hopper.engines.hop import Hop
 from hopper.engines.locality import Locality
 from hopper.engines.model_centric import ModelCentric
+from hopper.engines.p3 import P3
 from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
@@ -16,7 +17,10 @@ from hopper.plug_ins import PlugIn, find_plug_in
 
 ENGINE_CLASSES: dict[str, type[Engine]] = {
     engine.name: engine
-    for engine in (Cooperative, ZeroHop, Hop, ModelCentric, RelationAggregationFirst, Locality)
+    for engine in (
+        *(Cooperative, ZeroHop, Hop, ModelCentric),
+        *(RelationAggregationFirst, P3, Locality),
+    )
 }
 """in the order in which ``train.engine = "auto"`` tries them"""
 AUTO = "auto"

@@ -142,6 +142,10 @@ class CachedRows(CountedLookups):
         held = self._held.get(node_type)
         return ids if held is None or held.evicts else ids[held.find(ids) < 0]
 
+    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
+        """See :class:`RemoteSource`; none are held."""
+        return self._remote.columns(node_type, ids, server)
+
     def count_into(self, traffic: Traffic) -> None:
         """See :class:`RemoteSource`."""
         self._remote.count_into(traffic)

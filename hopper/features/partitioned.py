@@ -188,6 +188,21 @@ class PartitionedRows:
     ) -> RowPart:
         return RowPart(torch.from_numpy(self.fetch(node_type, ids)), None, torch.from_numpy(places))
 
+    def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
+        """[n, dim]: as :meth:`stored`, which is what this server has of them where features are
+        divided by dimension; other servers' columns are then fetched too."""
+        if self.remote is None or self.graph.layout.has_whole_rows():
+            return self.stored(node_type, ids)
+        with self._reading(self.remote):
+            parts = [
+                self.local.gather("features", node_type, ids)
+                if server == self.server
+                else self.remote.columns(node_type, ids, server)
+                for server in range(self.graph.book.servers)
+            ]
+        rows = torch.from_numpy(np.concatenate(parts, 1))
+        return StoredRows.of([RowPart(rows)], ids.size)
+
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """[n, dim]: features of distinct nodes of other servers, to be read from here later.
 

@@ -88,6 +88,13 @@ class RemoteRows:
             self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
 
+    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
+        """See :class:`RemoteSource`."""
+        dtype = self._empty("features", node_type, 0).dtype
+        out = np.empty((ids.size, self._graph.layout.columns(node_type, server).width), dtype)
+        self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
+        return out
+
     def fill(
         self,
         kind: RowKind,

@@ -80,6 +80,15 @@ class InputRows(FeatureSource, Protocol):
 class RemoteSource(FeatureSource, RowFiller, Protocol):
     """Rows of other servers; it is used by one thread at a time."""
 
+    def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
+        """[n, columns]: what one server stores of features that are divided by dimension.
+
+        Raises
+        ------
+        As :meth:`FeatureSource.gather`.
+        """
+        ...
+
     def count_into(self, traffic: Traffic) -> None:
         """From now on count bytes there."""
         ...

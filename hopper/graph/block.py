@@ -97,12 +97,14 @@ class Nodes:
     degree: [n] int64 in the full graph under one relation: out-degrees of a block's sources,
         in-degrees of its destinations. Of no relation, none.
     iteration_key: uint64 key of (seed, epoch, iteration), from which dropout keys are derived.
+    first_column: of the nodes' rows, where rows are some columns of them.
     """
 
     node_type: str
     original: Tensor
     degree: Tensor | None
     iteration_key: int = 0
+    first_column: int = 0
 
     @property
     def count(self) -> int:
@@ -124,6 +126,12 @@ class Nodes:
         """The same with another key of dropout masks."""
         other = copy.copy(self)
         other.iteration_key = iteration_key
+        return other
+
+    def with_columns_from(self, first: int) -> Self:
+        """The same, of whose rows the first columns are left out."""
+        other = copy.copy(self)
+        other.first_column = first
         return other
 
     def to(self, device: torch.device) -> Nodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -63,6 +63,11 @@ class FiLMLayer(Layer):
         """[num_dst, out_dim]: the mean of the modulated messages."""
         gamma, beta = self.modulation(h_dst).chunk(2, -1)
         return modulated_sum(block, z_src, gamma, beta, block.mean_weights(z_src.dtype))
+
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        names = ("linear", "modulation", "self_modulation", "self_linear")
+        return {f"{each}.weight": 1 for each in names}
 
     def own_weights(self) -> Sequence[Tensor]:
         """See :class:`Layer`."""

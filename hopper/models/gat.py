@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import torch
@@ -66,6 +66,10 @@ class GATLayer(Layer):
         nn.init.xavier_normal_(self.linear.weight, gain)
         nn.init.xavier_normal_(self.attention_src, gain)
         nn.init.xavier_normal_(self.attention_dst, gain)
+
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        return {"linear.weight": 1}
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, heads, width]: the rows as each head sees them."""

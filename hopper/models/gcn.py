@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ class GCNLayer(SumLayer):
     """
 
     reads_destination = True
+    is_linear: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -50,6 +52,10 @@ class GCNLayer(SumLayer):
         """[n, out_dim] where W comes first, else the rows themselves."""
         return h_src @ self.weight if self.project_first else h_src
 
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`hopper.models.layer.Layer`."""
+        return {"weight": 0}
+
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """[edges]: ``1 / sqrt((d_out(u) + 1)(d_in(v) + 1))`` over the probability of the edge."""
         source = (block.out_degree() + 1).double().rsqrt()
@@ -68,8 +74,7 @@ class GCNLayer(SumLayer):
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: W where it comes last, bias, activation."""
         out = combined if self.project_first else combined @ self.weight
-        out = out + self.bias
-        return out if self.activation is None else self.activation(out)
+        return self.activate(out + self.bias)
 
 
 class GCN(GNN):

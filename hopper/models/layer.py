@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -57,6 +57,12 @@ class Layer(nn.Module):
         with besides what ``project`` does; all of it is done at once where rows are read for it."""
         return ()
 
+    def input_weights(self) -> Mapping[str, int]:
+        """By name, the parameters that multiply rows of sources and destinations, where nothing
+        else reads these, each with the dimension that counts a row's numbers. Where there are any,
+        the rows' columns may lie on several servers."""
+        return {}
+
     def part_width(self) -> int | None:
         """The width of a part's rows; None where it is that of ``aggregate``'s."""
         return None
@@ -105,6 +111,11 @@ class SumLayer(Layer):
 
     algebra: ClassVar[Algebra] = "sum"
     reads_destination: ClassVar[bool] = False
+    is_linear: ClassVar[bool] = False
+    """whether new rows are, before :meth:`activate`, which :meth:`update` then ends in, linear in
+    the rows that are read, but for what parameters that are no :meth:`input_weights` add"""
+    activation: Callable[[Tensor], Tensor] | None = None
+    """the last that :meth:`update` does to new rows"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate", "own_term")
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
@@ -123,6 +134,10 @@ class SumLayer(Layer):
         h_dst: [num_dst, in_dim], before projection.
         """
         return None
+
+    def activate(self, rows: Tensor) -> Tensor:
+        """[num_dst, out]: new rows after :attr:`activation`, if there is one."""
+        return rows if self.activation is None else self.activation(rows)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: :meth:`combine` with the layer's own weights."""

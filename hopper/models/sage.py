@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -29,6 +29,7 @@ class SAGELayer(SumLayer):
     """
 
     algebra: ClassVar[Algebra] = "mean"
+    is_linear: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -62,6 +63,10 @@ class SAGELayer(SumLayer):
         """See :class:`Layer`."""
         return (self.self_linear.weight,)
 
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        return {"self_linear.weight": 1, "neighbor_linear.weight": 1}
+
     def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
         """[edges]: those of a mean."""
         return block.mean_weights(dtype)
@@ -69,8 +74,7 @@ class SAGELayer(SumLayer):
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, bias, activation."""
         own: Tensor = self.self_linear(h_dst)
-        out = own + (combined if self.project_first else self._neighbor(combined))
-        return out if self.activation is None else self.activation(out)
+        return self.activate(own + (combined if self.project_first else self._neighbor(combined)))
 
     def _neighbor(self, rows: Tensor) -> Tensor:
         out: Tensor = self.neighbor_linear(rows)

@@ -95,28 +95,33 @@ def edge_keys(key: int, dst_original: Tensor, positions: Tensor) -> Tensor:
     return _absorb(first, positions)
 
 
-def keep_mask(keys: Tensor, width: int, threshold: int) -> Tensor:
+def keep_mask(keys: Tensor, width: int, threshold: int, first: int = 0) -> Tensor:
     """[n, width] bool: which elements are kept, in torch arithmetic on any device.
 
     Parameters
     ----------
     keys: [n] int64, from :func:`row_keys` or :func:`edge_keys`.
     threshold: from :func:`drop_threshold`.
+    first: number of the first element, where those before it are elsewhere.
     """
-    counters = torch.arange(1, -(-width // LANES) + 1, device=keys.device)
+    skipped, left_out = divmod(first, LANES)
+    end = -(-(first + width) // LANES)
+    counters = torch.arange(skipped + 1, end + 1, device=keys.device)
     words = _mix(keys.unsqueeze(1) + counters * _signed(GOLDEN))
     # Lanes as int16 keep their unsigned order once the sign bit is flipped (little-endian).
-    lanes = words.view(torch.int16)[:, :width] ^ -(_LANE_VALUES // 2)
+    own = words.view(torch.int16)[:, left_out : left_out + width]
+    lanes = own ^ -(_LANE_VALUES // 2)
     return lanes >= threshold - _LANE_VALUES // 2
 
 
-def drop(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+def drop(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
     """x with elements dropped and the kept ones scaled by 1 / (1 - threshold / 65536).
 
     Parameters
     ----------
     x: [n, ...] floating point; the elements of a row are counted in row-major order.
     keys: [n] int64 on x's device.
+    first: as of :func:`keep_mask`.
 
     Raises
     ------
@@ -129,25 +134,25 @@ def drop(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
         raise RequestError(
             f"dropout: expected one key per row of x {list(x.shape)}; given {list(keys.shape)}"
         )
-    out: Tensor = _Drop.apply(x, keys, threshold)
+    out: Tensor = _Drop.apply(x, keys, threshold, first)
     return out
 
 
 class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, keys: Tensor, threshold: int, first: int) -> Tensor:
         ctx.save_for_backward(keys)
-        ctx.threshold = threshold
-        return masked_scale(x, keys, threshold)
+        ctx.threshold, ctx.first = threshold, first
+        return masked_scale(x, keys, threshold, first)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (keys,) = ctx.saved_tensors
-        return masked_scale(grad, keys, ctx.threshold), None, None
+        return masked_scale(grad, keys, ctx.threshold, ctx.first), None, None, None
 
 
-def masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
+def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Tensor:
     """:func:`drop`, of which no gradient is wanted; ``threshold`` above 0."""
     if x.numel() == 0:
         return torch.empty_like(x)
@@ -158,9 +163,10 @@ def masked_scale(x: Tensor, keys: Tensor, threshold: int) -> Tensor:
         out = np.empty_like(values)
         bits = keys.contiguous().numpy().view(np.uint64)
         with threads_for(values.size, FEW_NUMBERS):
-            _masked_scale_rows(values, bits, np.uint64(threshold), values.dtype.type(scale), out)
+            given = np.uint64(threshold), values.dtype.type(scale)
+            _masked_scale_rows(values, bits, *given, first, out)
         return torch.from_numpy(out).view(x.shape)
-    kept = keep_mask(keys, rows.shape[1], threshold)
+    kept = keep_mask(keys, rows.shape[1], threshold, first)
     return torch.where(kept, rows * scale, rows.new_zeros(())).view(x.shape)
 
 
@@ -170,24 +176,33 @@ def _masked_scale_rows(
     keys: NDArray[np.uint64],
     threshold: np.uint64,
     scale: Any,
+    first: int,
     out: NDArray[Any],
 ) -> None:
     zero = x.dtype.type(0)
     lane_bits = np.uint64(0xFFFF)
     width = x.shape[1]
-    whole = width // 4
+    # Lanes of a word that began before the first element, then whole words, then the rest.
+    lead = min(width, -first % 4)
+    start = (first + lead) // 4
+    whole = (width - lead) // 4
     for row in numba.prange(x.shape[0]):
         key = keys[row]
+        if lead > 0:
+            word = variate(key, np.uint64(first // 4))
+            for j in range(lead):
+                kept = ((word >> np.uint64(16 * ((first + j) % 4))) & lane_bits) >= threshold
+                out[row, j] = x[row, j] * scale if kept else zero
         for counter in range(whole):
-            word = variate(key, np.uint64(counter))
-            first = 4 * counter
+            word = variate(key, np.uint64(start + counter))
+            place = lead + 4 * counter
             for lane in range(4):
                 kept = ((word >> np.uint64(16 * lane)) & lane_bits) >= threshold
-                out[row, first + lane] = x[row, first + lane] * scale if kept else zero
-        if 4 * whole < width:
-            word = variate(key, np.uint64(whole))
-            for j in range(4 * whole, width):
-                kept = ((word >> np.uint64(16 * (j % 4))) & lane_bits) >= threshold
+                out[row, place + lane] = x[row, place + lane] * scale if kept else zero
+        if lead + 4 * whole < width:
+            word = variate(key, np.uint64(start + whole))
+            for j in range(lead + 4 * whole, width):
+                kept = ((word >> np.uint64(16 * (j - lead - 4 * whole))) & lane_bits) >= threshold
                 out[row, j] = x[row, j] * scale if kept else zero
 
 

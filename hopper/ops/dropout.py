@@ -43,9 +43,9 @@ def drop_rows(nodes: Nodes, rows: Tensor, p: float, layer: int) -> Tensor:
     keys = row_keys(key, nodes.original)
     if isinstance(rows, StoredRows):
         if not rows.is_dropped and len(keys) == len(rows):
-            return rows.dropped(keys, threshold)
+            return rows.dropped(keys, threshold, nodes.first_column)
         rows = rows.gathered()
-    return drop(in_full(rows), keys, threshold)
+    return drop(in_full(rows), keys, threshold, nodes.first_column)
 
 
 def drop_edges(block: Block, x: Tensor, p: float, layer: int) -> Tensor:

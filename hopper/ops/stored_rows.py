@@ -90,7 +90,8 @@ class _Reader:
     ----------
     parts: that make up the whole. count: rows of the whole.
     dtype: what values are converted to.
-    keys: [count] int64: of dropout, one a row; None = there is none. threshold: of dropout.
+    keys: [count] int64: of dropout, one a row; None = there is none. threshold, first_dropped: of
+        dropout.
     """
 
     parts: tuple[RowPart, ...]
@@ -99,6 +100,7 @@ class _Reader:
     dtype: torch.dtype
     keys: Tensor | None = None
     threshold: int = 0
+    first_dropped: int = 0
 
     def first(self, count: int) -> _Reader:
         """The first rows of the whole."""
@@ -147,7 +149,9 @@ class _Reader:
                 places = slice(start, stop) if part.places is None else part.places[start:stop]
                 values = values.to(self.dtype)
                 if self.keys is not None:
-                    values = masked_scale(values, self.keys[places], self.threshold)
+                    values = masked_scale(
+                        *(values, self.keys[places], self.threshold, self.first_dropped)
+                    )
                 yield _Block(values.to(dtype), places)
 
     def gathered(self) -> Tensor:
@@ -301,10 +305,10 @@ class StoredRows(Tensor):
         """Whether dropout was applied to these rows."""
         return self._reader.keys is not None
 
-    def dropped(self, keys: Tensor, threshold: int) -> StoredRows:
+    def dropped(self, keys: Tensor, threshold: int, first: int = 0) -> StoredRows:
         """These rows, to which none was applied, after dropout; see
         :func:`hopper.ops.counter_mask.drop`."""
-        reader = replace(self._reader, keys=keys, threshold=threshold)
+        reader = replace(self._reader, keys=keys, threshold=threshold, first_dropped=first)
         return self._make(reader, _Products(), [])
 
     def gathered(self) -> Tensor:

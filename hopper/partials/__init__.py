@@ -1,5 +1,6 @@
 """Rows and partial sums that ranks exchange, and their gradients (docs/data-flow.md)."""
 
+from hopper.partials.by_dimension import SplitLayer, elsewhere, split_layer
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
 from hopper.partials.plan import IterationPlan, LayerPlan
@@ -17,11 +18,14 @@ __all__ = [
     "Planner",
     "RowExchange",
     "RowKind",
+    "SplitLayer",
     "Stack",
     "StackLayer",
     "Sums",
     "Wires",
     "choose_wires",
+    "elsewhere",
     "make_stack",
     "source_type",
+    "split_layer",
 ]

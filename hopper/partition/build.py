@@ -9,8 +9,10 @@ from typing import Any, Literal
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
+from hopper.graph.schema import GraphSchema
 from hopper.partition.assign import assign, check_request
 from hopper.partition.describe import describe, write_description
+from hopper.partition.layouts import ByDimension
 from hopper.partition.memory import (
     MemoryEstimate,
     available_memory,
@@ -45,6 +47,7 @@ def partition_graph(
     method_options: Mapping[str, Any] = NONE,
     backend: str = "auto",
     topology: Literal["replicated", "partitioned"] = "replicated",
+    features: Literal["by-node", "by-dimension"] = "by-node",
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
@@ -63,6 +66,8 @@ def partition_graph(
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
     topology: whether every server needs all edges, or the in-edges of its own nodes alone (which
         only engine ``cooperative`` trains on).
+    features: whether a server stores whole rows of its own nodes, or some columns of all nodes'
+        (which engine ``p3`` alone trains on).
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
     measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
@@ -77,7 +82,8 @@ def partition_graph(
     check_request(schema, servers, method, method_options)
     if topology not in ("replicated", "partitioned"):
         raise RequestError(f"topology: expected replicated or partitioned, given {topology!r}")
-    split = topology == "partitioned"
+    split, by_dimension = topology == "partitioned", features == "by-dimension"
+    _check_features(schema, servers, features, topology)
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
     estimate, available = estimate_memory(graph, servers, method, chosen), available_memory()
@@ -87,7 +93,10 @@ def partition_graph(
 
     phases = Phases(progress)
     edges = sum(kind.count for kind in schema.relations.values())
-    with unpublished_partitions(out, partitioned_bytes(schema, servers, split=split)) as work:
+    copies = servers if by_dimension else 1
+    needed = partitioned_bytes(schema, servers, split=split)
+    needed += table_bytes(graph, copies) - table_bytes(graph)
+    with unpublished_partitions(out, needed) as work:
         roots = training_roots(graph)
         assignment = assign(
             *(graph, servers, method, seed, roots, phases, work),
@@ -103,10 +112,15 @@ def partition_graph(
                 relation: write_topology(graph, work, relation, maps, counter)
                 for relation in schema.relations
             }
-        with phases.phase("write the servers' rows (bytes)", table_bytes(graph)) as counter:
-            sizes = [write_server(graph, work, each, maps, counter) for each in range(servers)]
+        with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
+            sizes = [
+                write_server(graph, work, each, maps, counter, by_dimension=by_dimension)
+                for each in range(servers)
+            ]
         description = describe(schema, assignment, maps, shares, roots, sizes)
         description["memory_estimate_bytes"] = estimate.peak
+        if by_dimension:
+            description["topology"] = ByDimension.name
         if measure is not None:
             write_description(work, description)
             with phases.phase("measure locality"):
@@ -121,3 +135,24 @@ def partition_graph(
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)
+
+
+def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:
+    """Refuse a division of features that cannot be had."""
+    if features not in ("by-node", "by-dimension"):
+        raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
+    if features == "by-node":
+        return
+    if topology != "replicated":
+        raise RequestError(
+            f"features: by-dimension wants topology replicated, since every server computes with "
+            f"the edges of all mini-batches; given {topology}"
+        )
+    for name, kind in schema.node_types.items():
+        if kind.feature_dim is not None and kind.feature_dim < servers:
+            raise RequestError(
+                f"features: by-dimension wants a column a server at least; node type {name!r} has "
+                f"{kind.feature_dim} for {servers} servers"
+            )
+    if any(kind.feature_dim is not None for kind in schema.relations.values()):
+        raise RequestError("features: edge features are not divided by dimension; expected by-node")

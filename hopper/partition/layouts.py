@@ -1,7 +1,8 @@
-"""Who has which part of a partitioned graph: the three ways in which topology and rows lie.
+"""Who has which part of a partitioned graph: the ways in which topology and rows lie.
 
 Nodes are divided, and topology is replicated (:class:`Replicated`) or lies with its destinations
-(:class:`DividedTopology`); or whole relations are divided (:class:`ByRelation`): then a server
+(:class:`DividedTopology`); or features are divided by dimension (:class:`ByDimension`); or whole
+relations are divided (:class:`ByRelation`): then a server
 stores all nodes of the types that its relations touch, and those relations alone; or, of a root
 relation that is too large for a server, some of the edges, and what their sources read.
 """
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
@@ -74,6 +76,24 @@ class StoredRows:
     def contains(self, wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
         """[n] bool: which of these global ids are stored."""
         return self.find(wanted)[1]
+
+
+class Columns(NamedTuple):
+    """A range of columns of features."""
+
+    first: int
+    stop: int
+
+    @property
+    def width(self) -> int:
+        """How many there are."""
+        return self.stop - self.first
+
+
+def divide_columns(dim: int, servers: int) -> list[Columns]:
+    """The columns of each server, where features are divided by dimension."""
+    bounds = [dim * server // servers for server in range(servers + 1)]
+    return [Columns(first, stop) for first, stop in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,14 @@ class Layout(ABC):
     def stored(self, node_type: str, server: int) -> StoredRows:
         """The nodes whose rows a server stores."""
         return StoredRows(*self._book.range(node_type, server))
+
+    def has_whole_rows(self) -> bool:
+        """Whether a server that stores a node's features stores all of them."""
+        return True
+
+    def columns(self, node_type: str, server: int) -> Columns:
+        """The columns of a type's features that a server stores."""
+        return Columns(0, self._schema.node_types[node_type].feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """[count] int64: one of a node type's two maps."""
@@ -219,6 +247,30 @@ class DividedTopology(Layout):
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
         )
+
+
+class ByDimension(Replicated):
+    """Every server has all nodes, and of their features a range of columns (P3, section 3.1); all
+    of the topology and of the labels too."""
+
+    name = "by_dimension"
+
+    def explain(self, where: str) -> str:
+        """See :class:`Layout`."""
+        return f"the features of {where} are divided by dimension, so no server has a whole row"
+
+    def stored(self, node_type: str, server: int) -> StoredRows:
+        """See :class:`Layout`."""
+        return StoredRows(0, self._book.total(node_type))
+
+    def has_whole_rows(self) -> bool:
+        """See :class:`Layout`."""
+        return self._book.servers == 1
+
+    def columns(self, node_type: str, server: int) -> Columns:
+        """See :class:`Layout`."""
+        dim = self._schema.node_types[node_type].feature_dim or 0
+        return divide_columns(dim, self._book.servers)[server]
 
 
 class ByRelation(Layout):
@@ -337,7 +389,7 @@ class ByRelation(Layout):
 
 
 LAYOUTS: Final[dict[str, type[Layout]]] = {
-    each.name: each for each in (Replicated, DividedTopology, ByRelation)
+    each.name: each for each in (Replicated, DividedTopology, ByDimension, ByRelation)
 }
 """by their names in partition.json"""
 

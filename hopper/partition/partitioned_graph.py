@@ -130,12 +130,14 @@ class PartitionedGraph:
         return self._map(node_type, "global_ids")
 
     def features(self, node_type: str, server: int) -> NDArray[Any] | None:
-        """[nodes of the server, dim] float32 or float16 by local row; None without features."""
+        """[nodes of the server, columns of the server] float32 or float16 by local row; None
+        without features."""
         described = self._node_type(node_type)
         if described.feature_dim is None or described.feature_dtype is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)
-        shape = (self.stored(node_type, server).count, described.feature_dim)
+        width = self.layout.columns(node_type, server).width
+        shape = (self.stored(node_type, server).count, width)
         return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:

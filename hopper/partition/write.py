@@ -25,7 +25,7 @@ from hopper.graph.publish import unpublished
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
-from hopper.partition.layouts import map_file, server_folder
+from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
@@ -139,10 +139,16 @@ def write_server(
     server: int,
     maps: Mapping[str, Relabelling],
     progress: Progress,
+    *,
+    by_dimension: bool = False,
 ) -> int:
     """Write one server's feature, label and edge feature rows and its ``shard.json``.
 
     Topology must have been written. Progress advances by bytes.
+
+    Parameters
+    ----------
+    by_dimension: whether it stores all nodes, and some columns of their features.
 
     Returns
     -------
@@ -153,10 +159,16 @@ def write_server(
     tables, feature_bytes = [], 0
     for node_type, each in maps.items():
         first, last = int(each.offsets[server]), int(each.offsets[server + 1])
+        dim = graph.schema.node_types[node_type].feature_dim
+        if by_dimension:
+            first, last = 0, int(each.offsets[-1])
         rows = each.original_ids[first:last]
-        if graph.schema.node_types[node_type].feature_dim is not None:
+        if dim is not None:
             file = layout.features_file(folder, node_type)
             features = graph.features(node_type)
+            if by_dimension:
+                columns = divide_columns(dim, each.offsets.size - 1)[server]
+                features = features[:, columns.first : columns.stop]
             feature_bytes += write_rows(features, rows, file, progress)
             tables.append(
                 table_spec("features", node_type, file, folder, first, rows.size, features)
@@ -212,10 +224,15 @@ def split_topology(
         path.unlink()
 
 
-def table_bytes(graph: GraphDirectory) -> int:
-    """Bytes of all rows that :func:`write_server` copies, over all servers."""
+def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
+    """Bytes of all rows that :func:`write_server` copies, over all servers.
+
+    Parameters
+    ----------
+    copies: of the labels.
+    """
     schema = graph.schema
-    tables = [graph.labels(name) for name in schema.labels]
+    tables = [graph.labels(name) for name in schema.labels] * copies
     tables += [graph.features(name) for name, kind in schema.node_types.items() if kind.feature_dim]
     tables += [graph.edge_features(r) for r, kind in schema.relations.items() if kind.feature_dim]
     return sum(table.nbytes for table in tables)

@@ -109,8 +109,7 @@ class Evaluator(ABC):
         own, features = self._reads.inputs[node_type], None
         device = self._cluster.device
         if own.features and device.type == "cpu":
-            features = self._rows.stored(own.node_type, ids).to(self._dtype)
+            features = self._rows.whole(own.node_type, ids).to(self._dtype)
         elif own.features:
-            rows = torch.from_numpy(self._rows.gather("features", own.node_type, ids))
-            features = rows.to(device).to(self._dtype)
+            features = self._rows.whole(own.node_type, ids).gathered().to(device).to(self._dtype)
         return join_rows(self._reads, node_type, ids, features, self._learned)

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hopper.errors import ConfigError, RequestError
+from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
-from hopper.ops import counter_mask, drop_edges, drop_rows, drop_self
+from hopper.ops import RowPart, StoredRows, counter_mask, drop_edges, drop_rows, drop_self
 from hopper.ops.counter_mask import (
     Site,
     drop,
@@ -184,3 +185,28 @@ def test_no_rows_and_wrong_rows(make_block):
 def test_dropped_infinities_are_zero(make_block):
     out = drop_rows(make_block([[0]], 1, key=3).src, torch.full((1, 200), torch.inf), 0.5, 0)
     assert set(out.flatten().tolist()) == {0.0, torch.inf}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize(
+    ("first", "width"), [(0, 11), (4, 7), (3, 8), (5, 2), (6, 1), (9, 2), (8, 3)]
+)
+def test_columns_are_dropped_alike_without_those_before_them(first, width, dtype):
+    keys = row_keys(99, torch.arange(40))
+    rows = torch.arange(1, 441).view(40, 11).to(dtype)
+    threshold = drop_threshold(0.4)
+    whole, part = slice(None), slice(first, first + width)
+    assert torch.equal(
+        keep_mask(keys, width, threshold, first), keep_mask(keys, 11, threshold)[whole, part]
+    )
+    own = rows[whole, part].clone().requires_grad_()
+    dropped = drop(own, keys, threshold, first)
+    assert torch.equal(dropped, drop(rows, keys, threshold)[whole, part])
+    dropped.sum().backward()
+    assert torch.equal(own.grad != 0, dropped != 0)
+    stored = StoredRows.of([RowPart(rows[whole, part].clone())], 40)
+    nodes = Nodes("item", torch.arange(40), None, 5)
+    assert torch.equal(
+        drop_rows(nodes.with_columns_from(first), stored, 0.4, 0).gathered(),
+        drop_rows(nodes, rows, 0.4, 0)[whole, part],
+    )

@@ -1,0 +1,315 @@
+"""P3: the first layer is divided by the columns of features, the others by mini-batch (Gandhi and
+Iyer, P3: Distributed Deep Graph Learning at Scale, OSDI 2021, as HopGNN compares it, section 7.1).
+
+Features never travel. What does is what each server's columns contribute to the first layer of
+every mini-batch, and the gradients of that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.array_exchange import exchange_arrays
+from hopper.config import Config
+from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.parameter_homes import ParameterHomes
+from hopper.engines.request import Request
+from hopper.errors import RequestError
+from hopper.features import PartitionedRows
+from hopper.graph.block import Block
+from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import HopEdges, Subgraph
+from hopper.models import GNN
+from hopper.partials import KindsExchange, elsewhere, split_layer
+from hopper.partition.layouts import ByDimension
+from hopper.partition.partitioned_graph import PartitionedGraph
+
+
+@dataclass(frozen=True)
+class P3Plan(Plan):
+    """A rank's part of an iteration.
+
+    Attributes
+    ----------
+    subgraph: of its own mini-batch.
+    first_hops: by rank, the subgraph of the first layer of the mini-batch of each rank for which
+        this one multiplies its columns, itself included.
+    """
+
+    subgraph: Subgraph
+    first_hops: dict[int, Subgraph]
+
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        others = sum(each.num_edges for each in self.first_hops.values())
+        return self.subgraph.num_edges + others
+
+
+@dataclass(frozen=True)
+class P3Inputs:
+    """By rank, [n, columns], this server's columns of the nodes of its mini-batch; and labels of
+    the roots of this rank's own."""
+
+    columns: dict[int, Tensor]
+    labels: Tensor
+
+
+class P3(Engine[P3Plan, P3Inputs]):
+    """Each rank trains its own mini-batch, drawn at random over all roots, but its first layer,
+    which all servers compute, each with the columns that it stores.
+
+    The publication hides messages by training with weights of iterations before; here gradients are
+    exact, and what is hidden is what does not depend on weights: drawing and reading run ahead, and
+    a rank's own part of the first layer is computed while others' travel.
+    """
+
+    name = "p3"
+    layouts = (ByDimension,)
+    reads_remote_rows = False
+    plans_on_host = True
+    plans_together = True
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`Engine`: it divides the first layer of a stack, and nothing but features."""
+        config = request.config
+        if config.model.typed:
+            raise RequestError(
+                f"train.engine: p3 divides the features of one node type; expected a model that "
+                f"reads one relation, given {config.model.name!r}"
+            )
+        if request.reads.learned or config.data.features:
+            what = "learnable.types" if request.reads.learned else "data.features"
+            raise RequestError(
+                f"{what}: p3 divides features that are stored, by dimension, and no others; "
+                "expected none"
+            )
+        if config.cache.policy != "none":
+            raise RequestError(
+                f"cache.policy: under p3 no rows travel that a cache could keep; expected "
+                f'"none", given "{config.cache.policy}"'
+            )
+        if config.sampler.kind != "node":
+            raise RequestError(
+                f"sampler.kind: p3 tells other servers drawn edges without their probabilities; "
+                f'expected "node", given "{config.sampler.kind}"'
+            )
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__(state)
+        model, graph, cluster = state.packed.module, state.rows.graph, state.cluster
+        if not isinstance(model, GNN) or not model.layer(0).input_weights():
+            raise RequestError(
+                "train.engine: p3 divides the weights of the first layer, which has to tell them "
+                f"(input_weights); {type(model).__name__} does not, so that model_centric, hop and "
+                "zero_hop can train it"
+            )
+        self._target = graph.schema.target_type()
+        columns = graph.layout.columns(self._target, cluster.server)
+        self._model, self._split = model, split_layer(model, columns)
+        self._homes = ParameterHomes(state.packed, cluster, _homes_by_column(model, graph))
+        own = cluster.rank % cluster.ranks_per_server
+        self._partners = list(range(own, cluster.world, cluster.ranks_per_server))
+        """ranks for whose mini-batches this one multiplies, and which do so for its own: one of
+        each server"""
+
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """See :class:`Engine`."""
+        return [cls.name]
+
+    def plan(self, batch: GlobalBatch) -> P3Plan:
+        """See :class:`Engine`: draws the rank's own mini-batch, and tells its partners what its
+        first layer reads."""
+        state, cluster = self.state, self.state.cluster
+        with state.log.stage("sample") as fields:
+            roots = batch.of_model(cluster.rank)
+            fields["roots"] = int(roots.size)
+            sampler = state.trainer.sampler
+            subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+            told = _tell(subgraph, self._target)
+            none = np.empty(0, np.int32)
+            groups = [
+                [
+                    words if rank in self._partners and rank != cluster.rank else none
+                    for rank in range(cluster.world)
+                ]
+                for words in told
+            ]
+            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+            came = exchange_arrays(
+                self.channel, groups, "topology", f"telling what first layers read, {where}"
+            )
+            first_hops = {
+                rank: subgraph_of(sampler, subgraph.iteration_key, *(words[rank] for words in came))
+                for rank in self._partners
+                if rank != cluster.rank
+            }
+        own = subgraph_of(sampler, subgraph.iteration_key, *told)
+        first_hops = {rank: first_hops.get(rank, own) for rank in self._partners}
+        reads = {self._target: [each.nodes[self._target] for each in first_hops.values()]}
+        sent = self.channel.traffic.take()
+        return P3Plan(batch, reads, subgraph, first_hops, sent=sent)
+
+    def read(self, plan: P3Plan, rows: PartitionedRows) -> P3Inputs:
+        """See :class:`Engine`."""
+        trainer = self.state.trainer
+        count = sum(int(ids.size) for ids in plan.reads[self._target])
+        with self.state.log.stage("gather", rows=count, operation="own columns"):
+            columns = {
+                rank: trainer.features_of(rows, hop.nodes)[self._target]
+                for rank, hop in plan.first_hops.items()
+            }
+            roots = plan.subgraph.nodes[self._target][: plan.subgraph.num_roots]
+            labels = trainer.read_rows(rows, "labels", roots)
+        return P3Inputs(columns, trainer.objective.shaped(labels))
+
+    def goes_back_once(self, plan: P3Plan) -> bool:
+        """See :class:`Engine`."""
+        return True
+
+    def compute(self, plan: P3Plan, inputs: P3Inputs) -> None:
+        """See :class:`Engine`."""
+        state, batch = self.state, plan.batch
+        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+        with state.log.stage("compute", roots=plan.subgraph.num_roots):
+            blocks = plan.subgraph.blocks(state.cluster.device)
+            with state.trainer.products():
+                rows = self._first_layer(plan, inputs, blocks[0], where)
+                for index, block in enumerate(blocks[1:], 1):
+                    rows = self._model.step(index, block, rows)
+                loss = state.trainer.objective.loss_sum(rows, inputs.labels) / batch.size
+            with state.log.stage("compute", operation="backward"):
+                state.trainer.backward(state.packed, loss)
+
+    def _first_layer(self, plan: P3Plan, inputs: P3Inputs, block: Block, where: str) -> Tensor:
+        """[num_dst, ...]: the first layer's rows of this rank's mini-batch. What others wait for is
+        made first, and travels while this rank's own part is made."""
+        cluster, split = self.state.cluster, self._split
+        split.begin()
+        parts = {
+            rank: self._part(rank, plan, inputs) for rank in self._partners if rank != cluster.rank
+        }
+        kinds = split.counts(block.num_src, block.num_dst)
+        lengths = [
+            [len(parts[rank][kind]) if rank in parts else 0 for rank in range(cluster.world)]
+            for kind in kinds
+        ]
+        counts = [
+            [count if rank in parts else 0 for rank in range(cluster.world)]
+            for count in kinds.values()
+        ]
+        exchange = None
+        if parts:
+            exchange = KindsExchange(
+                *(cluster, self.state.log),
+                {kind: torch.cat([part[kind] for part in parts.values()]) for kind in kinds},
+                lengths,
+                counts,
+                self.state.trainer.dtype,
+                f"first layers, {where}",
+            )
+        own = self._part(cluster.rank, plan, inputs)
+        came = {} if exchange is None else exchange.finish()
+        # In order of rank, so that a run can be repeated to the bit.
+        sums = {}
+        for kind in kinds:
+            ordered = [
+                own[kind] if rank == cluster.rank else came[kind][rank] for rank in self._partners
+            ]
+            sums[kind] = sum(ordered[1:], ordered[0])
+        rows, weights = split.finish(block, sums), split.layer.input_weights()
+        own_rows = elsewhere(block.num_dst, split.layer.get_parameter(next(iter(weights))))
+        return self._model.finish(0, block.dst, own_rows, rows)
+
+    def _part(self, rank: int, plan: P3Plan, inputs: P3Inputs) -> dict[str, Tensor]:
+        """By kind, what this server's columns contribute to a rank's mini-batch."""
+        cluster, split = self.state.cluster, self._split
+        (block,) = plan.first_hops[rank].blocks(cluster.device)
+        rows = split.read(block, inputs.columns[rank])
+        return dict(split.part(block, rows, is_own=rank == cluster.rank))
+
+    def sum_gradients(self, operation: str) -> None:
+        """See :class:`Engine`; those of a column's weights stay with its server."""
+        self._homes.sum_gradients(operation)
+
+    def complete_recorded(self, where: str) -> None:
+        """See :class:`Engine`."""
+        packed = self.state.packed
+        self._homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
+
+    def parameter_squares(self, operation: str) -> float:
+        """See :class:`Engine`."""
+        return self._homes.squares(operation)
+
+    def complete(self, where: str, *, moments: bool = False) -> None:
+        """See :class:`Engine`."""
+        parameters = self.state.packed.parameters
+        tensors = [parameters]
+        if moments:
+            state = self.state.optimizer.state().values()
+            tensors += [each for each in state if each.shape == parameters.shape]
+        self._homes.complete(tensors, f"completing the model, {where}")
+
+
+def _homes_by_column(model: GNN, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
+    """By name of a parameter that multiplies columns, the server of each of its numbers."""
+    target, servers = graph.schema.target_type(), range(graph.book.servers)
+    widths = [graph.layout.columns(target, server).width for server in servers]
+    of_column = np.repeat(np.arange(len(servers)), widths)
+    layer, found = model.layer(0), {}
+    parameters = dict(layer.named_parameters())
+    for name, axis in layer.input_weights().items():
+        shape = tuple(parameters[name].shape)
+        along = of_column.reshape([-1 if each == axis else 1 for each in range(len(shape))])
+        found[f"layers.0.{name}"] = np.broadcast_to(along, shape)
+    return found
+
+
+def _tell(subgraph: Subgraph, target: str) -> list[NDArray[np.int32]]:
+    """What the first layer of a mini-batch reads: ids of its nodes, destinations first, the number
+    of edges of each destination, and the places of their sources among the nodes."""
+    ((edges),) = subgraph.hops[-1].values()
+    words = (subgraph.nodes[target], np.diff(edges.indptr), edges.indices)
+    return [each.astype(np.int32) for each in words]
+
+
+def subgraph_of(
+    sampler: NeighborSampler,
+    iteration_key: int,
+    ids: NDArray[np.int32],
+    degrees: NDArray[np.int32],
+    sources: NDArray[np.int32],
+) -> Subgraph:
+    """The first layer of a mini-batch, of one relation, as :func:`_tell` tells it.
+
+    Parameters
+    ----------
+    iteration_key: of dropout masks.
+    """
+    (relation,) = sampler.topologies
+    indptr = np.zeros(degrees.size + 1, np.int64)
+    np.cumsum(degrees, out=indptr[1:])
+    indices = sources.astype(np.int64)
+    # Positions key masks of edges, which are the business of the rank that trains the mini-batch.
+    edges = HopEdges(indptr, indices, np.zeros(0, np.int64))
+    target, hop = sampler.target, len(sampler.fanouts) - 1
+    return Subgraph(
+        target=target,
+        nodes={target: ids.astype(np.int64)},
+        sizes=[{target: degrees.size}, {target: ids.size}],
+        hops=[{relation: edges}],
+        topologies=sampler.topologies,
+        original_ids=sampler.original_ids,
+        iteration_key=iteration_key,
+        inclusions=sampler.inclusions[hop:],
+        fanouts=sampler.fanouts[hop:],
+    )
