@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hopper.config import ENGINES, ENGINES_NOT_BUILT, Config, load_config, make_config
+from hopper.config import ENGINES, Config, load_config, make_config
 from hopper.errors import ConfigError
 
 DATA = {"data": {"partitioned": "parts"}}
@@ -208,12 +208,6 @@ def test_a_deadline_is_finite(key: str) -> None:
 
 def test_a_learning_rate_is_finite() -> None:
     assert "train.learning_rate: " in refused("--train.learning_rate", "inf")
-
-
-@pytest.mark.parametrize("engine", ENGINES_NOT_BUILT)
-def test_engines_that_are_not_built(engine: str) -> None:
-    text = refused(train={"engine": engine})
-    assert f"train.engine: {engine!r} is not built yet; built: model_centric, hop" in text
 
 
 def test_every_key_at_fault_is_named() -> None:

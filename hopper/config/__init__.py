@@ -9,7 +9,6 @@ from hopper.config.loading import load_config, make_config, override, read_confi
 from hopper.config.model import DEEP_MODELS, Model
 from hopper.config.sections import (
     ENGINES,
-    ENGINES_NOT_BUILT,
     Cache,
     Cluster,
     Config,
@@ -26,7 +25,6 @@ from hopper.config.sections import (
 __all__ = [
     "DEEP_MODELS",
     "ENGINES",
-    "ENGINES_NOT_BUILT",
     "Cache",
     "Cluster",
     "Config",

@@ -17,8 +17,7 @@ from hopper.config.section import NonNegative, Options, Positive, Section, Seed
 from hopper.errors import RequestError
 from hopper.plug_ins import check_form
 
-ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "locality")
-ENGINES_NOT_BUILT = ("naive",)
+ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naive", "locality")
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
@@ -118,8 +117,8 @@ class Train(Section):
 
     engine: str = "auto"
     """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | p3
-    (features divided by dimension) | locality (approximate); "auto" tries the exact ones and takes
-    the fastest; "package.module:Class" = a class of one's own"""
+    (features divided by dimension) | naive | locality (approximate); "auto" tries the exact ones
+    that may be the fastest; "package.module:Class" = a class of one's own"""
     engine_options: Options = Field(default={})
     """keywords of its class's constructor"""
     batch_size: Positive = 1024
@@ -203,10 +202,6 @@ class Train(Section):
             )
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: needs scores, so evaluate_every must not be 0")
-        if self.engine in ENGINES_NOT_BUILT:
-            raise ValueError(
-                f"engine: {self.engine!r} is not built yet; built: {', '.join(ENGINES)}"
-            )
         check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 

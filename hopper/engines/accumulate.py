@@ -288,6 +288,19 @@ class GroupTrainer:
             return self.on_device.read(rows, node_type, ids)
         return to_device(rows.gather(kind, node_type, ids), self._device)
 
+    def own_features(
+        self,
+        rows: PartitionedRows,
+        name: str,
+        ids: NDArray[np.int64],
+        mine: NDArray[np.bool_],
+    ) -> torch.Tensor:
+        """[n, dim]: features of distinct nodes of a type, zeros where they are not ``mine`` [n]."""
+        found = rows.own(self.reads.inputs[name].node_type, ids, mine)
+        if not self.reads_in_place:
+            return found.gathered().to(self._device).to(self.dtype)
+        return found.to(self.dtype)
+
     def features_of(
         self, rows: InputRows, nodes: Mapping[str, NDArray[np.int64]]
     ) -> dict[str, torch.Tensor]:

@@ -118,6 +118,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether it draws in host memory alone"""
     plans_together: ClassVar[bool] = False
     """whether ranks talk to each other to plan"""
+    may_win: ClassVar[bool] = True
+    """whether ``train.engine = "auto"`` tries it"""
     is_baseline: ClassVar[bool] = False
     """whether others' speed is told against it"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule

@@ -15,19 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.array_exchange import exchange_arrays
 from hopper.config import Config
 from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.first_hops import check_first_layer, exchange_first_hops
 from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.sample import NeighborSampler
-from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.models import GNN
-from hopper.partials import KindsExchange, elsewhere, split_layer
+from hopper.micrograph.subgraph import Subgraph
+from hopper.partials import KindsExchange, Parts, SplitLayer, split_layer
 from hopper.partition.layouts import ByDimension
 from hopper.partition.partitioned_graph import PartitionedGraph
 
@@ -80,42 +78,20 @@ class P3(Engine[P3Plan, P3Inputs]):
     @classmethod
     def check(cls, request: Request) -> None:
         """See :class:`Engine`: it divides the first layer of a stack, and nothing but features."""
-        config = request.config
-        if config.model.typed:
+        check_first_layer(request, cls.name)
+        if request.config.data.features:
             raise RequestError(
-                f"train.engine: p3 divides the features of one node type; expected a model that "
-                f"reads one relation, given {config.model.name!r}"
-            )
-        if request.reads.learned or config.data.features:
-            what = "learnable.types" if request.reads.learned else "data.features"
-            raise RequestError(
-                f"{what}: p3 divides features that are stored, by dimension, and no others; "
-                "expected none"
-            )
-        if config.cache.policy != "none":
-            raise RequestError(
-                f"cache.policy: under p3 no rows travel that a cache could keep; expected "
-                f'"none", given "{config.cache.policy}"'
-            )
-        if config.sampler.kind != "node":
-            raise RequestError(
-                f"sampler.kind: p3 tells other servers drawn edges without their probabilities; "
-                f'expected "node", given "{config.sampler.kind}"'
+                "data.features: p3 reads features that are stored by dimension; expected none"
             )
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         model, graph, cluster = state.packed.module, state.rows.graph, state.cluster
-        if not isinstance(model, GNN) or not model.layer(0).input_weights():
-            raise RequestError(
-                "train.engine: p3 divides the weights of the first layer, which has to tell them "
-                f"(input_weights); {type(model).__name__} does not, so that model_centric, hop and "
-                "zero_hop can train it"
-            )
         self._target = graph.schema.target_type()
         columns = graph.layout.columns(self._target, cluster.server)
-        self._model, self._split = model, split_layer(model, columns)
-        self._homes = ParameterHomes(state.packed, cluster, _homes_by_column(model, graph))
+        self._split = split_layer(model, columns, self.name)
+        homes = _homes_by_column(self._split, graph)
+        self._homes = ParameterHomes(state.packed, cluster, homes)
         own = cluster.rank % cluster.ranks_per_server
         self._partners = list(range(own, cluster.world, cluster.ranks_per_server))
         """ranks for whose mini-batches this one multiplies, and which do so for its own: one of
@@ -135,26 +111,8 @@ class P3(Engine[P3Plan, P3Inputs]):
             fields["roots"] = int(roots.size)
             sampler = state.trainer.sampler
             subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
-            told = _tell(subgraph, self._target)
-            none = np.empty(0, np.int32)
-            groups = [
-                [
-                    words if rank in self._partners and rank != cluster.rank else none
-                    for rank in range(cluster.world)
-                ]
-                for words in told
-            ]
             where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-            came = exchange_arrays(
-                self.channel, groups, "topology", f"telling what first layers read, {where}"
-            )
-            first_hops = {
-                rank: subgraph_of(sampler, subgraph.iteration_key, *(words[rank] for words in came))
-                for rank in self._partners
-                if rank != cluster.rank
-            }
-        own = subgraph_of(sampler, subgraph.iteration_key, *told)
-        first_hops = {rank: first_hops.get(rank, own) for rank in self._partners}
+            first_hops = exchange_first_hops(self.channel, sampler, subgraph, self._partners, where)
         reads = {self._target: [each.nodes[self._target] for each in first_hops.values()]}
         sent = self.channel.traffic.take()
         return P3Plan(batch, reads, subgraph, first_hops, sent=sent)
@@ -183,16 +141,15 @@ class P3(Engine[P3Plan, P3Inputs]):
         with state.log.stage("compute", roots=plan.subgraph.num_roots):
             blocks = plan.subgraph.blocks(state.cluster.device)
             with state.trainer.products():
-                rows = self._first_layer(plan, inputs, blocks[0], where)
-                for index, block in enumerate(blocks[1:], 1):
-                    rows = self._model.step(index, block, rows)
-                loss = state.trainer.objective.loss_sum(rows, inputs.labels) / batch.size
+                parts = self._first_layer(plan, inputs, blocks[0], where)
+                logits = self._split.logits(blocks, parts)
+                loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
-    def _first_layer(self, plan: P3Plan, inputs: P3Inputs, block: Block, where: str) -> Tensor:
-        """[num_dst, ...]: the first layer's rows of this rank's mini-batch. What others wait for is
-        made first, and travels while this rank's own part is made."""
+    def _first_layer(self, plan: P3Plan, inputs: P3Inputs, block: Block, where: str) -> Parts:
+        """What all columns contribute to this rank's mini-batch. What others wait for is made
+        first, and travels while this rank's own part is made."""
         cluster, split = self.state.cluster, self._split
         split.begin()
         parts = {
@@ -226,16 +183,13 @@ class P3(Engine[P3Plan, P3Inputs]):
                 own[kind] if rank == cluster.rank else came[kind][rank] for rank in self._partners
             ]
             sums[kind] = sum(ordered[1:], ordered[0])
-        rows, weights = split.finish(block, sums), split.layer.input_weights()
-        own_rows = elsewhere(block.num_dst, split.layer.get_parameter(next(iter(weights))))
-        return self._model.finish(0, block.dst, own_rows, rows)
+        return sums
 
-    def _part(self, rank: int, plan: P3Plan, inputs: P3Inputs) -> dict[str, Tensor]:
-        """By kind, what this server's columns contribute to a rank's mini-batch."""
-        cluster, split = self.state.cluster, self._split
+    def _part(self, rank: int, plan: P3Plan, inputs: P3Inputs) -> Parts:
+        """What this server's columns contribute to a rank's mini-batch."""
+        cluster = self.state.cluster
         (block,) = plan.first_hops[rank].blocks(cluster.device)
-        rows = split.read(block, inputs.columns[rank])
-        return dict(split.part(block, rows, is_own=rank == cluster.rank))
+        return self._split.part(block, inputs.columns[rank], is_own=rank == cluster.rank)
 
     def sum_gradients(self, operation: str) -> None:
         """See :class:`Engine`; those of a column's weights stay with its server."""
@@ -260,56 +214,15 @@ class P3(Engine[P3Plan, P3Inputs]):
         self._homes.complete(tensors, f"completing the model, {where}")
 
 
-def _homes_by_column(model: GNN, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
+def _homes_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:
     """By name of a parameter that multiplies columns, the server of each of its numbers."""
     target, servers = graph.schema.target_type(), range(graph.book.servers)
     widths = [graph.layout.columns(target, server).width for server in servers]
     of_column = np.repeat(np.arange(len(servers)), widths)
-    layer, found = model.layer(0), {}
+    layer, found = split.layer, {}
     parameters = dict(layer.named_parameters())
     for name, axis in layer.input_weights().items():
         shape = tuple(parameters[name].shape)
         along = of_column.reshape([-1 if each == axis else 1 for each in range(len(shape))])
         found[f"layers.0.{name}"] = np.broadcast_to(along, shape)
     return found
-
-
-def _tell(subgraph: Subgraph, target: str) -> list[NDArray[np.int32]]:
-    """What the first layer of a mini-batch reads: ids of its nodes, destinations first, the number
-    of edges of each destination, and the places of their sources among the nodes."""
-    ((edges),) = subgraph.hops[-1].values()
-    words = (subgraph.nodes[target], np.diff(edges.indptr), edges.indices)
-    return [each.astype(np.int32) for each in words]
-
-
-def subgraph_of(
-    sampler: NeighborSampler,
-    iteration_key: int,
-    ids: NDArray[np.int32],
-    degrees: NDArray[np.int32],
-    sources: NDArray[np.int32],
-) -> Subgraph:
-    """The first layer of a mini-batch, of one relation, as :func:`_tell` tells it.
-
-    Parameters
-    ----------
-    iteration_key: of dropout masks.
-    """
-    (relation,) = sampler.topologies
-    indptr = np.zeros(degrees.size + 1, np.int64)
-    np.cumsum(degrees, out=indptr[1:])
-    indices = sources.astype(np.int64)
-    # Positions key masks of edges, which are the business of the rank that trains the mini-batch.
-    edges = HopEdges(indptr, indices, np.zeros(0, np.int64))
-    target, hop = sampler.target, len(sampler.fanouts) - 1
-    return Subgraph(
-        target=target,
-        nodes={target: ids.astype(np.int64)},
-        sizes=[{target: degrees.size}, {target: ids.size}],
-        hops=[{relation: edges}],
-        topologies=sampler.topologies,
-        original_ids=sampler.original_ids,
-        iteration_key=iteration_key,
-        inclusions=sampler.inclusions[hop:],
-        fanouts=sampler.fanouts[hop:],
-    )

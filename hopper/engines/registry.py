@@ -8,6 +8,7 @@ from hopper.engines.engine import Engine
 from hopper.engines.hop import Hop
 from hopper.engines.locality import Locality
 from hopper.engines.model_centric import ModelCentric
+from hopper.engines.naive import Naive
 from hopper.engines.p3 import P3
 from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
@@ -19,7 +20,7 @@ ENGINE_CLASSES: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (
         *(Cooperative, ZeroHop, Hop, ModelCentric),
-        *(RelationAggregationFirst, P3, Locality),
+        *(RelationAggregationFirst, P3, Naive, Locality),
     )
 }
 """in the order in which ``train.engine = "auto"`` tries them"""
@@ -52,7 +53,7 @@ def engines_of(request: Request) -> list[type[Engine]]:
     """The engine that a request names; for "auto", the exact ones that may be tried."""
     if request.config.train.engine != AUTO:
         return [find_engine(request.config).kind]
-    return [each for each in engines_for(request.graph.layout) if each.exact]
+    return [each for each in engines_for(request.graph.layout) if each.exact and each.may_win]
 
 
 def is_fetching(request: Request) -> bool:

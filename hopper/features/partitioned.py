@@ -203,6 +203,13 @@ class PartitionedRows:
         rows = torch.from_numpy(np.concatenate(parts, 1))
         return StoredRows.of([RowPart(rows)], ids.size)
 
+    def own(self, node_type: str, ids: NDArray[np.int64], mine: NDArray[np.bool_]) -> StoredRows:
+        """[n, dim]: features of distinct nodes, zeros where they are not ``mine`` [n], which are
+        nodes of this server."""
+        places = np.flatnonzero(mine)
+        self.rows.local += int(places.size)
+        return StoredRows.of([self.local.part(node_type, ids[places], places)], ids.size)
+
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """[n, dim]: features of distinct nodes of other servers, to be read from here later.
 

@@ -73,6 +73,20 @@ def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray
     return places
 
 
+def there_and_back(ranks: int) -> NDArray[np.int64]:
+    """Where models are that make the round of all ranks twice, from home and in the end home again:
+    once one way and once the other.
+
+    Returns
+    -------
+    [N, 2 N + 1] int64: model d is on rank (d + t) mod N up to time step N, and then on rank
+    (d - t) mod N.
+    """
+    home = np.arange(ranks)[:, None]
+    there, back = np.arange(ranks + 1), np.arange(1, ranks + 1)
+    return np.concatenate([(home + there) % ranks, (home - back) % ranks], axis=1)
+
+
 def _moves(models: list[int], others: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
     pairs = zip(models, others.tolist(), strict=True)
     return tuple(Move(model, other) for model, other in pairs if other != rank)

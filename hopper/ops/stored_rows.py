@@ -102,6 +102,11 @@ class _Reader:
     threshold: int = 0
     first_dropped: int = 0
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are in parts; the others are zeros."""
+        return sum(map(len, self.parts)) == self.count
+
     def first(self, count: int) -> _Reader:
         """The first rows of the whole."""
         parts = tuple(part.first(part.before(count)) for part in self.parts)
@@ -120,7 +125,7 @@ class _Reader:
             (part,) = self.parts
             rows = places if part.rows is None else part.rows[places]
             return replace(self, parts=(RowPart(part.table, rows),), count=len(places), keys=keys)
-        part_of = torch.empty(self.count, dtype=torch.int16)
+        part_of = torch.full((self.count,), -1, dtype=torch.int16)
         row_of = torch.empty(self.count, dtype=torch.int64)
         for number, part in enumerate(self.parts):
             rows = torch.arange(len(part)) if part.rows is None else part.rows
@@ -156,7 +161,8 @@ class _Reader:
 
     def gathered(self) -> Tensor:
         """[count, dim]."""
-        out = torch.empty(self.count, self.dim, dtype=self.dtype)
+        make = torch.empty if self.is_whole else torch.zeros
+        out = make(self.count, self.dim, dtype=self.dtype)
         for block in self.blocks(self.dtype):
             out[block.places] = block.values
         return out
@@ -253,7 +259,7 @@ class StoredRows(Tensor):
 
         Parameters
         ----------
-        parts: each of the ``count`` rows is in one of them.
+        parts: each of the ``count`` rows is in one of them, or else all zeros.
         """
         table = parts[0].table
         reader = _Reader(tuple(parts), count, table.shape[1], table.dtype)
@@ -384,7 +390,10 @@ class _Product(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.reader, ctx.counts, ctx.dtype = reader, counts, dtype
         ctx.shapes = [each.shape for each in matrices]
-        found = [each.new_empty(n, len(each)) for each, n in zip(matrices, counts, strict=True)]
+        make = torch.empty if reader.is_whole else torch.zeros
+        found = [
+            make(n, len(each), dtype=each.dtype) for each, n in zip(matrices, counts, strict=True)
+        ]
         for block in reader.blocks(dtype):
             for matrix, count, out in zip(matrices, counts, found, strict=True):
                 part = block if count == reader.count else block.before(count)

@@ -1,10 +1,10 @@
 """Rows and partial sums that ranks exchange, and their gradients (docs/data-flow.md)."""
 
-from hopper.partials.by_dimension import SplitLayer, elsewhere, split_layer
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
+from hopper.partials.split_layer import Parts, SplitLayer, split_layer
 from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
 from hopper.partials.wire import Form, RowKind, Sums, Wires, choose_wires, source_type
 
@@ -15,6 +15,7 @@ __all__ = [
     "KindsExchange",
     "LayerInputs",
     "LayerPlan",
+    "Parts",
     "Planner",
     "RowExchange",
     "RowKind",
@@ -24,7 +25,6 @@ __all__ = [
     "Sums",
     "Wires",
     "choose_wires",
-    "elsewhere",
     "make_stack",
     "source_type",
     "split_layer",

@@ -193,7 +193,10 @@ class Replicated(Layout):
     def explain(self, where: str) -> str:
         """See :class:`Layout`."""
         method = self.description["method"]
-        return f"{where} was divided by node ({method}), not by relation (--method meta)"
+        return (
+            f"{where} was divided by node ({method}), not by relation (--method meta), and so were "
+            "its features (not --features by-dimension)"
+        )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """See :class:`Layout`."""

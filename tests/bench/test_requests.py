@@ -64,7 +64,7 @@ def test_an_unknown_option_is_misuse(capsys: pytest.CaptureFixture[str]) -> None
         (("hop", "hop"), 1, None, RequestError, "--engines: expected distinct names"),
         ((), 1, None, RequestError, "--engines"),
         (("auto", "hop"), 1, None, RequestError, '"auto" is none'),
-        (("p3",), 1, None, ConfigError, "'p3' is not built yet"),
+        (("p3",), 1, None, RequestError, "was divided by node"),
         (("dgl",), 1, None, ConfigError, "got 'dgl'"),
         (BOTH, 0, None, RequestError, "--rounds: expected at least 1, given 0"),
         (BOTH, 1, 0.0, RequestError, "--run-timeout"),

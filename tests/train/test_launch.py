@@ -99,7 +99,7 @@ def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
     [
         ("--train.batch_sise 3", "train.batch_sise: unknown key"),
         ("--train.batch_size 0", "train.batch_size: "),
-        ("--train.engine p3", "engine: 'p3' is not built yet"),
+        ("--train.engine p3", "was divided by node (random), not by relation"),
         ("--model.layers 3", "sampler.fanouts: expected one fanout per layer (3)"),
         ("--train.seed", "--train.seed: a value is missing"),
         ("epochs 3", "expected --section.key value, got 'epochs'"),

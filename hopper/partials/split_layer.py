@@ -1,16 +1,18 @@
-"""A first layer whose input rows lie on several servers by columns (P3, section 3.2).
+"""A first layer whose input rows lie on several servers, by columns or by row.
 
-A product of rows and weights is a sum over columns, so every server multiplies the columns that it
-stores with its part of the weights, and the rank that trains a mini-batch adds the results up.
+A product of rows and weights is a sum over columns, so every server may multiply the columns that
+it stores with its part of the weights, and the rank that trains a mini-batch adds the results up
+(P3, section 3.2). So it does where servers store rows: those that a server does not have are zeros.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +36,11 @@ class SplitLayer(ABC):
 
     Parameters
     ----------
-    columns: that this server stores.
+    columns: that this server stores; all of them where it stores rows.
     """
+
+    dense: ClassVar[frozenset[str]] = frozenset()
+    """kinds of which every server makes a part of every row"""
 
     def __init__(self, model: GNN, columns: Columns) -> None:
         self._model = model
@@ -51,31 +56,63 @@ class SplitLayer(ABC):
             name: parameters[name].narrow(axis, first, width) for name, axis in axes.items()
         }
 
-    def read(self, block: Block, rows: Tensor) -> Tensor:
-        """[num_src, columns]: rows as the layer reads them: after dropout."""
-        return self._model.prepare(0, block.src.with_columns_from(self._columns.first), rows)
-
-    @abstractmethod
-    def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
-        """By kind, how many rows a part of a mini-batch has."""
-
-    @abstractmethod
     def part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
-        """What this server's columns contribute.
+        """What this server's rows or columns contribute.
 
         Parameters
         ----------
         rows: [num_src, columns], of the block's sources, destinations first.
         is_own: whether this rank trains the mini-batch; what is no product of rows is added there.
         """
+        read = block.src.with_columns_from(self._columns.first)
+        return self._part(block, self._model.prepare(0, read, rows), is_own=is_own)
+
+    def logits(self, blocks: Sequence[Block], parts: Parts) -> Tensor:
+        """[roots, out]: of a mini-batch, from the sums of all servers' parts of its first layer.
+
+        Parameters
+        ----------
+        blocks: in order of computation.
+        """
+        block, *others = blocks
+        rows = self._finish(block, parts)
+        own = _elsewhere(block.num_dst, self._some_weight)
+        rows = self._model.finish(0, block.dst, own, rows)
+        for index, other in enumerate(others, 1):
+            rows = self._model.step(index, other, rows)
+        return rows
+
+    @property
+    def _some_weight(self) -> Tensor:
+        """One of those that multiply rows."""
+        return self.layer.get_parameter(next(iter(self.layer.input_weights())))
 
     @abstractmethod
-    def finish(self, block: Block, parts: Parts) -> Tensor:
+    def counts(self, num_src: int, num_dst: int) -> dict[str, int]:
+        """By kind, how many rows a part of a mini-batch has."""
+
+    @abstractmethod
+    def widths(self) -> dict[str, int]:
+        """By kind, how many numbers a row of a part has."""
+
+    @abstractmethod
+    def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
+        """:meth:`part`, of rows after dropout."""
+
+    @abstractmethod
+    def _finish(self, block: Block, parts: Parts) -> Tensor:
         """[num_dst, out]: the layer's new rows, from the sums of all servers' parts."""
+
+    def _width_of(self, name: str) -> int:
+        """How many numbers the product of a row and a weight has."""
+        axis = self.layer.input_weights()[name]
+        return int(self.layer.get_parameter(name).shape[1 - axis])
 
 
 class LinearSplit(SplitLayer):
     """Of a layer that is linear but for its activation: one row a destination travels."""
+
+    dense = frozenset({"sums"})
 
     def __init__(self, model: GNN, columns: Columns) -> None:
         super().__init__(model, columns)
@@ -89,7 +126,11 @@ class LinearSplit(SplitLayer):
         """See :class:`SplitLayer`."""
         return {"sums": num_dst}
 
-    def part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
+    def widths(self) -> dict[str, int]:
+        """See :class:`SplitLayer`."""
+        return {"sums": self._width_of(next(iter(self.layer.input_weights())))}
+
+    def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
         """See :class:`SplitLayer`."""
         given = dict(self._weights)
         for name, parameter in self.layer.named_parameters():
@@ -99,7 +140,7 @@ class LinearSplit(SplitLayer):
         sums: Tensor = functional_call(self._linear, named, (block, rows))
         return {"sums": sums}
 
-    def finish(self, block: Block, parts: Parts) -> Tensor:
+    def _finish(self, block: Block, parts: Parts) -> Tensor:
         """See :class:`SplitLayer`."""
         return self._activate(parts["sums"])
 
@@ -120,7 +161,12 @@ class ProductSplit(SplitLayer):
         """See :class:`SplitLayer`."""
         return {"sources": num_src} | ({"own": num_dst} if self._of_own else {})
 
-    def part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
+    def widths(self) -> dict[str, int]:
+        """See :class:`SplitLayer`."""
+        names = {"sources": self._of_sources} | ({"own": self._of_own} if self._of_own else {})
+        return {kind: sum(map(self._width_of, own)) for kind, own in names.items()}
+
+    def _part(self, block: Block, rows: Tensor, *, is_own: bool) -> Parts:
         """See :class:`SplitLayer`."""
         own = rows[: block.num_dst]
         if isinstance(rows, StoredRows):
@@ -132,10 +178,10 @@ class ProductSplit(SplitLayer):
         made = [functional.linear(rows, self._weights[name]) for name in names]
         return made[0] if len(made) == 1 else torch.cat(made, 1)
 
-    def finish(self, block: Block, parts: Parts) -> Tensor:
+    def _finish(self, block: Block, parts: Parts) -> Tensor:
         """See :class:`SplitLayer`."""
         parameters = dict(self.layer.named_parameters())
-        rows = elsewhere(block.num_src, parameters[self._of_sources[0]])
+        rows = _elsewhere(block.num_src, parameters[self._of_sources[0]])
         for kind, names in (("sources", self._of_sources), ("own", self._of_own)):
             weights = [parameters[name] for name in names]
             products = parts[kind].split([len(each) for each in weights], 1) if names else ()
@@ -145,15 +191,25 @@ class ProductSplit(SplitLayer):
         return out
 
 
-def split_layer(model: GNN, columns: Columns) -> SplitLayer:
-    """The first layer of a model, which has :meth:`Layer.input_weights`, by columns."""
+def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
+    """The first layer of a model in parts; ``columns`` as of :class:`SplitLayer`.
+
+    Raises
+    ------
+    RequestError: it does not tell what multiplies its input rows.
+    """
+    if not isinstance(model, GNN) or not model.layer(0).input_weights():
+        raise RequestError(
+            f"train.engine: {engine} divides the first layer, which has to tell its input_weights; "
+            f"{type(model).__name__} does not; model_centric, hop and zero_hop train it"
+        )
     layer = model.layer(0)
     is_linear = isinstance(layer, SumLayer) and layer.is_linear
     return (LinearSplit if is_linear else ProductSplit)(model, columns)
 
 
-def elsewhere(count: int, weight: Tensor) -> StoredRows:
-    """[count, dim]: rows of which no server has all columns; reading them is an error.
+def _elsewhere(count: int, weight: Tensor) -> StoredRows:
+    """[count, dim]: rows of which this server has a part alone; reading them is an error.
 
     Parameters
     ----------
@@ -168,8 +224,8 @@ class _Elsewhere(RowPart):
 
     def __len__(self) -> int:
         raise RequestError(
-            "train.engine: under p3 no server has whole rows of features; expected a first layer "
-            "that does nothing with them but multiply them by its input_weights"
+            "train.engine: no server has all rows of features whole; expected a first layer that "
+            "does nothing with them but multiply them by its input_weights"
         )
 
     def before(self, stop: int) -> int:

@@ -1,4 +1,5 @@
-"""P3: the gradient of one process, from columns that lie on several servers."""
+"""Engines that divide the first layer: the gradient of one process, from columns that lie on
+several servers (p3), and from models that travel to the rows (naive)."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
@@ -16,9 +18,14 @@ from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.features import LocalRows, PartitionedRows, RemoteRows
+from hopper.graph.block import Block, Nodes
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.models import GNN, Layer
+from hopper.models.gat import GATLayer
+from hopper.partials import split_layer
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.layouts import divide_columns
+from hopper.partition.layouts import Columns, divide_columns
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -35,6 +42,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
 }
 WORLDS = [(1, 1), (2, 1), (3, 1), (2, 2)]
+FEATURES = {"p3": "by-dimension", "naive": "by-node", "model_centric": "by-node"}
 
 
 def case_config(
@@ -80,7 +88,7 @@ def divided(
 
 
 @pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
-def test_its_gradient_is_that_of_one_process(
+def test_their_gradient_is_that_of_one_process(
     servers: int,
     ranks_per_server: int,
     divided: Callable[[int, str], Path],
@@ -90,41 +98,45 @@ def test_its_gradient_is_that_of_one_process(
 ) -> None:
     """And so are losses and scores those of another engine on the same nodes by server."""
     world = servers * ranks_per_server
-    columns, nodes = divided(servers, "by-dimension"), divided(servers, "by-node")
+    paths = {engine: divided(servers, features) for engine, features in FEATURES.items()}
     cluster = {
         path: {
             "servers": serve_partitions(path, servers) if servers > 1 else [],
             "ranks_per_server": ranks_per_server,
         }
-        for path in (columns, nodes)
+        for path in set(paths.values())
     }
     cases = {}
-    for model in MODELS:
-        for name, path in (("p3", columns), ("model_centric", nodes)):
-            run_dir = tmp_path / f"{name}-{model.replace(' ', '_')}"
-            cases[model, name] = case_config(model, path, run_dir, name)
-    # The second iteration has fewer roots than there are ranks.
-    few = min(83 // world, 82)
-    cases["few", "p3"] = case_config("gat", columns, tmp_path / "few", batch_size=few)
+    for engine, path in paths.items():
+        for model in MODELS:
+            run_dir = tmp_path / f"{engine}-{model.replace(' ', '_')}"
+            cases[model, engine] = case_config(model, path, run_dir, engine)
+        # The second iteration has fewer roots than there are ranks.
+        few = min(83 // world, 82)
+        cases["few", engine] = case_config(
+            *("gat", path, tmp_path / f"{engine}-few", engine), batch_size=few
+        )
     for values in cases.values():
         values["cluster"] = cluster[Path(values["data"]["partitioned"])]
     found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
-    for (model, name), values in cases.items():
-        if name != "p3":
+    for (model, engine), values in cases.items():
+        if engine == "model_centric":
             continue
-        config = make_config(values)
+        config, own = make_config(values), found[model, engine]
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
         assert [moment.step for moment in recorded] == [0, 1]
-        reference = Reference(config, PartitionedGraph.open(columns), world)
-        parity = check_engine(model, "float64", reference, recorded)
+        reference = Reference(config, PartitionedGraph.open(paths[engine]), world)
+        parity = check_engine(f"{engine}, {model}", "float64", reference, recorded)
         assert parity.gradient_difference < 1e-10, parity
         assert parity.loss_difference < 1e-10, parity
-        if model != "few":
-            other = found[model, "model_centric"]
-            assert found[model, "p3"]["losses"] == pytest.approx(other["losses"], rel=1e-9)
-            assert found[model, "p3"]["val"] == pytest.approx(other["val"], rel=1e-9)
-        assert found[model, "p3"]["bytes"]["feature"] == 0
-        assert (found[model, "p3"]["bytes"]["partial"] > 0) == (servers > 1)
+        other = found[model, "model_centric"]
+        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert own["val"] == pytest.approx(other["val"], rel=1e-9)
+        travels = {cause for cause, sent in own["bytes"].items() if sent} - {"control"}
+        expected = {"topology", "partial", "gradient"}
+        # Labels of roots count as features.
+        expected |= {"model", "feature"} if engine == "naive" else set()
+        assert travels == (expected if servers > 1 else set())
 
 
 def test_a_server_stores_its_columns_of_all_nodes(
@@ -155,26 +167,69 @@ def test_a_server_stores_its_columns_of_all_nodes(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
+        ({"sampler": {"kind": "labor"}}, r'^sampler.kind: {} .* expected "node", given "labor"$'),
+        ({"cache": {"policy": "benefit", "memory": "device"}}, r"^cache.policy: under {} "),
+        ({"learnable": {"types": ["item"]}}, r"^learnable.types: {} divides the first layer"),
         (
-            {"sampler": {"kind": "labor"}},
-            r"^sampler.kind: p3 .* expected \"node\", given \"labor\"$",
+            {"model": {"name": "rgcn"}},
+            r"^train.engine: {} divides the first layer of models of one",
         ),
-        ({"cache": {"policy": "benefit", "memory": "device"}}, r"^cache.policy: under p3 "),
-        ({"learnable": {"types": ["item"]}}, r"^learnable.types: p3 divides features"),
-        ({"train": {"engine": "zero_hop"}}, r"^train.engine: the features of .* expected p3 "),
-        ({"model": {"name": "rgcn"}}, r"^train.engine: p3 divides the features of one node type"),
     ],
 )
-def test_what_it_cannot_train_is_refused(
-    change: dict[str, Any], told: str, divided: Callable[[int, str], Path], tmp_path: Path
+@pytest.mark.parametrize("engine", ["p3", "naive"])
+def test_what_they_cannot_train_is_refused(
+    engine: str,
+    change: dict[str, Any],
+    told: str,
+    divided: Callable[[int, str], Path],
+    tmp_path: Path,
 ) -> None:
-    path = divided(2, "by-dimension")
-    values = case_config("sage", path, tmp_path / "run")
+    path = divided(2, FEATURES[engine])
+    values = case_config("sage", path, tmp_path / "run", engine)
     for section, own in change.items():
         values[section] = values.get(section, {}) | own
     config = make_config(values)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=told.format(engine)):
         check_request(Request(config, PartitionedGraph.open(path)))
+
+
+def test_whole_rows_and_columns_do_not_mix(
+    divided: Callable[[int, str], Path], tmp_path: Path
+) -> None:
+    for engine, features, told in (
+        ("zero_hop", "by-dimension", r"^train.engine: the features of .* expected p3 \(or auto\)"),
+        ("p3", "by-node", r"^train.engine: .* was divided by node .* expected cooperative, "),
+    ):
+        path = divided(2, features)
+        config = make_config(case_config("sage", path, tmp_path / "run", engine))
+        with pytest.raises(RequestError, match=told):
+            check_request(Request(config, PartitionedGraph.open(path)))
+
+
+class Plain(GNN):
+    """A model whose first layer does not tell what multiplies its rows."""
+
+    def __init__(self) -> None:
+        super().__init__([Layer()])
+
+
+def test_a_first_layer_that_tells_no_weights_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"^train.engine: p3 .* Plain does not"):
+        split_layer(Plain(), Columns(0, 3), "p3")
+
+
+def test_a_first_layer_that_reads_rows_otherwise_is_refused() -> None:
+    class Reading(GATLayer):
+        def update(self, h_dst: torch.Tensor, combined: torch.Tensor) -> torch.Tensor:
+            return super().update(h_dst, combined) + h_dst.sum()
+
+    model = GNN([Reading(3, 2, 1, concat=True)])
+    split = split_layer(model, Columns(0, 3), "p3")
+    one, starts = torch.zeros(1, dtype=torch.int64), torch.tensor([0, 1])
+    node = Nodes("item", one, one + 1)
+    block = Block(1, 1, starts, one, Relation("item", "near", "item"), one, node, node)
+    with pytest.raises(RequestError, match=r"^train.engine: no server has all rows"):
+        split.logits([block], {"sources": torch.zeros(1, 2)})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""First layers of mini-batches, told to the ranks that compute parts of them.
+
+What engines share that divide the first layer: by columns of its input rows (``p3``) or by where
+these are stored (``naive``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.array_exchange import exchange_arrays
+from hopper.cluster import Cluster
+from hopper.engines.request import Request
+from hopper.errors import RequestError
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.subgraph import HopEdges, Subgraph
+
+
+def check_first_layer(request: Request, engine: str) -> None:
+    """Refuse what has no first layer that can be divided.
+
+    Raises
+    ------
+    RequestError: names the key, what was expected and what was given.
+    """
+    config = request.config
+    if config.model.typed:
+        raise RequestError(
+            f"train.engine: {engine} divides the first layer of models of one node type; expected "
+            f"a model that reads one relation, given {config.model.name!r}"
+        )
+    if request.reads.learned:
+        raise RequestError(
+            f"learnable.types: {engine} divides the first layer over features, which do not "
+            f"change; expected none, given {request.reads.learned}"
+        )
+    if config.cache.policy != "none":
+        raise RequestError(
+            f"cache.policy: under {engine} no rows travel that a cache could keep; expected "
+            f'"none", given "{config.cache.policy}"'
+        )
+    if config.sampler.kind != "node":
+        raise RequestError(
+            f"sampler.kind: {engine} tells other ranks drawn edges without their probabilities; "
+            f'expected "node", given "{config.sampler.kind}"'
+        )
+
+
+def exchange_first_hops(
+    cluster: Cluster,
+    sampler: NeighborSampler,
+    subgraph: Subgraph,
+    partners: Sequence[int],
+    where: str,
+) -> dict[int, Subgraph]:
+    """By rank, in order, what the first layer of its mini-batch reads: of those that tell this one,
+    and this one's own; every rank has to call it.
+
+    Parameters
+    ----------
+    subgraph: of this rank's mini-batch.
+    partners: whom this rank tells, who tell it in turn, itself among them.
+    where: names the iteration in errors.
+    """
+    told, none = _tell(subgraph), np.empty(0, np.int32)
+    others = [rank for rank in partners if rank != cluster.rank]
+    groups = [
+        [words if rank in others else none for rank in range(cluster.world)] for words in told
+    ]
+    came = exchange_arrays(cluster, groups, "topology", f"telling what first layers read, {where}")
+    words = {rank: [each[rank] for each in came] for rank in others} | {cluster.rank: told}
+    key = subgraph.iteration_key
+    return {rank: _first_hop(sampler, key, *words[rank]) for rank in partners}
+
+
+def _tell(subgraph: Subgraph) -> list[NDArray[np.int32]]:
+    """What the first layer of a mini-batch reads: ids of its nodes, destinations first, the number
+    of edges of each destination, and the places of their sources among the nodes."""
+    ((edges),) = subgraph.hops[-1].values()
+    words = (subgraph.nodes[subgraph.target], np.diff(edges.indptr), edges.indices)
+    return [each.astype(np.int32) for each in words]
+
+
+def _first_hop(
+    sampler: NeighborSampler,
+    iteration_key: int,
+    ids: NDArray[np.int32],
+    degrees: NDArray[np.int32],
+    sources: NDArray[np.int32],
+) -> Subgraph:
+    """The first layer of a mini-batch, as :func:`_tell` tells it; ``iteration_key`` is that of
+    dropout masks."""
+    (relation,) = sampler.topologies
+    indptr = np.zeros(degrees.size + 1, np.int64)
+    np.cumsum(degrees, out=indptr[1:])
+    # Positions key masks of edges, which are the business of the rank that trains the mini-batch.
+    edges = HopEdges(indptr, sources.astype(np.int64), np.empty(0, np.int64))
+    target, hop = sampler.target, len(sampler.fanouts) - 1
+    return Subgraph(
+        target=target,
+        nodes={target: ids.astype(np.int64)},
+        sizes=[{target: degrees.size}, {target: ids.size}],
+        hops=[{relation: edges}],
+        topologies=sampler.topologies,
+        original_ids=sampler.original_ids,
+        iteration_key=iteration_key,
+        inclusions=sampler.inclusions[hop:],
+        fanouts=sampler.fanouts[hop:],
+    )

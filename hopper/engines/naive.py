@@ -1,0 +1,253 @@
+"""Naive feature-centric training: a model travels, with what it has computed so far, to the rows of
+its mini-batch (HopGNN, section 3.2).
+
+Rows never travel. What does is models, with partial results of their first layer on the way out,
+and with the gradients of these on the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.config import Config
+from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.first_hops import check_first_layer, exchange_first_hops
+from hopper.engines.request import Request
+from hopper.features import PartitionedRows
+from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.subgraph import Subgraph
+from hopper.migrate.dock import Dock
+from hopper.migrate.luggage import Luggage
+from hopper.migrate.passage import move_models
+from hopper.migrate.schedule import Visit, there_and_back, visits
+from hopper.migrate.transport import Cargo, Transport
+from hopper.partials import Parts, split_layer
+from hopper.partition.layouts import Columns
+
+
+@dataclass(frozen=True)
+class NaivePlan(Plan):
+    """A rank's part of an iteration.
+
+    Attributes
+    ----------
+    subgraph: of its own mini-batch.
+    first_hops: by model, the subgraph of the first layer of its mini-batch.
+    owners: by model, [n] int64, the rank that owns each node of that.
+    """
+
+    subgraph: Subgraph
+    first_hops: Mapping[int, Subgraph]
+    owners: Mapping[int, NDArray[np.int64]]
+
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        others = sum(each.num_edges for each in self.first_hops.values())
+        return self.subgraph.num_edges + others
+
+
+@dataclass(frozen=True)
+class NaiveInputs:
+    """By model, [n, dim], the rows of its mini-batch's nodes, zeros where another rank owns them;
+    and labels of the roots of this rank's own."""
+
+    rows: dict[int, Tensor]
+    labels: Tensor
+
+
+class Naive(Engine[NaivePlan, NaiveInputs]):
+    """Models travel around the ring of ranks, each with its mini-batch.
+
+    Model d starts on rank d and visits every other: each contributes to the first layer what it
+    has rows for. Back home the model computes everything else, forward and backward. Then it makes
+    the round the other way, with the gradient of the first layer's results, to collect the
+    gradient of that layer's weights.
+
+    What a rank has computed for a first layer waits there for the model to come back, where the
+    publication takes it along: fewer bytes than a model with luggage like that.
+    """
+
+    name = "naive"
+    may_win = False
+    reads_remote_rows = False
+    plans_on_host = True
+    plans_together = True
+
+    @classmethod
+    def check(cls, request: Request) -> None:
+        """See :class:`Engine`: it divides the first layer of a stack over features."""
+        check_first_layer(request, cls.name)
+
+    def __init__(self, state: TrainState) -> None:
+        super().__init__(state)
+        graph, cluster = state.rows.graph, state.cluster
+        self._target = graph.schema.target_type()
+        dim = state.request.reads.inputs[self._target].features
+        self._split = split_layer(state.packed.module, Columns(0, dim), self.name)
+        self._placement = graph.placement(cluster.ranks_per_server)
+        self._dock = Dock(state.packed, moves_parameters=True)
+        self._docks = dict.fromkeys(range(cluster.world), self._dock)
+        self._models = Transport(cluster, state.log, "model")
+        self._luggage = Transport(cluster, state.log, "partial")
+        self._visits = visits(there_and_back(cluster.world), cluster.rank)
+
+    @classmethod
+    def plan_key(cls, config: Config) -> list[Any]:
+        """See :class:`Engine`."""
+        return [cls.name]
+
+    def plan(self, batch: GlobalBatch) -> NaivePlan:
+        """See :class:`Engine`: draws the rank's own mini-batch, and tells all others what its
+        first layer reads."""
+        state, cluster = self.state, self.state.cluster
+        with state.log.stage("sample") as fields:
+            roots = batch.of_model(cluster.rank)
+            fields["roots"] = int(roots.size)
+            sampler = state.trainer.sampler
+            subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+            first_hops = exchange_first_hops(
+                *(self.channel, sampler, subgraph, range(cluster.world)),
+                f"epoch {batch.epoch}, iteration {batch.iteration}",
+            )
+            owners = {
+                model: self._placement.rank_of(self._target, hop.nodes[self._target])
+                for model, hop in first_hops.items()
+            }
+        own = [
+            hop.nodes[self._target][owners[model] == cluster.rank]
+            for model, hop in first_hops.items()
+        ]
+        sent = self.channel.traffic.take()
+        return NaivePlan(batch, {self._target: own}, subgraph, first_hops, owners, sent=sent)
+
+    def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
+        """See :class:`Engine`."""
+        trainer, rank = self.state.trainer, self.state.cluster.rank
+        count = sum(int(ids.size) for ids in plan.reads[self._target])
+        with self.state.log.stage("gather", rows=count, operation="own rows"):
+            found = {
+                model: trainer.own_features(
+                    rows, self._target, hop.nodes[self._target], plan.owners[model] == rank
+                )
+                for model, hop in plan.first_hops.items()
+            }
+            roots = plan.subgraph.nodes[self._target][: plan.subgraph.num_roots]
+            labels = trainer.read_rows(rows, "labels", roots)
+        return NaiveInputs(found, trainer.objective.shaped(labels))
+
+    def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
+        """See :class:`Engine`."""
+        cluster = self.state.cluster
+        trips = {model: _Trip(self, plan, inputs, model) for model in plan.first_hops}
+        self._dock.start(self._visits[0].models)
+        for visit in self._visits:
+            if visit.step > 0:
+                self._move(plan.batch, self._visits[visit.step - 1], visit, trips)
+            for model in visit.models:
+                noting = self.state.log.noting(step=visit.step, model=model)
+                with noting, self._dock.aboard(model):
+                    self._visit(visit.step, cluster.world, trips[model])
+        self._dock.unload()
+
+    def _visit(self, step: int, world: int, trip: _Trip) -> None:
+        """What a model does where it is at a time step."""
+        with self.state.log.stage("compute"):
+            if step < world:
+                trip.contribute()
+            elif step == world:
+                trip.turn()
+            elif step < 2 * world:
+                trip.collect()
+
+    def _move(
+        self, batch: GlobalBatch, before: Visit, now: Visit, trips: Mapping[int, _Trip]
+    ) -> None:
+        """Pass on the models of the time step before, and what they carry, and take in this
+        one's."""
+        moment = (batch.epoch, batch.iteration, now.step)
+        with self.state.log.noting(step=now.step):
+            move_models(self._models, self._docks, moment, before, now)
+            if now.step == self._visits[-1].step:
+                # Home again, with nothing but gradients.
+                return
+            leaving = [
+                Cargo(move, trips[move.model].luggage.packed(now.step))
+                for move in before.departures
+            ]
+            coming = [
+                Cargo(move, trips[move.model].luggage.room(now.step)) for move in now.arrivals
+            ]
+            self._luggage.exchange(moment, leaving, coming)
+            for move, buffer in coming:
+                trips[move.model].luggage.unpack(now.step, buffer)
+
+
+class _Trip:
+    """A model's way through the ranks in an iteration, as one of them sees it.
+
+    Attributes
+    ----------
+    luggage: what the model brings to this rank, and takes from it.
+    """
+
+    def __init__(self, engine: Naive, plan: NaivePlan, inputs: NaiveInputs, model: int) -> None:
+        state = engine.state
+        self._split, self._trainer = engine._split, state.trainer
+        self._packed, self._device = state.packed, state.cluster.device
+        self._plan, self._inputs, self._model = plan, inputs, model
+        self._is_own = model == state.cluster.rank
+        hop, world = plan.first_hops[model], state.cluster.world
+        (self._block,) = hop.blocks(self._device)
+        counts = self._split.counts(self._block.num_src, self._block.num_dst)
+        self.luggage = Luggage(
+            {kind: (count, self._split.widths()[kind]) for kind, count in counts.items()},
+            # Where each row is made, counted from home.
+            (plan.owners[model] - model) % world,
+            world,
+            self._split.dense,
+            self._trainer.dtype,
+            self._device,
+        )
+        self._part: Parts = {}
+        """what this rank contributed, with its computation"""
+
+    def contribute(self) -> None:
+        """Add what this rank has rows for."""
+        self._split.begin()
+        with self._trainer.products():
+            self._part = self._split.part(
+                self._block, self._inputs.rows[self._model], is_own=self._is_own
+            )
+        self.luggage.add({kind: rows.detach() for kind, rows in self._part.items()})
+
+    def turn(self) -> None:
+        """At home: all that is left of the forward pass, the backward pass to the results of the
+        first layer, and this rank's own part of that."""
+        plan, trainer = self._plan, self._trainer
+        sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
+        blocks = plan.subgraph.blocks(self._device)
+        with trainer.products():
+            logits = self._split.logits(blocks, sums)
+            loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
+        trainer.backward(self._packed, loss)
+        self.luggage.rows = {
+            kind: torch.zeros_like(rows) if rows.grad is None else rows.grad
+            for kind, rows in sums.items()
+        }
+        self.collect()
+
+    def collect(self) -> None:
+        """Add the gradient of this rank's part."""
+        part, self._part = self._part, {}
+        kinds = [kind for kind, rows in part.items() if rows.requires_grad]
+        torch.autograd.backward(
+            [part[kind] for kind in kinds], [self.luggage.rows[kind] for kind in kinds]
+        )
