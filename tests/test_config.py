@@ -289,4 +289,6 @@ def test_options_by_model() -> None:
     config = make_config(values)
     assert config.model.options == {"head": True, "merge": True}
     assert make_config(config.model_dump()) == config
-    assert make_config({"data": {"partitioned": "parts"}}).model.options == {}
+    values = {"data": {"partitioned": "parts"}}
+    assert make_config(values).model.options == {"aggregator": "mean"}
+    assert make_config(values | {"model": {"name": "gcn"}}).model.options == {}

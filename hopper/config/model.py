@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,14 @@ from hopper.plug_ins import check_form, import_class
 DEEP_MODELS: Final = {"deepgcn": 7, "film": 10}
 """layers of the deep models by default (HopGNN 7.1)"""
 COMBINATIONS: Final = ("sum", "mean", "mean_of_present")
+
+
+class SageOptions(Section):
+    """Options of ``sage``."""
+
+    aggregator: Literal["mean", "pool", "lstm"] = "mean"
+    """what is made of the rows of a node's neighbours (GraphSAGE, section 3.3): their mean, the
+    maximum of each number after a layer of its own, or what an LSTM makes of them in turn"""
 
 
 class RgcnOptions(Section):
@@ -76,13 +84,14 @@ class HgnnOptions(Section):
 
 
 MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
+    "sage": SageOptions,
     "rgcn": RgcnOptions,
     "rgat": RgatOptions,
     "hgt": HgtOptions,
     "hgnn": HgnnOptions,
 }
 """by name of a model; others have none"""
-TYPED_MODELS: Final = tuple(MODEL_OPTIONS)
+TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
 
 
 @cache
@@ -96,7 +105,7 @@ def _reads_types(name: str) -> bool:
     return bool(getattr(import_class("model.name", name), "reads_types", False))
 
 
-class Model(RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
+class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     """``[model]``: the network. Besides these keys a model takes those of its own options."""
 
     name: str = "sage"

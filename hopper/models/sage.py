@@ -1,17 +1,18 @@
-"""GraphSAGE, mean (Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1, section 3.3)."""
+"""GraphSAGE (Hamilton, Ying and Leskovec, NeurIPS 2017, algorithm 1): its aggregators of section
+3.3, mean, pool and LSTM."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import Algebra, SumLayer
-from hopper.ops import copy_mean
+from hopper.models.layer import Algebra, Layer, SumLayer
+from hopper.ops import copy_max, copy_mean
 
 
 class SAGELayer(SumLayer):
@@ -81,15 +82,153 @@ class SAGELayer(SumLayer):
         return out
 
 
-class GraphSAGE(GNN):
-    """A stack of GraphSAGE layers with ReLU between them; ``heads`` is not used."""
+class _OverNeighbors(Layer):
+    """``W_self h_v + W_neigh agg(z_u) + b``, with z_u made of a source's row alone."""
 
     def __init__(
-        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
+        self,
+        in_dim: int,
+        out_dim: int,
+        width: int,
+        activation: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        super().__init__()
+        self.self_linear = nn.Linear(in_dim, out_dim)
+        self.source_linear = nn.Linear(in_dim, width)
+        self.neighbor_linear = nn.Linear(out_dim, out_dim, bias=False)
+        self.activation = activation
+        gain = nn.init.calculate_gain("relu")
+        for linear in (self.self_linear, self.source_linear, self.neighbor_linear):
+            nn.init.xavier_uniform_(linear.weight, gain)
+        for linear in (self.self_linear, self.source_linear):
+            nn.init.zeros_(linear.bias)
+
+    reads_destination: ClassVar[bool] = False
+
+    def own_weights(self) -> Sequence[Tensor]:
+        """See :class:`Layer`."""
+        return (self.self_linear.weight,)
+
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        return {"self_linear.weight": 1, "source_linear.weight": 1}
+
+    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """[num_dst, out_dim]: self term, ``W_neigh``, bias, activation."""
+        out: Tensor = self.self_linear(h_dst) + self.neighbor_linear(combined)
+        return out if self.activation is None else self.activation(out)
+
+
+class PoolLayer(_OverNeighbors):
+    """``W_self h_v + W_neigh max_u(relu(W_pool h_u + c)) + b`` over the sampled in-neighbours u.
+
+    The maximum is taken number by number; of no neighbours it is zero. How likely a neighbour was
+    to be sampled has no part in it. Rows in between are as wide as the layer's output.
+
+    Parameters
+    ----------
+    activation: applied to the new rows; None in the last layer.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(in_dim, out_dim, out_dim, activation)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]: what the maximum is taken of."""
+        return torch.relu(self.source_linear(h_src))
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]: the maximum over sampled in-neighbours."""
+        return copy_max(block, z_src)
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """See :class:`Layer`: the maximum; what has no neighbours has zeros, the least there is."""
+        return torch.stack(list(parts)).amax(0)
+
+
+class LSTMLayer(_OverNeighbors):
+    """``W_self h_v + W_neigh lstm(h_u, h_u', ...) + b`` over the sampled in-neighbours of v.
+
+    What an LSTM has after the last of them (Hochreiter and Schmidhuber, Neural Computation 9(8),
+    1997, with forget gates); zeros after none. It reads them in the order of their draw, a random
+    one, that is the same whoever draws them; where all neighbours are taken, in their canonical
+    order. Its state is as wide as the layer's output; what it multiplies a row with is done once a
+    row, where the row is.
+
+    Parameters
+    ----------
+    activation: applied to the new rows; None in the last layer.
+    """
+
+    def __init__(
+        self,
+        in_dim: int,
+        out_dim: int,
+        *,
+        activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(in_dim, out_dim, 4 * out_dim, activation)
+        self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
+        nn.init.orthogonal_(self.state_linear.weight)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, 4 out_dim]: a row's part of the input, forget and output gates and of the state."""
+        out: Tensor = self.source_linear(h_src)
+        return out
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]: the LSTM's output after all sampled in-neighbours."""
+        lengths, order = block.edges_per_destination().sort(descending=True, stable=True)
+        starts = block.indptr[:-1].index_select(0, order)
+        hidden = z_src.new_zeros(block.num_dst, z_src.shape[1] // 4)
+        state = hidden
+        # Longer sequences first, so that those that go on are the first ones.
+        going = torch.searchsorted(
+            -lengths, -torch.arange(int(lengths[:1].sum()), device=z_src.device)
+        )
+        for step, count in enumerate(going.tolist()):
+            edges = block.indices.index_select(0, starts[:count] + step)
+            gates = z_src.index_select(0, edges) + self.state_linear(hidden[:count])
+            enter, forget, leave, new = gates.chunk(4, -1)
+            now = torch.sigmoid(forget) * state[:count] + torch.sigmoid(enter) * torch.tanh(new)
+            out = torch.sigmoid(leave) * torch.tanh(now)
+            state = torch.cat((now, state[count:]))
+            hidden = torch.cat((out, hidden[count:]))
+        return hidden.index_select(0, order.argsort())
+
+
+_LAYERS: Final = {"mean": SAGELayer, "pool": PoolLayer, "lstm": LSTMLayer}
+
+
+class GraphSAGE(GNN):
+    """A stack of GraphSAGE layers with ReLU between them; ``heads`` is not used.
+
+    Parameters
+    ----------
+    aggregator: "mean", "pool" or "lstm".
+    """
+
+    def __init__(
+        self,
+        *,
+        in_dim: int,
+        out_dim: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        aggregator: str = "mean",
     ) -> None:
         widths = layer_widths(in_dim, hidden, out_dim, layers)
+        kind = _LAYERS[aggregator]
         stack = [
-            SAGELayer(a, b, activation=torch.relu if index < layers - 1 else None)
+            kind(a, b, activation=torch.relu if index < layers - 1 else None)
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)

@@ -38,6 +38,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 3, "dropout": 0.3},
     "deepgcn": {"name": "deepgcn", "layers": 3, "hidden": 8, "dropout": 0.3},
     "film": {"name": "film", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "pool": {"name": "sage", "aggregator": "pool", "layers": 2, "hidden": 8, "dropout": 0.3},
+    "lstm": {"name": "sage", "aggregator": "lstm", "layers": 2, "hidden": 8, "dropout": 0.3},
     "one layer": {"name": "sage", "layers": 1, "hidden": 8},
     "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
 }

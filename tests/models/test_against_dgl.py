@@ -11,7 +11,7 @@ from torch.nn import functional
 from hopper.models import build_model
 from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer
-from hopper.models.sage import SAGELayer
+from hopper.models.sage import LSTMLayer, PoolLayer, SAGELayer
 from hopper.ops import selection
 
 TOLERANCE = {"atol": 1e-10, "rtol": 1e-10}
@@ -86,6 +86,57 @@ def test_sage(dgl, graph, in_dim, out_dim, project_first):
         (ours.neighbor_linear.weight, lambda: theirs.fc_neigh.weight.grad),
     ]
     x = torch.randn(graph.num_nodes, in_dim)
+    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+
+
+def load_own_and_neighbor(ours, theirs):
+    ours.self_linear.load_state_dict(theirs.fc_self.state_dict())
+    ours.neighbor_linear.load_state_dict(theirs.fc_neigh.state_dict())
+    return [
+        (ours.self_linear.weight, lambda: theirs.fc_self.weight.grad),
+        (ours.self_linear.bias, lambda: theirs.fc_self.bias.grad),
+        (ours.neighbor_linear.weight, lambda: theirs.fc_neigh.weight.grad),
+    ]
+
+
+def test_sage_pool(dgl, graph):
+    """DGL's rows in between are as wide as the input, ours as the output."""
+    torch.manual_seed(0)
+    theirs = dgl.nn.SAGEConv(6, 6, "pool", activation=torch.relu)
+    ours = PoolLayer(6, 6, activation=torch.relu)
+    pairs = load_own_and_neighbor(ours, theirs)
+    ours.source_linear.load_state_dict(theirs.fc_pool.state_dict())
+    pairs += [
+        (ours.source_linear.weight, lambda: theirs.fc_pool.weight.grad),
+        (ours.source_linear.bias, lambda: theirs.fc_pool.bias.grad),
+    ]
+    g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
+    x = torch.randn(graph.num_nodes, 6)
+    compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
+
+
+def test_sage_lstm(dgl, graph):
+    torch.manual_seed(0)
+    theirs = dgl.nn.SAGEConv(6, 6, "lstm", activation=torch.relu)
+    ours = LSTMLayer(6, 6, activation=torch.relu)
+    pairs = load_own_and_neighbor(ours, theirs)
+
+    def gates(tensor):
+        """torch's gates are in another order."""
+        enter, forget, new, leave = tensor.chunk(4)
+        return torch.cat((enter, forget, leave, new))
+
+    lstm = theirs.lstm
+    ours.source_linear.weight.data.copy_(gates(lstm.weight_ih_l0))
+    ours.source_linear.bias.data.copy_(gates(lstm.bias_ih_l0 + lstm.bias_hh_l0))
+    ours.state_linear.weight.data.copy_(gates(lstm.weight_hh_l0))
+    pairs += [
+        (ours.source_linear.weight, lambda: gates(lstm.weight_ih_l0.grad)),
+        (ours.source_linear.bias, lambda: gates(lstm.bias_ih_l0.grad)),
+        (ours.state_linear.weight, lambda: gates(lstm.weight_hh_l0.grad)),
+    ]
+    g = dgl.graph(graph.edges(self_loops=False), num_nodes=graph.num_nodes)
+    x = torch.randn(graph.num_nodes, 6)
     compare(ours, lambda x: theirs(g, x), pairs, x, graph.block())
 
 

@@ -14,7 +14,7 @@ from hopper.models.dropout import EdgeDropout, RowDropout, SelfDropout
 from hopper.models.film import FiLMLayer
 from hopper.models.gat import GATLayer
 from hopper.models.gcn import GCNLayer
-from hopper.models.sage import SAGELayer
+from hopper.models.sage import LSTMLayer, PoolLayer, SAGELayer
 from hopper.ops import message_passing
 
 NAMES = ["gcn", "sage", "gat", "deepgcn", "film"]
@@ -33,6 +33,8 @@ def layers_of(in_dim, out_dim):
         SAGELayer(in_dim, out_dim, activation=torch.relu).double(),
         GATLayer(in_dim, out_dim, 2, concat=True, dropout=0.3).double(),
         film,
+        PoolLayer(in_dim, out_dim, activation=torch.relu).double(),
+        LSTMLayer(in_dim, out_dim, activation=torch.relu).double(),
     ]
 
 
@@ -73,7 +75,26 @@ def test_declarations_hold(graph):
         one, other = (rows_for(graph, seed=s)[block.dst.original] for s in (2, 3))
         same = torch.equal(layer.aggregate(block, z_src, one), layer.aggregate(block, z_src, other))
         assert same is not layer.reads_destination
-    assert [layer.algebra for layer in layers_of(2, 2)] == ["sum", "mean", "softmax", "mean"]
+    declared = ["sum", "mean", "softmax", "mean", "other", "other"]
+    assert [layer.algebra for layer in layers_of(2, 2)] == declared
+
+
+def test_a_maximum_of_parts_is_that_of_all(graph):
+    v = max(range(graph.num_nodes), key=lambda n: len(graph.neighbors[n]))
+    layer, h = PoolLayer(6, 4).double(), rows_for(graph)
+    chosen = graph.neighbors[v]
+
+    def part(kept):
+        block = graph.block([v, 39], kept={v: kept, 39: []})
+        z = layer.project(h[block.src.original])
+        return layer.part(block, z, h[block.dst.original])
+
+    whole = part(chosen)
+    assert whole[1].count_nonzero() == 0
+    joined = layer.joined([part(chosen[:2]), part(chosen[2:]), part([])])
+    assert torch.equal(joined, whole)
+    assert PoolLayer.has_parts()
+    assert not LSTMLayer.has_parts()
 
 
 @pytest.mark.parametrize("layer_class", [GCNLayer, SAGELayer])

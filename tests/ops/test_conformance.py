@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hopper.errors import RequestError
 from hopper.ops import (
+    copy_max,
     copy_mean,
     copy_sum,
     csr,
@@ -52,6 +53,28 @@ def test_copy_sum_and_mean_equal_dense(make_block, kernels, rows, num_src, tail)
     torch.testing.assert_close(copy_sum(block, x), expected)
     counts = matrix.sum(1).clamp(min=1).view(-1, *[1] * len(tail))
     torch.testing.assert_close(copy_mean(block, x), expected / counts)
+
+
+@pytest.mark.parametrize(("rows", "num_src"), SHAPES)
+def test_copy_max_equals_dense(make_block, kernels, rows, num_src):
+    block = make_block(rows, num_src)
+    # Few values, so that several sources have the largest.
+    x = leaf(num_src, 3).detach().round().requires_grad_()
+    out = copy_max(block, x)
+    assert out.shape == (block.num_dst, 3)
+    upstream = leaf(block.num_dst, 3, seed=1).detach()
+    expected = torch.zeros(num_src, 3, dtype=torch.float64)
+    for row, sources in enumerate(rows):
+        for column in range(3 if sources else 0):
+            sent = x.detach()[sources, column]
+            assert out[row, column] == sent.max()
+            winners = [s for s, value in zip(sources, sent, strict=True) if value == sent.max()]
+            for source in winners:
+                expected[source, column] += upstream[row, column] / len(winners)
+        if not sources:
+            assert not out[row].any()
+    (out * upstream).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
 
 
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)

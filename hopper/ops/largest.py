@@ -1,0 +1,59 @@
+"""The largest value of what each destination's sources send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hopper.graph.block import Edges
+from hopper.ops import selection
+from hopper.ops.csr import destinations, edges_to_sources
+from hopper.ops.message_passing import check_rows, gather_rows
+from hopper.ops.precision import in_full
+from hopper.ops.selection import Kernels
+from hopper.ops.torch_kernels import segments
+
+
+def copy_max(block: Edges, x: Tensor) -> Tensor:
+    """[num_dst, D]: per column the largest value among each destination's sources; zero where it
+    has none.
+
+    Where several sources have it, they share the gradient equally, so that it does not depend on
+    the order of edges.
+
+    Parameters
+    ----------
+    x: [num_src, D] floating point.
+
+    Raises
+    ------
+    RequestError
+        There is not one row per source.
+    """
+    x = in_full(x)
+    check_rows("x", x, block.num_src)
+    out: Tensor = _CopyMax.apply(block, selection.kernels_for(x.device), x)
+    return out
+
+
+class _CopyMax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, block: Edges, kernels: Kernels, x: Tensor) -> Tensor:
+        ctx.block, ctx.kernels = block, kernels
+        sent = x.index_select(0, block.indices)
+        out = segments(block, sent, "max")
+        largest = sent == out.index_select(0, destinations(block))
+        ctx.save_for_backward(largest)
+        return out.masked_fill_((block.edges_per_destination() == 0).unsqueeze(-1), 0.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
+        (largest,) = ctx.saved_tensors
+        shares = largest.to(grad.dtype)
+        count = segments(ctx.block, shares, "sum").clamp_(min=1)
+        shares *= (grad / count).index_select(0, destinations(ctx.block))
+        return None, None, gather_rows(ctx.kernels, edges_to_sources(ctx.block), shares)
