@@ -292,3 +292,17 @@ def test_options_by_model() -> None:
     values = {"data": {"partitioned": "parts"}}
     assert make_config(values).model.options == {"aggregator": "mean"}
     assert make_config(values | {"model": {"name": "gcn"}}).model.options == {}
+
+
+def test_a_full_batch_takes_all_neighbours() -> None:
+    values = {
+        "data": {"partitioned": "parts"},
+        "model": {"layers": 2},
+        "sampler": {"kind": "full", "fanouts": [3, 3, 3]},
+    }
+    config = make_config(values)
+    assert config.sampler.sizes == [-1, -1]
+    assert make_config(config.model_dump()) == config
+    assert config.roots_a_pass > 1 << 30
+    assert make_config(values | {"train": {"micro_batch": 7}}).roots_a_pass == 7
+    assert make_config({"data": {"partitioned": "parts"}}).roots_a_pass == 4096

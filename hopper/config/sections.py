@@ -21,7 +21,7 @@ ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naiv
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
-SAMPLERS = ("node", "layer", "labor")
+SAMPLERS = ("node", "full", "layer", "labor")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
 FRONTIER_DEPENDENT = {
     "p?ladies": "its probabilities are sums over the frontier",
@@ -31,6 +31,8 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
+_NO_BOUND: Final = 2**31 - 1
+"""of roots"""
 BUILT_INS: Final = {
     "loss": ("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
     "metric": ("auto", "accuracy", "micro_f1", "rmse"),
@@ -68,14 +70,17 @@ class Sampler(Section):
     """``[sampler]``: how neighbourhoods are drawn (docs/samplers.md)."""
 
     kind: str = "node"
-    """node = so many neighbours of each node; layer = neighbours that are in a sample of the whole
-    graph (FastGCN); labor = as node in expectation, with shared neighbours (LABOR-0);
-    "package.module:Class" = a class of one's own, whose draws may depend on nothing but the node"""
+    """node = so many neighbours of each node; full = all neighbours of all training nodes, which
+    one iteration an epoch trains (train.batch_size is not read); layer = neighbours that are in a
+    sample of the whole graph (FastGCN); labor = as node in expectation, with shared neighbours
+    (LABOR-0); "package.module:Class" = a class of one's own, whose draws may depend on nothing but
+    the node"""
     kind_options: Options = Field(default={})
     """keywords of its class's constructor"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
-    """in-neighbours per relation, first hop first; -1 = all; one per model layer (kind "layer" does
-    not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are many"""
+    """in-neighbours per relation, first hop first; -1 = all; one per model layer (kinds "layer" and
+    "full" do not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are
+    many"""
     layer_sizes: list[int] = Field(default=[])
     """nodes in the sample of each hop, per relation, first hop first; -1 = all; one per model layer
     (only kind "layer" reads it)"""
@@ -85,7 +90,7 @@ class Sampler(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Sampler:
-        if self.device == "cuda" and self.kind != "node":
+        if self.device == "cuda" and not self.is_node_wise:
             raise ValueError(f"device: 'cuda' draws kind 'node' alone, got {self.kind!r}")
         for key in ("fanouts", "layer_sizes"):
             sizes = getattr(self, key)
@@ -100,6 +105,11 @@ class Sampler(Section):
                 )
         check_form("kind", self.kind, SAMPLERS)
         return self
+
+    @property
+    def is_node_wise(self) -> bool:
+        """Whether so many neighbours of a node are drawn as fanouts say, all equally likely."""
+        return self.kind in ("node", "full")
 
     @property
     def size_key(self) -> str:
@@ -179,7 +189,7 @@ class Train(Section):
     record_gradients: list[NonNegative] = Field(default=[])
     """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
     micro_batch: NonNegative = 0
-    """roots a forward pass at most; 0 = four times batch_size"""
+    """roots a forward pass at most; 0 = four times batch_size, or, of kind "full", all"""
     loggers: list[str] = Field(default=[])
     """each "package.module:Class": told of every epoch on rank 0, besides what a run writes"""
     loggers_options: list[Options] = Field(default=[])
@@ -204,11 +214,6 @@ class Train(Section):
             raise ValueError("patience: needs scores, so evaluate_every must not be 0")
         check_form("engine", self.engine, ("auto", *ENGINES))
         return self
-
-    @property
-    def roots_a_pass(self) -> int:
-        """Roots of one forward pass at most."""
-        return self.micro_batch or 4 * self.batch_size
 
     @property
     def own_seed(self) -> int:
@@ -408,8 +413,18 @@ class Config(Section):
         if isinstance(values, Mapping) and "model" in info.data:
             model = info.data["model"]
             fanout = 2 if model.name in DEEP_MODELS else 10
-            return {"fanouts": [fanout] * model.layers} | dict(values)
+            found = {"fanouts": [fanout] * model.layers} | dict(values)
+            if found.get("kind") == "full":
+                found["fanouts"] = [-1] * model.layers
+            return found
         return values
+
+    @property
+    def roots_a_pass(self) -> int:
+        """Roots of one forward pass at most."""
+        if self.sampler.kind == "full":
+            return self.train.micro_batch or _NO_BOUND
+        return self.train.micro_batch or 4 * self.train.batch_size
 
     @model_validator(mode="after")
     def _check(self) -> Config:
@@ -419,6 +434,11 @@ class Config(Section):
             raise ValueError(
                 f"sampler.{sampler.size_key}: expected one {what} per layer "
                 f"({self.model.layers}), got {sampler.sizes}"
+            )
+        if sampler.kind == "full" and any(each != -1 for each in sampler.fanouts):
+            raise ValueError(
+                f"sampler.fanouts: kind 'full' takes all neighbours; expected -1 for each layer, "
+                f"got {sampler.fanouts}"
             )
         if self.hop.replicas == "independent" and self.train.engine != TRIALS_ENGINE:
             raise ValueError(

@@ -194,21 +194,23 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     """
     config, graph, target = request.config, request.graph, request.reads.target
     train_ids, world = graph.split("train"), world or request.ranks
-    kind = engines_of(request)[0].schedule
+    kind, batch_size = engines_of(request)[0].schedule, config.train.batch_size
+    if config.sampler.kind == "full":
+        batch_size = -(-train_ids.size // world)
     schedule = kind(
         graph.placement(config.cluster.ranks_per_server),
         target,
         train_ids,
         graph.global_ids(target),
         seed=config.train.seed,
-        batch_size=config.train.batch_size,
+        batch_size=batch_size,
         models=world,
-        drop_last=config.train.last_batch == "drop",
+        drop_last=config.train.last_batch == "drop" and config.sampler.kind != "full",
         most_iterations=config.train.iterations_per_epoch,
     )
     if schedule.iterations == 0:
         raise RequestError(
-            f"train.batch_size: {config.train.batch_size} x {world} ranks with "
+            f"train.batch_size: {batch_size} x {world} ranks with "
             f'train.last_batch = "drop" leaves no iteration for {train_ids.size} training nodes'
         )
     return schedule

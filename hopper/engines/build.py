@@ -90,7 +90,7 @@ def _make_group_trainer(
     return make_group_trainer(
         request,
         log,
-        request.config.train.roots_a_pass,
+        request.config.roots_a_pass,
         cluster.device,
         server=cluster.server,
         model=None if packed is None else packed.module,

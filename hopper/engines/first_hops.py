@@ -42,7 +42,7 @@ def check_first_layer(request: Request, engine: str) -> None:
             f"cache.policy: under {engine} no rows travel that a cache could keep; expected "
             f'"none", given "{config.cache.policy}"'
         )
-    if config.sampler.kind != "node":
+    if not config.sampler.is_node_wise:
         raise RequestError(
             f"sampler.kind: {engine} tells other ranks drawn edges without their probabilities; "
             f'expected "node", given "{config.sampler.kind}"'

@@ -87,7 +87,7 @@ class Reference:
         self._packed = PackedModel(model.train())
         self.schedule = make_schedule(request, world)
         # A pass as large as the global batch: the result does not depend on any grouping.
-        one_pass = config.train.batch_size * world
+        one_pass = max(1, self.schedule.batch_size)
         self._trainer = make_group_trainer(request, RunLog(None), one_pass, self._device)
 
     def gradient(

@@ -65,7 +65,7 @@ def check_parts(request: Request, model: HGNN) -> None:
     roots = sorted({each for held in cut for each in held.roots})
     stored = sorted({str(request.reads.relations[each]) for each in roots})
     where = f"{request.where}, where several servers have a part of {', '.join(stored)} each"
-    if config.sampler.kind != "node":
+    if not config.sampler.is_node_wise:
         raise RequestError(
             f"sampler.kind: {config.sampler.kind!r} reads all in-edges of a node, which no server "
             f"has in {where}; expected 'node'"

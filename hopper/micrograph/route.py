@@ -97,6 +97,11 @@ class RootSchedule:
             self.iterations = min(self.iterations, most_iterations)
         self._order: tuple[int, NDArray[np.int64]] | None = None
 
+    @property
+    def batch_size(self) -> int:
+        """Roots of a global batch; the last one may have fewer."""
+        return self._size
+
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """The global batch of one iteration; a short last one is dealt evenly to the models."""
         start = iteration * self._size

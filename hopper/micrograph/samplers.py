@@ -12,6 +12,8 @@ from hopper.plug_ins import PlugIn, find_plug_in
 
 SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "node": NeighborSampler,
+    # With fanouts that take all.
+    "full": NeighborSampler,
     "layer": LayerSampler,
     "labor": LaborSampler,
 }

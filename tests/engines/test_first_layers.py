@@ -118,6 +118,9 @@ def test_their_gradient_is_that_of_one_process(
         cases["few", engine] = case_config(
             *("gat", path, tmp_path / f"{engine}-few", engine), batch_size=few
         )
+        cases["full", engine] = case_config(
+            *("sage", path, tmp_path / f"{engine}-full", engine), epochs=2
+        ) | {"sampler": {"kind": "full"}}
     for values in cases.values():
         values["cluster"] = cluster[Path(values["data"]["partitioned"])]
     found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))

@@ -49,6 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 SAMPLERS: dict[str, dict[str, Any]] = {
     "node": {"kind": "node", "fanouts": [4, 3, 2]},
+    "full": {"kind": "full"},
     "labor": {"kind": "labor", "fanouts": [4, 3, 2]},
     "layer": {"kind": "layer", "layer_sizes": [60, 40, 30]},
     # One or two nodes of the whole graph a hop: most frontiers stay empty.
@@ -82,7 +83,8 @@ def case_config(
         "sampler": sampling,
         "train": {
             "batch_size": batch_size,
-            "epochs": 1,
+            # A whole epoch is one iteration of the full batch.
+            "epochs": 2 if sampler == "full" else 1,
             "learning_rate": 0.01,
             "weight_decay": 0.001,
             "clip_norm": 1.0,
@@ -116,6 +118,9 @@ def cases_of(
         yield engine, "sage", "smaller than the ranks", "node"
     if method == "metis":
         samplers = ("labor", "layer") if world == 4 else ()
+        if world in (1, 4):
+            for engine, model in itertools.product(MAIN_ENGINES, ("sage", "gat")):
+                yield engine, model, "ordinary", "full"
         for engine, model, sampler in itertools.product(
             MAIN_ENGINES, ("gcn", "sage", "gat", "film"), samplers
         ):
