@@ -107,7 +107,7 @@ def test_samplers_that_look_at_the_frontier_are_refused(kind: str, reason: str) 
     text = refused("--sampler.kind", kind)
     assert f"sampler.kind: {kind!r} is refused: " in text
     assert reason in text
-    assert "engines would train on different graphs; expected node, layer, labor" in text
+    assert "engines would train on different graphs; expected node, full, layer, labor" in text
 
 
 @pytest.mark.parametrize("name", ["2024", "2026-07-01", "1e3", "true", "nan", "07:32:00"])
@@ -162,7 +162,7 @@ def test_an_override_without_a_value() -> None:
         (["--sampler.fanouts", "[5, 5]"], "sampler.fanouts: expected one fanout per layer (3)"),
         (
             ["--sampler.kind", "walk"],
-            "sampler.kind: expected node, layer, labor or package.module:Class; got 'walk'",
+            "sampler.kind: expected node, full, layer, labor or package.module:Class; got 'walk'",
         ),
         (
             ["--sampler.kind", "layer"],

@@ -17,7 +17,10 @@ from hopper.config.section import NonNegative, Options, Positive, Section, Seed
 from hopper.errors import RequestError
 from hopper.plug_ins import check_form
 
-ENGINES = ("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naive", "locality")
+ENGINES = (
+    *("model_centric", "hop", "zero_hop", "cooperative", "raf", "p3", "naive", "neutronstar"),
+    "locality",
+)
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
@@ -127,8 +130,9 @@ class Train(Section):
 
     engine: str = "auto"
     """model_centric | hop | zero_hop | cooperative | raf (graphs divided by relation) | p3
-    (features divided by dimension) | naive | locality (approximate); "auto" tries the exact ones
-    that may be the fastest; "package.module:Class" = a class of one's own"""
+    (features divided by dimension) | naive | neutronstar (full batches) | locality (approximate);
+    "auto" tries the exact ones that may be the fastest; "package.module:Class" = a class of one's
+    own"""
     engine_options: Options = Field(default={})
     """keywords of its class's constructor"""
     batch_size: Positive = 1024

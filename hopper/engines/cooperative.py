@@ -8,7 +8,7 @@ way back. Input features never travel where they are wider.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
-from hopper.partition.layouts import DividedTopology, Replicated
+from hopper.partition.layouts import DividedTopology, Layout, Replicated
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -59,7 +59,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     """
 
     name = "cooperative"
-    layouts = (Replicated, DividedTopology)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated, DividedTopology)
     reads_remote_rows = False
     plans_on_host = True
     plans_together = True

@@ -9,6 +9,7 @@ from hopper.engines.hop import Hop
 from hopper.engines.locality import Locality
 from hopper.engines.model_centric import ModelCentric
 from hopper.engines.naive import Naive
+from hopper.engines.neutronstar import NeutronStar
 from hopper.engines.p3 import P3
 from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
@@ -20,7 +21,7 @@ ENGINE_CLASSES: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (
         *(Cooperative, ZeroHop, Hop, ModelCentric),
-        *(RelationAggregationFirst, P3, Naive, Locality),
+        *(RelationAggregationFirst, P3, Naive, NeutronStar, Locality),
     )
 }
 """in the order in which ``train.engine = "auto"`` tries them"""

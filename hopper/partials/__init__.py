@@ -2,6 +2,7 @@
 
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
+from hopper.partials.kept_nodes import Costs, choose_kept, keep_all_or_none
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
 from hopper.partials.split_layer import Parts, SplitLayer, split_layer
@@ -9,6 +10,7 @@ from hopper.partials.stack import LayerInputs, Stack, StackLayer, make_stack
 from hopper.partials.wire import Form, RowKind, Sums, Wires, choose_wires, source_type
 
 __all__ = [
+    "Costs",
     "Form",
     "Forward",
     "IterationPlan",
@@ -24,7 +26,9 @@ __all__ = [
     "StackLayer",
     "Sums",
     "Wires",
+    "choose_kept",
     "choose_wires",
+    "keep_all_or_none",
     "make_stack",
     "source_type",
     "split_layer",

@@ -111,7 +111,11 @@ class Wanted:
 
 
 def sort_sources(
-    sources: Ids, node_type: str, table: NDArray[np.int32], placement: Placement
+    sources: Ids,
+    node_type: str,
+    table: NDArray[np.int32],
+    placement: Placement,
+    kept: tuple[NDArray[np.bool_], int] | None = None,
 ) -> Sources:
     """The distinct ones among the sources of edges, by owner.
 
@@ -119,10 +123,13 @@ def sort_sources(
     ----------
     sources: [edges] int64 global ids of a type.
     table: [nodes of the type] int32, all unseen before and after.
+    kept: [nodes of the type], those that count as a rank's own, and the rank.
     """
     rows, distinct = discover(sources, table, 0)
     forget(distinct, table)
     owners = placement.rank_of(node_type, distinct).astype(np.int16)
+    if kept is not None:
+        owners[kept[0][distinct]] = kept[1]
     order = np.argsort(owners, kind="stable")
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
@@ -36,6 +37,12 @@ class Planner:
     ----------
     cluster: what plans are told over.
     wires: how the rows of each layer may travel.
+
+    Attributes
+    ----------
+    sampler: that draws.
+    kept: by hop and type, [nodes], those of other ranks that this one computes itself; empty where
+        there are none.
     """
 
     def __init__(
@@ -46,11 +53,12 @@ class Planner:
         stack: Stack,
         wires: Sequence[Wires],
     ) -> None:
-        self._sampler = sampler
+        self.sampler = sampler
         self._placement = placement
         self._cluster = cluster
         self._stack = stack
         self._wires = wires
+        self.kept: Sequence[Mapping[str, NDArray[np.bool_]]] = ()
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
         counts = {each: ids.size for each, ids in sorted(sampler.original_ids.items())}
@@ -72,7 +80,7 @@ class Planner:
         """
         own = {each: OwnFrontier(table) for each, table in self._own_rows.items()}
         try:
-            own[self._sampler.target].enter(np.ascontiguousarray(roots, np.int64))
+            own[self.sampler.target].enter(np.ascontiguousarray(roots, np.int64))
             layers: list[LayerPlan] = []
             for hop in range(len(self._wires)):
                 layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
@@ -89,17 +97,17 @@ class Planner:
         relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
         destinations = {each: frontier.nodes for each, frontier in own.items()}
         drawn = {
-            each: self._sampler.draw(number, each, destinations[each.dst], moment)
+            each: self.sampler.draw(number, each, destinations[each.dst], moment)
             for each in relations
         }
-        found = self._sort_sources(drawn)
+        found = self._sort_sources(number, drawn)
         for each, sources in found.items():
             own[each].enter(sources.nodes[sources.part(self._cluster.rank)])
         cluster, sizes = self._cluster, {each: ids.size for each, ids in destinations.items()}
         hop = Hop(relations, sizes, drawn, found, wires, cluster.rank, cluster.world)
         kinds = [each for each in wires.forms if not isinstance(each, Sums)]
         wanted = {kind: hop.wanted(kind) for kind in kinds}
-        blocks = HopBlocks(hop, wanted, self._sampler, number, moment)
+        blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
         folding = self._fold(index, hop, blocks, destinations)
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
         asked = exchange_arrays(
@@ -127,16 +135,20 @@ class Planner:
             splits,
         )
 
-    def _sort_sources(self, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]) -> dict[str, Sources]:
+    def _sort_sources(
+        self, number: int, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]
+    ) -> dict[str, Sources]:
         """By type, the distinct sources of all relations from it, by owner."""
+        kept = self.kept[number] if self.kept else {}
         parts: dict[str, list[Ids]] = {}
         for each, (_, sources, _) in drawn.items():
             parts.setdefault(each.src, []).append(sources)
         found = {}
-        for name, own in parts.items():
-            stored = self._sampler.stored_as.get(name, name)
-            ids = own[0] if len(own) == 1 else np.concatenate(own)
-            found[name] = sort_sources(ids, stored, self._hop_rows[name], self._placement)
+        for name, found_by in parts.items():
+            stored = self.sampler.stored_as.get(name, name)
+            ids = found_by[0] if len(found_by) == 1 else np.concatenate(found_by)
+            own = (kept[name], self._cluster.rank) if name in kept else None
+            found[name] = sort_sources(ids, stored, self._hop_rows[name], self._placement, own)
         return found
 
     def _fold(
