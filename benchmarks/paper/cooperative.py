@@ -1,4 +1,4 @@
-"""Hopper's own experiment: every exact engine side by side, and what "auto" takes."""
+"""Hopper's own experiments: every engine side by side, and what "auto" takes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Final
 
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
-from benchmarks.paper.experiment import Experiment, Result, Side, Table
-from benchmarks.paper.hopgnn import BASE, PG, ZERO
+from benchmarks.paper.experiment import Experiment, Result, Table
+from benchmarks.paper.hopgnn import BASE, COOPERATIVE, LOCALITY, NAIVE, P3, PG, SHALLOW, ZERO
 from benchmarks.paper.tables import (
     NONE,
-    megabytes,
     memory_table,
     number,
     parity_table,
@@ -18,40 +17,12 @@ from benchmarks.paper.tables import (
     sides_of,
     speed_table,
     summary_table,
+    traffic_table,
 )
 from hopper.bench.layer_work import MEASURES, unevenness
-from hopper.traffic import CAUSES
 
-COOPERATIVE: Final = Side("cooperative", "cooperative")
 SIDES: Final = (BASE, PG, ZERO, COOPERATIVE)
 SCALES: Final = {"uk-like": 0.1, "products-like": 0.1, "arxiv-like": 1.0, "scattered": 1.0}
-
-
-def traffic_table(result: Result) -> Table:
-    """Per side: seconds of an iteration, bytes of all ranks by cause, how many times fewer."""
-    causes = [
-        cause
-        for cause in CAUSES
-        if any(side["bytes"][cause] >= 1 for _, _, side in sides_of(result))
-    ]
-    headings = ("cell", "side", "iteration, s", *causes, "all", "times fewer")
-    rows = []
-    for cell, role, side in sides_of(result):
-        ranks = side["ranks"]
-        base = sum(next(iter(cell["sides"].values()))["bytes"].values())
-        own = sum(side["bytes"].values())
-        rows.append(
-            [
-                cell["name"],
-                role,
-                number(side["seconds"] / side["iterations"]),
-                *(megabytes(ranks * side["bytes"][cause]) for cause in causes),
-                megabytes(ranks * own),
-                number(base / own if own else None),
-            ]
-        )
-    note = "MB of an iteration, all ranks together; times fewer than the first side."
-    return Table("Traffic", headings, rows, note)
 
 
 def auto_table(result: Result) -> Table:
@@ -116,4 +87,30 @@ def _experiment(layers: int) -> Experiment:
     )
 
 
-EXPERIMENTS: Final = tuple(_experiment(layers) for layers in (2, 3))
+def _baselines() -> Experiment:
+    own, others = (PG, ZERO, COOPERATIVE), (BASE, NAIVE, P3, LOCALITY)
+    return Experiment(
+        name="baselines",
+        title="Hopper's engines and those that it is compared with",
+        published=(),
+        grid=Grid(
+            ("scattered", "uk-like", "products-like"),
+            SHALLOW,
+            scales={"scattered": 0.25, "uk-like": 0.05, "products-like": 0.1},
+            hidden=(16, 128),
+        ),
+        tables=(
+            *(summary_table, speed_table, traffic_table),
+            *(parity_table, rows_table, memory_table),
+        ),
+        sides=(*others, *own),
+        comparisons=(
+            *((side.role, BASE.role) for side in (NAIVE, P3, *own)),
+            *((side.role, P3.role) for side in own),
+        ),
+        draw=draw_speed,
+        rounds=5,
+    )
+
+
+EXPERIMENTS: Final = (*(_experiment(layers) for layers in (2, 3)), _baselines())

@@ -12,7 +12,9 @@ from hopper.bench.contender import Contender
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
 
-OTHER_DIVISIONS: Final = ("random", "meta")
+BY_DIMENSION: Final = "by-dimension"
+"""a division whose features lie by dimension, nodes at random"""
+OTHER_DIVISIONS: Final = ("random", "meta", BY_DIMENSION)
 FOUND: Final = "{merge}"
 """in a side's label: the number of time steps to dissolve that an adaptive run settled on"""
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
-from benchmarks.paper.cooperative import traffic_table
 from benchmarks.paper.experiment import Experiment, Published, Result, Side, Table
 from benchmarks.paper.tables import (
     NONE,
@@ -26,6 +25,7 @@ from benchmarks.paper.tables import (
     sides_of,
     speed_table,
     summary_table,
+    traffic_table,
 )
 from hopper.config import Config
 from hopper.engines import Request

@@ -1,7 +1,4 @@
-"""The experiments of HopGNN (its sections, tables and figures), as far as their engines are built.
-
-Columns of P3, Naive and NeutronStar are not among the sides.
-"""
+"""The experiments of HopGNN (its sections, tables and figures)."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from benchmarks.paper.accuracy import (
 )
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_bars, draw_epochs, draw_speed, draw_stages, draw_trend
-from benchmarks.paper.experiment import Experiment, Side
+from benchmarks.paper.experiment import BY_DIMENSION, Experiment, Side
 from benchmarks.paper.gpu import run_on_gpu, utilisation_table
 from benchmarks.paper.hopgnn_published import published
 from benchmarks.paper.locality import (
@@ -30,6 +27,7 @@ from benchmarks.paper.motivation import (
     alpha,
     alpha_table,
     miss_table,
+    naive_bytes,
     reductions_table,
     stages_table,
 )
@@ -40,14 +38,18 @@ from benchmarks.paper.tables import (
     rows_table,
     speed_table,
     summary_table,
+    traffic_table,
 )
 
 BASE: Final = Side("model-centric", "model_centric")
 LOCALITY: Final = Side("locality", "locality")
+P3: Final = Side("P3", f"p3:partitioned={{{BY_DIMENSION}}}")
+NAIVE: Final = Side("Naive", "naive")
 MG: Final = Side("+MG", "hop:merge=off:pregather=false")
 PG: Final = Side("+PG", "hop:merge=off")
 ALL: Final = Side("All", "hop:merge={merge}")
 ZERO: Final = Side("zero-hop", "zero_hop")
+COOPERATIVE: Final = Side("cooperative", "cooperative")
 
 SHALLOW: Final = ("gcn", "sage", "gat")
 FIGURE_11_GRAPHS: Final = ("products-like", "uk-like", "in-like")
@@ -62,9 +64,15 @@ def _over(baseline: Side, *sides: Side) -> tuple[tuple[str, str], ...]:
 
 
 OVERALL: Final = (
-    *_over(BASE, MG, PG, ALL, ZERO),
+    *_over(BASE, NAIVE, P3, MG, PG, ALL, ZERO),
+    *_over(P3, ALL, ZERO),
+    *_over(NAIVE, ALL),
     *_over(LOCALITY, ALL, ZERO),
     *_over(ALL, ZERO),
+)
+FULL_BATCH: Final = tuple(
+    Side(side.role, f"{side.label}:sampler.kind=full")
+    for side in (BASE, Side("NeutronStar", "neutronstar"), PG, ZERO, COOPERATIVE)
 )
 TREND_SIDES: Final = (BASE, PG, ALL, ZERO)
 TREND: Final = _over(BASE, ALL, ZERO)
@@ -124,12 +132,27 @@ _EXPERIMENTS: Final = (
         epochs=2,
     ),
     Experiment(
+        name="hopgnn-fig7",
+        title="Bytes of naive migration",
+        published=published("fig7"),
+        grid=Grid(("arxiv-like", "products-like", "uk-like"), SHALLOW, fanouts=(2, 10)),
+        tables=(traffic_table, parity_table),
+        sides=(BASE, NAIVE),
+        differs=(
+            "What a rank computes for a visiting model's first layer waits there for it to come "
+            "back; the paper's naive model takes it along.",
+        ),
+        draw=draw_bars("bytes of Naive over those of model-centric", naive_bytes),
+        rounds=1,
+        epochs=2,
+    ),
+    Experiment(
         name="hopgnn-fig11",
         title="Epoch time of three shallow models",
         published=published("fig11"),
         grid=Grid(FIGURE_11_GRAPHS, SHALLOW, hidden=(16, 128)),
         tables=SPEED_TABLES,
-        sides=(BASE, LOCALITY, MG, PG, ALL, ZERO),
+        sides=(BASE, LOCALITY, NAIVE, P3, MG, PG, ALL, ZERO),
         comparisons=OVERALL,
         draw=draw_speed,
     ),
@@ -139,7 +162,7 @@ _EXPERIMENTS: Final = (
         published=published("fig12"),
         grid=Grid(FIGURE_11_GRAPHS, ("deepgcn", "film"), hidden=(16, 128)),
         tables=SPEED_TABLES,
-        sides=(BASE, LOCALITY, MG, PG, ALL, ZERO),
+        sides=(BASE, LOCALITY, NAIVE, P3, MG, PG, ALL, ZERO),
         comparisons=OVERALL,
         differs=(
             "The fanout is 2, one of the two that section 3.1 names: at 10, seven or ten hops "
@@ -213,8 +236,8 @@ _EXPERIMENTS: Final = (
         published=published("large"),
         grid=Grid(("it-like",), SHALLOW),
         tables=SPEED_TABLES,
-        sides=(BASE, PG, ALL, ZERO),
-        comparisons=TREND,
+        sides=(BASE, P3, PG, ALL, ZERO),
+        comparisons=(*TREND, *_over(P3, ALL, ZERO)),
         draw=draw_speed,
     ),
     Experiment(
@@ -228,6 +251,22 @@ _EXPERIMENTS: Final = (
         rounds=1,
         epochs=8,
         carry_out=run_on_gpu,
+    ),
+    Experiment(
+        name="hopgnn-fig21",
+        title="Full batches",
+        published=published("fig21"),
+        grid=Grid(("in-like", "uk-like"), SHALLOW),
+        tables=(summary_table, speed_table, traffic_table, parity_table, memory_table),
+        sides=FULL_BATCH,
+        comparisons=(
+            *_over(FULL_BATCH[0], *FULL_BATCH[1:]),
+            *_over(FULL_BATCH[1], *FULL_BATCH[2:]),
+        ),
+        differs=("An epoch is one iteration, of all training nodes on all neighbours.",),
+        draw=draw_speed,
+        rounds=5,
+        epochs=8,
     ),
     Experiment(
         name="hopgnn-fig22a",

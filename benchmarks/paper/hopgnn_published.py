@@ -29,6 +29,9 @@ _PUBLISHED: Final = MappingProxyType(
             ("section 3.1", "alpha over models and numbers of layers", "13.4 to 2368.1"),
             ("section 3.1", "alpha of DeeperGCN with 112 layers", "2368.1"),
         ),
+        "fig7": (
+            ("section 3.2, Figure 7", "bytes of Naive over model-centric, up to", "2.59 x"),
+        ),
         "fig11": (
             ("section 7.2, Figures 11 and 12", "HopGNN over DGL", "1.3 to 3.1 x"),
             ("section 7.2, Figures 11 and 12", "HopGNN over P3", "1.2 to 4.2 x"),
@@ -76,6 +79,9 @@ _PUBLISHED: Final = MappingProxyType(
             ("section 7.6", "time in which the GPU is busy: HopGNN", "52 %"),
             ("section 7.6", "time in which the GPU is busy: DGL, P3", "13 %, 18 %"),
             ("section 7.6", "peak utilisation of all systems", "below 20 %"),
+        ),
+        "fig21": (
+            ("section 7.7, Figure 21", "HopGNN over NeutronStar, full batches", "1.05 to 1.82 x"),
         ),
         "fig22a": (
             ("section 7.8, Figure 22(a)", "HopGNN over DGL, batches of 512 to 16K", "2.2 to 2.8 x"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.paper.cells import Cell, is_directory
+from benchmarks.paper.experiment import BY_DIMENSION
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.presets import preset_named
@@ -86,6 +87,10 @@ class Materials:
             self.say(f"dividing {path.name}")
             if method == BY_RELATION:
                 return divide_graph(graph, path, cell.servers, method, layers=cell.layers)
+            if method == BY_DIMENSION:
+                return divide_graph(
+                    graph, path, cell.servers, "random", seed=SEED, features=BY_DIMENSION
+                )
             divide_graph(graph, path, cell.servers, method, seed=SEED, measure=_measure)
         return PartitionedGraph.open(path)
 
@@ -114,10 +119,14 @@ class Materials:
         else:
             graph = Path(cell.graph).name
         for method in (cell.method, *divisions):
-            how = f"--layers {cell.layers}" if method == BY_RELATION else f"--seed {SEED}"
+            how = f"--method {method} --seed {SEED}"
+            if method == BY_RELATION:
+                how = f"--method {method} --layers {cell.layers}"
+            elif method == BY_DIMENSION:
+                how = f"--method random --features {method} --seed {SEED}"
             commands.append(
-                f"hopper partition {graph} --servers {cell.servers} --method {method} "
-                f"{how} --out {self.parts_path(cell, method)}"
+                f"hopper partition {graph} --servers {cell.servers} {how} "
+                f"--out {self.parts_path(cell, method)}"
             )
         return commands
 

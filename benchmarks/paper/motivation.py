@@ -45,6 +45,12 @@ def alpha(cell: Mapping[str, Any]) -> float | None:
     return float(side["bytes"]["feature"]) / float(cell["parameter_bytes"])
 
 
+def naive_bytes(cell: Mapping[str, Any]) -> float | None:
+    """Bytes of naive migration, all causes together, over those of model-centric training."""
+    base, naive = (sum(side["bytes"].values()) for side in cell["sides"].values())
+    return naive / base if base else None
+
+
 def alpha_table(result: Result) -> Table:
     """The ratio alpha by model."""
     rows = []

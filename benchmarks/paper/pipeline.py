@@ -6,7 +6,6 @@ from typing import Final
 
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
-from benchmarks.paper.cooperative import traffic_table
 from benchmarks.paper.experiment import Experiment, Result, Side, Table
 from benchmarks.paper.heta import FANOUTS, GLOBAL_BATCH, stage_table
 from benchmarks.paper.heta import SCALES as TYPED_SCALES
@@ -18,6 +17,7 @@ from benchmarks.paper.tables import (
     rows_table,
     speed_table,
     summary_table,
+    traffic_table,
 )
 
 _TABLES: Final = (

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.paper.experiment import Result, Table
+from hopper.traffic import CAUSES
 
 NONE: Final = "—"
 _MEGABYTE: Final = 1e6
@@ -96,6 +97,33 @@ def bytes_table(result: Result) -> Table:
         "interfaces sent, less what is counted under other causes than features."
     )
     return Table("Bytes beside their lower bounds", headings, rows, note)
+
+
+def traffic_table(result: Result) -> Table:
+    """Per side: seconds of an iteration, bytes of all ranks by cause, how many times fewer."""
+    causes = [
+        cause
+        for cause in CAUSES
+        if any(side["bytes"][cause] >= 1 for _, _, side in sides_of(result))
+    ]
+    headings = ("cell", "side", "iteration, s", *causes, "all", "times fewer")
+    rows = []
+    for cell, role, side in sides_of(result):
+        ranks = side["ranks"]
+        base = sum(next(iter(cell["sides"].values()))["bytes"].values())
+        own = sum(side["bytes"].values())
+        rows.append(
+            [
+                cell["name"],
+                role,
+                number(side["seconds"] / side["iterations"]),
+                *(megabytes(ranks * side["bytes"][cause]) for cause in causes),
+                megabytes(ranks * own),
+                number(base / own if own else None),
+            ]
+        )
+    note = "MB of an iteration, all ranks together; times fewer than the first side."
+    return Table("Traffic", headings, rows, note)
 
 
 def rows_table(result: Result) -> Table:
