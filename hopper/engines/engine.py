@@ -16,6 +16,7 @@ from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer, overflowed
 from hopper.engines.optimizer import Optimizer
+from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows, LearnableRows, Routes
@@ -129,6 +130,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         self.state = state
         self.models: Sequence[TrainState] = [state]
         """the models that are trained; their numbers are their places here"""
+        self.homes = ParameterHomes(state.packed, state.cluster)
+        """of parameters that one server alone computes with"""
         self.training: Sequence[int] = [0]
         """numbers of the models that the next iteration trains, the same on every rank"""
         self.fetched = FetchedRows(state.cluster, [], {}, "")
@@ -292,22 +295,18 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         return self.state.log.stage(stage, operation="learnable rows")
 
     def sum_gradients(self, operation: str) -> None:
-        """Add gradients and loss up over ranks."""
-        state = self.state
-        state.cluster.all_reduce(state.packed.accumulated, "gradient", operation)
+        """Add gradients and loss up over ranks, but what one server alone computes with."""
+        self.homes.sum_gradients(operation)
 
     def parameter_squares(self, operation: str) -> float:
         """The sum of squares of all parameters' gradients, to the same bits on every rank: with
         another number of threads a rank adds up in another order, so one's sum is everyone's."""
-        state = self.state
-        total = state.packed.gradients.square().sum().double().reshape(1)
-        if state.cluster.rank:
-            total.zero_()
-        state.cluster.all_reduce(total, "control", operation)
-        return float(total)
+        return self.homes.squares(operation)
 
     def complete_recorded(self, where: str) -> None:
         """Make parameters and gradients whole on every rank, where they will be recorded."""
+        packed = self.state.packed
+        self.homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
 
     def complete(self, where: str, *, moments: bool = False) -> None:
         """Make parameters, and the optimiser's state, whole on every rank; every rank has to call
@@ -318,6 +317,12 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         moments: whether all models are saved with their optimisers' states, as in a checkpoint;
             otherwise one is, without, which was handed out to be scored.
         """
+        parameters = self.state.packed.parameters
+        tensors = [parameters]
+        if moments:
+            state = self.state.optimizer.state().values()
+            tensors += [each for each in state if each.shape == parameters.shape]
+        self.homes.complete(tensors, f"completing the model, {where}")
 
     def hand_out(self, model: int) -> None:
         """Give every rank the parameters that it scores a model with; every rank has to call it

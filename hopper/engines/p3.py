@@ -91,7 +91,7 @@ class P3(Engine[P3Plan, P3Inputs]):
         columns = graph.layout.columns(self._target, cluster.server)
         self._split = split_layer(model, columns, self.name)
         homes = _homes_by_column(self._split, graph)
-        self._homes = ParameterHomes(state.packed, cluster, homes)
+        self.homes = ParameterHomes(state.packed, cluster, homes)
         own = cluster.rank % cluster.ranks_per_server
         self._partners = list(range(own, cluster.world, cluster.ranks_per_server))
         """ranks for whose mini-batches this one multiplies, and which do so for its own: one of
@@ -190,28 +190,6 @@ class P3(Engine[P3Plan, P3Inputs]):
         cluster = self.state.cluster
         (block,) = plan.first_hops[rank].blocks(cluster.device)
         return self._split.part(block, inputs.columns[rank], is_own=rank == cluster.rank)
-
-    def sum_gradients(self, operation: str) -> None:
-        """See :class:`Engine`; those of a column's weights stay with its server."""
-        self._homes.sum_gradients(operation)
-
-    def complete_recorded(self, where: str) -> None:
-        """See :class:`Engine`."""
-        packed = self.state.packed
-        self._homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
-
-    def parameter_squares(self, operation: str) -> float:
-        """See :class:`Engine`."""
-        return self._homes.squares(operation)
-
-    def complete(self, where: str, *, moments: bool = False) -> None:
-        """See :class:`Engine`."""
-        parameters = self.state.packed.parameters
-        tensors = [parameters]
-        if moments:
-            state = self.state.optimizer.state().values()
-            tensors += [each for each in state if each.shape == parameters.shape]
-        self._homes.complete(tensors, f"completing the model, {where}")
 
 
 def _homes_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:

@@ -8,6 +8,8 @@ servers' copies may be left behind until somebody wants the whole model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,6 +21,8 @@ from hopper.errors import ExactnessError
 from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition.layouts import Holding
+
+NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def homes_by_relation(model: HGNN, holdings: Sequence[Holding]) -> dict[str, int]:
@@ -78,10 +82,14 @@ class ParameterHomes:
         self,
         packed: PackedModel,
         cluster: Cluster,
-        homes: Mapping[str, int | NDArray[np.int64]],
+        homes: Mapping[str, int | NDArray[np.int64]] = NONE,
     ) -> None:
         self._packed = packed
         self._cluster = cluster
+        self.numbers_apart = 0
+        """how many numbers of the model one server alone computes with"""
+        if not homes or cluster.ranks_per_server != 1 or cluster.world == 1:
+            return
         apart, mine, together = [], [], []
         at = 0
         self._names: list[tuple[int, str]] = []
@@ -92,7 +100,7 @@ class ParameterHomes:
             places = np.arange(at, at + parameter.numel())
             self._names.append((at, name))
             at += parameter.numel()
-            if name in homes and cluster.ranks_per_server == 1 and cluster.world > 1:
+            if name in homes:
                 apart.append(places)
                 home = np.broadcast_to(homes[name], tuple(parameter.shape))
                 mine.append(home.ravel() == cluster.server)
@@ -106,11 +114,7 @@ class ParameterHomes:
         self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
         self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
         self._others = self._apart[~self._mine]
-
-    @property
-    def numbers_apart(self) -> int:
-        """How many numbers of the model one server alone computes with."""
-        return self._apart.numel()
+        self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
         """Add gradients and loss up over ranks, but those that have nobody to be added to.
@@ -139,6 +143,12 @@ class ParameterHomes:
     def squares(self, operation: str) -> float:
         """The sum of squares of all parameters' gradients, to the same bits on every rank."""
         gradients = self._packed.gradients
+        if not self.numbers_apart:
+            total = gradients.square().sum().double().reshape(1)
+            if self._cluster.rank:
+                total.zero_()
+            self._cluster.all_reduce(total, "control", operation)
+            return float(total)
         apart = gradients.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
         total = apart.double().square().sum().reshape(1)
         if self._cluster.rank == 0:

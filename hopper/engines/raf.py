@@ -81,7 +81,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         assert isinstance(model, HGNN)
         holdings = state.request.reads.holdings
         homes = homes_by_relation(model, holdings)
-        self._homes = ParameterHomes(state.packed, state.cluster, homes)
+        self.homes = ParameterHomes(state.packed, state.cluster, homes)
         shares = RootShares(
             holdings,
             state.cluster.ranks_per_server,
@@ -145,25 +145,3 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
 
     def _roots_read(self, plan: RafPlan) -> dict[str, NDArray[np.int64]]:
         return {self._target: plan.batch.roots[plan.shares.rows]}
-
-    def sum_gradients(self, operation: str) -> None:
-        """See :class:`Engine`; what one server alone computes with stays with it."""
-        self._homes.sum_gradients(operation)
-
-    def complete_recorded(self, where: str) -> None:
-        """See :class:`Engine`."""
-        packed = self.state.packed
-        self._homes.complete([packed.parameters, packed.gradients], f"recording, {where}")
-
-    def parameter_squares(self, operation: str) -> float:
-        """See :class:`Engine`."""
-        return self._homes.squares(operation)
-
-    def complete(self, where: str, *, moments: bool = False) -> None:
-        """See :class:`Engine`."""
-        parameters = self.state.packed.parameters
-        tensors = [parameters]
-        if moments:
-            state = self.state.optimizer.state().values()
-            tensors += [each for each in state if each.shape == parameters.shape]
-        self._homes.complete(tensors, f"completing the model, {where}")
