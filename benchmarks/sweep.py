@@ -31,7 +31,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.request import make_request
 from hopper.bench.emulate.train import train_on_hosts
 from hopper.bench.machine import commit, machine, versions
@@ -190,6 +190,12 @@ def show(console: Console, result: dict[str, Any]) -> None:
     console.print(table)
 
 
+def _train_anew(hosts: EmulatedCluster, *arguments: Any) -> dict[str, Any]:
+    """Train on hosts with ranks that are started for it, as every run of a sweep's own would."""
+    hosts.ranks.stop()
+    return train_on_hosts(hosts, *arguments)
+
+
 def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
     """Run all sides; writes ``out/sweep.json``."""
     console = Console()
@@ -209,7 +215,7 @@ def run(options: argparse.Namespace, overrides: list[str]) -> dict[str, Any]:
         if hosts is not None:
             if not hosts.effective:
                 raise ClusterError(f"--emulate: {hosts.why_not}")
-            train = partial(train_on_hosts, hosts)
+            train = partial(_train_anew, hosts)
         values = base.model_dump()
         parity = values | {"train": values["train"] | PARITY}
         difference = loss_difference(

@@ -16,9 +16,12 @@ import sys
 import traceback
 from pathlib import Path
 
-# What ranks import; nothing of it starts a thread.
-import hopper.train.rank  # noqa: F401
 from cache_server.parent import end_with_parent
+from hopper.quick_imports import quick_imports
+
+with quick_imports():
+    # What ranks import; nothing of it starts a thread.
+    import hopper.train.rank  # noqa: F401
 
 
 def start(script: Path, rank: int, folder: Path, arguments: list[str]) -> int:

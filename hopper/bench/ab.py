@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,12 +78,25 @@ class Plan:
         """Of all rounds."""
         return len(self.contenders) * self.rounds
 
+    @cached_property
+    def compared(self) -> int:
+        """How many iterations, from a run's start, gradients are compared among: as many as every
+        contender has. Of full batches an epoch is one iteration."""
+        epochs = self.config.train.epochs
+        whole = [epochs * self.epoch_iterations(each) for each in self.contenders]
+        return min(self.iterations, COMPARED_ITERATIONS, *whole)
+
     @property
     def recorded(self) -> list[int]:
-        """Iterations of the first epoch whose gradients the first round records: the first, a
-        middle and the last of those that are looked at."""
-        last = min(self.iterations, COMPARED_ITERATIONS) - 1
+        """Iterations whose gradients the first round records: the first, a middle and the last of
+        those that are looked at."""
+        last = self.compared - 1
         return sorted({0, last // 2, last})
+
+    def epoch_iterations(self, contender: Contender) -> int:
+        """How many iterations an epoch of a contender has."""
+        own = contender.configure(self.config)
+        return make_schedule(Request(own, contender.graph(self.config)), self.world).iterations
 
     def run_dir(self, contender: Contender, round_index: int) -> Path:
         """Where a run's files are."""
@@ -229,11 +243,12 @@ def _in_float64(plan: Plan, contender: Contender, parity: EngineParity, say: Say
     what = f"{contender.label} in float64"
     say(f"{what}: gradients differ by {parity.gradient_difference:.1e} in float32, is it rounding?")
     run_dir = plan.out / RUNS_FOLDER / f"{contender.folder}-float64"
+    iterations = min(plan.compared, plan.epoch_iterations(contender))
     changes = {
         "dtype": "float64",
-        "epochs": 1,
+        "epochs": -(-plan.compared // iterations),
         "evaluate_every": 0,
-        "iterations_per_epoch": plan.recorded[-1] + 1,
+        "iterations_per_epoch": iterations,
     }
     words = [f"--train.{key}={value}" for key, value in changes.items()]
     words += ["--train.record_gradients", json.dumps(plan.recorded)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import hopper
+from hopper.quick_imports import quick_imports
 
 
 def add_parser(commands: Any) -> None:
@@ -21,5 +21,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    with quick_imports():
+        import hopper.train.launch
     hopper.train(options.config, options.overrides)
     return 0

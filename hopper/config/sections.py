@@ -89,12 +89,12 @@ class Sampler(Section):
     (only kind "layer" reads it)"""
     device: Literal["cpu", "cuda"] = "cpu"
     """where neighbours are drawn: "cuda" draws the same ones on each rank's GPU by CuPy, with all
-    topologies in its memory (kind "node" alone)"""
+    topologies in its memory (kinds "node" and "full")"""
 
     @model_validator(mode="after")
     def _check(self) -> Sampler:
         if self.device == "cuda" and not self.is_node_wise:
-            raise ValueError(f"device: 'cuda' draws kind 'node' alone, got {self.kind!r}")
+            raise ValueError(f"device: 'cuda' draws kinds 'node' and 'full', got {self.kind!r}")
         for key in ("fanouts", "layer_sizes"):
             sizes = getattr(self, key)
             if not all(map(is_fanout, sizes)):
@@ -193,7 +193,8 @@ class Train(Section):
     record_gradients: list[NonNegative] = Field(default=[])
     """iterations (counted over the run) whose parameters and gradient rank 0 writes to run_dir"""
     micro_batch: NonNegative = 0
-    """roots a forward pass at most; 0 = four times batch_size, or, of kind "full", all"""
+    """roots a forward pass at most, of engines whose ranks train roots by themselves (the others
+    take all in one); 0 = four times batch_size, or, of sampler.kind "full", all"""
     loggers: list[str] = Field(default=[])
     """each "package.module:Class": told of every epoch on rank 0, besides what a run writes"""
     loggers_options: list[Options] = Field(default=[])

@@ -68,7 +68,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         super().__init__(state)
         trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
         in_dim = reads.inputs[reads.target].width
-        self._stack = make_stack(state.packed.module, trainer.sampler, in_dim)
+        self._stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.name)
         travels_as = wire_dtype(state.config) or trainer.dtype
         self._wires = choose_wires(self._stack, travels_as, learned=reads.tables)
         self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)

@@ -17,6 +17,8 @@ from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
+from hopper.partials import split_layer
+from hopper.partition.layouts import Columns
 
 
 def check_first_layer(request: Request, engine: str) -> None:
@@ -27,6 +29,9 @@ def check_first_layer(request: Request, engine: str) -> None:
     RequestError: names the key, what was expected and what was given.
     """
     config = request.config
+    # It knows the engines.
+    from hopper.engines.assemble import make_model
+
     if config.model.typed:
         raise RequestError(
             f"train.engine: {engine} divides the first layer of models of one node type; expected "
@@ -45,8 +50,14 @@ def check_first_layer(request: Request, engine: str) -> None:
     if not config.sampler.is_node_wise:
         raise RequestError(
             f"sampler.kind: {engine} tells other ranks drawn edges without their probabilities; "
-            f'expected "node", given "{config.sampler.kind}"'
+            f'expected "node" or "full", given "{config.sampler.kind}"'
         )
+    if config.train.micro_batch:
+        raise RequestError(
+            f"train.micro_batch: {engine} trains a mini-batch in one pass; expected 0, given "
+            f"{config.train.micro_batch}"
+        )
+    split_layer(make_model(request), Columns(0, request.reads.widths[request.reads.target]), engine)
 
 
 def exchange_first_hops(

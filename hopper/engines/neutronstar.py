@@ -16,7 +16,7 @@ from hopper.engines.cooperative import Cooperative, CooperativeInputs, Cooperati
 from hopper.engines.engine import TrainState
 from hopper.engines.request import Request
 from hopper.errors import RequestError
-from hopper.features import InputRows, PartitionedRows, PregatheredRows
+from hopper.features import PartitionedRows, PregatheredRows
 from hopper.graph.block import Block, Nodes
 from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
@@ -62,6 +62,11 @@ class NeutronStar(Cooperative):
                 "sampler.kind: neutronstar trains full batches, whose dependencies are the same in "
                 f'every epoch; expected "full", given "{config.sampler.kind}"'
             )
+        if config.train.micro_batch:
+            raise RequestError(
+                f"train.micro_batch: neutronstar trains all roots in one pass; expected 0, given "
+                f"{config.train.micro_batch}"
+            )
         if request.reads.learned:
             raise RequestError(
                 f"learnable.types: neutronstar keeps input rows of other ranks for all epochs; "
@@ -78,7 +83,7 @@ class NeutronStar(Cooperative):
         self._dependencies = dependencies
         self._target = state.rows.graph.schema.target_type()
         self._costs: Costs | None = None
-        self._fetched: InputRows | None = None
+        self._fetched: PregatheredRows | None = None
         """features, with those of other servers' nodes at hand"""
         if dependencies == "hybrid":
             self._costs = self._measure()
@@ -91,8 +96,8 @@ class NeutronStar(Cooperative):
 
     def plan(self, batch: GlobalBatch) -> CooperativePlan:
         """See :class:`hopper.engines.engine.Engine`."""
-        told = self.replayed.get(_COSTS)
-        if told is not None and told != self.decisions(batch.epoch)[_COSTS]:
+        told = self.decisions(batch.epoch)
+        if told and self.replayed.get(_COSTS, told[_COSTS]) != told[_COSTS]:
             self.restore_decisions(self.replayed)
         return super().plan(batch)
 
@@ -104,7 +109,8 @@ class NeutronStar(Cooperative):
             with self.state.log.stage("gather", operation="dependencies"):
                 self._fetched = PregatheredRows(rows, {self._target: [nodes[self._target]]})
         with self.state.log.stage("gather", rows=nodes[self._target].size, operation="own rows"):
-            features = trainer.features_of(self._fetched, {self._target: nodes[self._target]})
+            here = self._fetched.over(rows)
+            features = trainer.features_of(here, {self._target: nodes[self._target]})
             roots = nodes[self._target][: plan.layers.roots]
             labels = trainer.read_rows(rows, "labels", roots)
         return CooperativeInputs(features, trainer.objective.shaped(labels))
@@ -128,9 +134,16 @@ class NeutronStar(Cooperative):
 
     def restore_decisions(self, state: Mapping[str, Any]) -> None:
         """See :class:`hopper.engines.engine.Engine`."""
-        if _COSTS in state:
-            self._costs = _costs_from(state[_COSTS])
-            self._keep(self._costs)
+        if self._costs is None or _COSTS not in state:
+            return
+        told, expected = state[_COSTS], 3 * len(self._costs.fetch) + 1
+        if len(told) != expected:
+            raise RequestError(
+                f"train.replay: the run was of another number of layers: expected {expected} times "
+                f"of dependencies, found {len(told)}"
+            )
+        self._costs = _costs_from(told)
+        self._keep(self._costs)
 
     def _keep(self, costs: Costs | None) -> None:
         """Settle which nodes of other ranks this one computes."""
@@ -154,7 +167,8 @@ class NeutronStar(Cooperative):
         widths = [self._stack.widths[self._target]]
         rows = self._stack.lone_rows()
         widths += [each[self._target].shape[1] for each in rows[1:]]
-        layers = [_layer_seconds(model, index, width) for index, width in enumerate(widths)]
+        with self.state.trainer.products():
+            layers = [_layer_seconds(model, index, width) for index, width in enumerate(widths)]
         byte = _byte_seconds(cluster)
         # The first hop is that of the last layer.
         hops = list(zip(reversed(layers), reversed(wires), strict=True))
@@ -182,16 +196,16 @@ def _byte_seconds(cluster: Cluster) -> float:
     call it."""
     if cluster.world == 1:
         return 0.0
-    sent = torch.zeros(cluster.world * _MESSAGE_BYTES, dtype=torch.uint8)
+    sent = torch.zeros(cluster.world * _MESSAGE_BYTES, dtype=torch.uint8, device=cluster.device)
     lengths = [_MESSAGE_BYTES] * cluster.world
     best = float("inf")
     for _ in range(_REPEATS):
         cluster.arrive("measuring what a message costs")
-        begun = time.perf_counter()
+        begun = _now(cluster.device)
         cluster.start_exchange(
             *(sent, lengths, lengths, "control", "measuring what a message costs")
         ).finish()
-        best = min(best, time.perf_counter() - begun)
+        best = min(best, _now(cluster.device) - begun)
     return best / ((cluster.world - 1) * _MESSAGE_BYTES)
 
 
@@ -223,8 +237,15 @@ def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: in
     wanted = [*own, rows] if index else own
     best = float("inf")
     for _ in range(_REPEATS):
-        begun = time.perf_counter()
+        begun = _now(device)
         out = model.step(index, block, rows)
         torch.autograd.grad(out.sum(), wanted, allow_unused=True)
-        best = min(best, time.perf_counter() - begun)
+        best = min(best, _now(device) - begun)
     return best
+
+
+def _now(device: torch.device) -> float:
+    """Seconds on a clock, when what was launched has been done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

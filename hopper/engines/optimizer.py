@@ -29,8 +29,8 @@ class UpdateRule(ABC):
     """Makes an update of parameters from their gradient: the part of an optimiser that differs.
 
     A rule works on all dense parameters at once, as one flat tensor, and each number by itself:
-    what it becomes depends on that number, its gradients and their count alone. (Under ``raf`` a
-    server updates only the numbers that it computes with.)
+    what it becomes depends on that number, its gradients and their count alone. (Under ``raf`` and
+    ``p3`` a server updates only the numbers that it computes with.)
 
     Parameters
     ----------

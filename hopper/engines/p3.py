@@ -147,6 +147,10 @@ class P3(Engine[P3Plan, P3Inputs]):
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
 
+    def hand_out(self, model: int) -> None:
+        """See :class:`Engine`: whoever scores multiplies whole rows."""
+        self.homes.complete([self.state.packed.parameters], "completing the model to be scored")
+
     def _first_layer(self, plan: P3Plan, inputs: P3Inputs, block: Block, where: str) -> Parts:
         """What all columns contribute to this rank's mini-batch. What others wait for is made
         first, and travels while this rank's own part is made."""

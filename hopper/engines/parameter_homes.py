@@ -132,9 +132,9 @@ class ParameterHomes:
             place = int(wrong[0])
             name = [own for first, own in self._names if first <= place][-1]
             raise ExactnessError(
-                f"model: parameter {name} belongs to relations of other servers alone, and server "
-                f"{self._cluster.server} computed with it; what several aggregations share has to "
-                "be registered in each of them"
+                f"model: parameter {name} belongs to relations or columns of other servers alone, "
+                f"and server {self._cluster.server} computed with it; what several aggregations "
+                "share has to be registered in each of them"
             )
         shared = accumulated.index_select(0, self._together)
         self._cluster.all_reduce(shared, "gradient", operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,12 @@ class PregatheredRows:
         self._held = {
             node_type: _fetch(base, node_type, groups) for node_type, groups in requests.items()
         }
+
+    def over(self, base: PartitionedRows) -> PregatheredRows:
+        """The same rows, with others read, and all counted, elsewhere."""
+        other = copy.copy(self)
+        other._base = base
+        return other
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`FeatureSource`; a remote row not asked for beforehand is an error."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from hopper.graph.block import Block, at_least_float32
 from hopper.ops import weighted_sum
 
 Algebra = Literal["sum", "mean", "softmax", "other"]
+_READING: Final = ("project", "aggregate", "part", "combine", "own_term", "update", "forward")
+"""what of a layer reads its sources' and destinations' rows"""
 
 
 class Layer(nn.Module):
@@ -84,6 +86,14 @@ class Layer(nn.Module):
         derived from it."""
         return cls.joined is not Layer.joined and all(
             _place(cls, "joined") <= _place(cls, name) for name in cls._combining
+        )
+
+    @classmethod
+    def says(cls, name: str) -> bool:
+        """Whether an attribute is of the class that says how rows are read, or of one derived from
+        it: otherwise it tells of something else."""
+        return all(
+            _place(cls, name) <= _place(cls, other) for other in _READING if hasattr(cls, other)
         )
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:

@@ -109,10 +109,6 @@ class _OverNeighbors(Layer):
         """See :class:`Layer`."""
         return (self.self_linear.weight,)
 
-    def input_weights(self) -> Mapping[str, int]:
-        """See :class:`Layer`."""
-        return {"self_linear.weight": 1, "source_linear.weight": 1}
-
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, out_dim]: self term, ``W_neigh``, bias, activation."""
         out: Tensor = self.self_linear(h_dst) + self.neighbor_linear(combined)
@@ -138,6 +134,10 @@ class PoolLayer(_OverNeighbors):
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__(in_dim, out_dim, out_dim, activation)
+
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        return {"self_linear.weight": 1, "source_linear.weight": 1}
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, out_dim]: what the maximum is taken of."""
@@ -177,6 +177,10 @@ class LSTMLayer(_OverNeighbors):
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
         nn.init.orthogonal_(self.state_linear.weight)
 
+    def input_weights(self) -> Mapping[str, int]:
+        """See :class:`Layer`."""
+        return {"self_linear.weight": 1, "source_linear.weight": 1}
+
     def project(self, h_src: Tensor) -> Tensor:
         """[n, 4 out_dim]: a row's part of the input, forget and output gates and of the state."""
         out: Tensor = self.source_linear(h_src)
@@ -186,21 +190,21 @@ class LSTMLayer(_OverNeighbors):
         """[num_dst, out_dim]: the LSTM's output after all sampled in-neighbours."""
         lengths, order = block.edges_per_destination().sort(descending=True, stable=True)
         starts = block.indptr[:-1].index_select(0, order)
-        hidden = z_src.new_zeros(block.num_dst, z_src.shape[1] // 4)
-        state = hidden
         # Longer sequences first, so that those that go on are the first ones.
-        going = torch.searchsorted(
-            -lengths, -torch.arange(int(lengths[:1].sum()), device=z_src.device)
-        )
-        for step, count in enumerate(going.tolist()):
-            edges = block.indices.index_select(0, starts[:count] + step)
-            gates = z_src.index_select(0, edges) + self.state_linear(hidden[:count])
+        steps = torch.arange(int(lengths[:1].sum()), device=lengths.device)
+        going = torch.searchsorted(-lengths, -steps).tolist()
+        edges = [starts[:count] + step for step, count in enumerate(going)]
+        sent = block.indices.index_select(0, torch.cat([starts[:0], *edges]))
+        hidden = state = z_src.new_zeros(block.num_dst, z_src.shape[1] // 4)
+        ended = []
+        for rows, count in zip(z_src.index_select(0, sent).split(going), going, strict=True):
+            ended.append(hidden[count:])
+            gates = rows + self.state_linear(hidden[:count])
             enter, forget, leave, new = gates.chunk(4, -1)
-            now = torch.sigmoid(forget) * state[:count] + torch.sigmoid(enter) * torch.tanh(new)
-            out = torch.sigmoid(leave) * torch.tanh(now)
-            state = torch.cat((now, state[count:]))
-            hidden = torch.cat((out, hidden[count:]))
-        return hidden.index_select(0, order.argsort())
+            state = torch.sigmoid(forget) * state[:count] + torch.sigmoid(enter) * torch.tanh(new)
+            hidden = torch.sigmoid(leave) * torch.tanh(state)
+        # The last ones to end are the first rows.
+        return torch.cat([hidden, *reversed(ended)]).index_select(0, order.argsort())
 
 
 _LAYERS: Final = {"mean": SAGELayer, "pool": PoolLayer, "lstm": LSTMLayer}

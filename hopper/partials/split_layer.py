@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -24,11 +24,16 @@ from hopper.graph.block import Block
 from hopper.models import GNN
 from hopper.models.gnn import expect_own
 from hopper.models.layer import Layer, SumLayer
-from hopper.ops import RowPart, StoredRows
+from hopper.models.residual import ResidualGNN
+from hopper.ops import RowPart, StoredRows, in_full
 from hopper.partition.layouts import Columns
 
 Parts = Mapping[str, Tensor]
 """by kind, [rows, width]: what a server's columns contribute"""
+
+
+_BY_NUMBER: Final = (GNN.prepare, ResidualGNN.prepare)
+"""what stacks do to input rows number by number, and never to zeros"""
 
 
 class SplitLayer(ABC):
@@ -64,8 +69,10 @@ class SplitLayer(ABC):
         rows: [num_src, columns], of the block's sources, destinations first.
         is_own: whether this rank trains the mini-batch; what is no product of rows is added there.
         """
-        read = block.src.with_columns_from(self._columns.first)
-        return self._part(block, self._model.prepare(0, read, rows), is_own=is_own)
+        nodes = block.src.with_columns_from(self._columns.first)
+        made = self._part(block, self._model.prepare(0, nodes, rows), is_own=is_own)
+        # Whatever products are made in, they are added up in full.
+        return {kind: in_full(part) for kind, part in made.items()}
 
     def logits(self, blocks: Sequence[Block], parts: Parts) -> Tensor:
         """[roots, out]: of a mini-batch, from the sums of all servers' parts of its first layer.
@@ -201,10 +208,21 @@ def split_layer(model: nn.Module, columns: Columns, engine: str) -> SplitLayer:
     if not isinstance(model, GNN) or not model.layer(0).input_weights():
         raise RequestError(
             f"train.engine: {engine} divides the first layer, which has to tell its input_weights; "
-            f"{type(model).__name__} does not; model_centric, hop and zero_hop train it"
+            f"{type(model).__name__} does not; model_centric, hop and zero_hop train it on a graph "
+            "that is divided by node"
         )
     layer = model.layer(0)
-    is_linear = isinstance(layer, SumLayer) and layer.is_linear
+    if not layer.says("input_weights"):
+        raise RequestError(
+            f"train.engine: {engine} divides the first layer, and {type(layer).__name__} says anew "
+            "how it reads rows; expected it to define input_weights anew too"
+        )
+    if type(model).prepare not in _BY_NUMBER:
+        raise RequestError(
+            f"train.engine: {engine} divides the rows that the first layer reads, and "
+            f"{type(model).__name__} prepares them in a way of its own, which may want them whole"
+        )
+    is_linear = isinstance(layer, SumLayer) and layer.is_linear and layer.says("is_linear")
     return (LinearSplit if is_linear else ProductSplit)(model, columns)
 
 

@@ -242,13 +242,16 @@ class TypedStack(Stack):
         return out
 
 
-def make_stack(model: torch.nn.Module, sampler: NeighborSampler, in_dim: int) -> Stack:
+def make_stack(
+    model: torch.nn.Module, sampler: NeighborSampler, in_dim: int, engine: str = "cooperative"
+) -> Stack:
     """The layers of a model.
 
     Parameters
     ----------
     sampler: of what the model reads.
     in_dim: width of the features, where there is one node type.
+    engine: that places the layers, for errors.
 
     Raises
     ------
@@ -258,7 +261,7 @@ def make_stack(model: torch.nn.Module, sampler: NeighborSampler, in_dim: int) ->
         return TypedStack(model)
     if not isinstance(model, GNN):
         raise RequestError(
-            f"train.engine: cooperative places the parts of layers on different ranks; expected a "
+            f"train.engine: {engine} places the parts of layers on different ranks; expected a "
             f"hopper.models.gnn.GNN, given {type(model).__name__} with only a forward(), which "
             "model_centric, hop and zero_hop train"
         )

@@ -185,7 +185,8 @@ def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Reques
     settled = settle_engine(
         request,
         cluster,
-        [schedule.batch(0, iteration) for iteration in range(min(2, schedule.iterations))],
+        # Where an epoch has one iteration, the next epoch's is the second.
+        [schedule.batch(*divmod(number, schedule.iterations)) for number in range(2)],
         lambda own: make_engine(own, cluster, rows, RunLog(), make_learnable(own, cluster)),
         RunConsole(cluster.rank == 0, "").say,
     )

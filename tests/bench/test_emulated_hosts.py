@@ -386,6 +386,11 @@ def test_ranks_stay_from_run_to_run(
         train("endless", config_file, tmp_path / "endless", ENDLESS, 4.0)
     assert pids_of_ranks() == set()
     assert losses("after", "zero_hop") == first
+    # An agent that ends in between is seen before the next run begins.
+    for process in processes_on_hosts(os.getpid()):
+        process.kill()
+    await_(lambda: processes_on_hosts(os.getpid()) == [])
+    assert losses("at last", "zero_hop") == first
 
 
 def test_a_run_on_hosts_past_its_deadline_is_ended(

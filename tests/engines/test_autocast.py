@@ -80,14 +80,20 @@ def test_gradients_are_near_those_of_one_process(
     for name, graph in (("nodes", community_graph), ("typed nodes", typed)):
         partition_graph(graph, tmp_path / name, 2, "random")
     partition_by_relation(typed, tmp_path / "relations", 2, layers=3)
-    homogeneous, addresses = (
-        serve_partitions(tmp_path / name, 2) for name in ("nodes", "typed nodes")
+    partition_graph(community_graph, tmp_path / "columns", 2, "random", features="by-dimension")
+    homogeneous, columns, addresses = (
+        serve_partitions(tmp_path / name, 2) for name in ("nodes", "columns", "typed nodes")
     )
     # Each engine with one of them: rounding does not depend on it.
     is_brain = half == "bfloat16"
     for engine in ("zero_hop", "cooperative") if is_brain else ("hop",):
         for model in HOMOGENEOUS.values():
             add("nodes", homogeneous, model, engine)
+    for model in HOMOGENEOUS.values():
+        if is_brain:
+            add("columns", columns, model, "p3")
+        else:
+            add("nodes", homogeneous, model, "naive")
     for engine in ("model_centric", "raf") if is_brain else ("cooperative", "raf"):
         for model in MODELS.values():
             if engine == "raf":

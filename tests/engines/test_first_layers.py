@@ -3,7 +3,7 @@ several servers (p3), and from models that travel to the rows (naive)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,10 @@ def test_their_gradient_is_that_of_one_process(
         cases["few", engine] = case_config(
             *("gat", path, tmp_path / f"{engine}-few", engine), batch_size=few
         )
+        # What is recorded is made whole; what is scored has to be without.
+        cases["scored", engine] = case_config(
+            *("sage", path, tmp_path / f"{engine}-scored", engine), epochs=2, record_gradients=[]
+        )
         cases["full", engine] = case_config(
             *("sage", path, tmp_path / f"{engine}-full", engine), epochs=2
         ) | {"sampler": {"kind": "full"}}
@@ -127,16 +131,21 @@ def test_their_gradient_is_that_of_one_process(
     for (model, engine), values in cases.items():
         if engine == "model_centric":
             continue
-        config, own = make_config(values), found[model, engine]
+        config, own, other = (
+            make_config(values),
+            found[model, engine],
+            found[model, "model_centric"],
+        )
+        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert own["val"] == pytest.approx(other["val"], rel=1e-9)
+        if model == "scored":
+            continue
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
         assert [moment.step for moment in recorded] == [0, 1]
         reference = Reference(config, PartitionedGraph.open(paths[engine]), world)
         parity = check_engine(f"{engine}, {model}", "float64", reference, recorded)
         assert parity.gradient_difference < 1e-10, parity
         assert parity.loss_difference < 1e-10, parity
-        other = found[model, "model_centric"]
-        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        assert own["val"] == pytest.approx(other["val"], rel=1e-9)
         travels = {cause for cause, sent in own["bytes"].items() if sent} - {"control"}
         expected = {"topology", "partial", "gradient"}
         # Labels of roots count as features.
@@ -172,13 +181,19 @@ def test_a_server_stores_its_columns_of_all_nodes(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"sampler": {"kind": "labor"}}, r'^sampler.kind: {} .* expected "node", given "labor"$'),
+        (
+            {"sampler": {"kind": "labor"}},
+            r'^sampler.kind: {} .* expected "node" or "full", given "labor"$',
+        ),
         ({"cache": {"policy": "benefit", "memory": "device"}}, r"^cache.policy: under {} "),
         ({"learnable": {"types": ["item"]}}, r"^learnable.types: {} divides the first layer"),
         (
             {"model": {"name": "rgcn"}},
             r"^train.engine: {} divides the first layer of models of one",
         ),
+        ({"train": {"micro_batch": 3}}, r"^train.micro_batch: {} trains a mini-batch in one pass"),
+        ({"model": {"name": "own_stacks:Normed"}}, r"^train.engine: {} .* Normed prepares them"),
+        ({"model": {"name": "own_stacks:Other"}}, r"^train.engine: {} .* says anew how it reads"),
     ],
 )
 @pytest.mark.parametrize("engine", ["p3", "naive"])
@@ -225,6 +240,9 @@ def test_a_first_layer_that_tells_no_weights_is_refused() -> None:
 
 def test_a_first_layer_that_reads_rows_otherwise_is_refused() -> None:
     class Reading(GATLayer):
+        def input_weights(self) -> Mapping[str, int]:
+            return super().input_weights()
+
         def update(self, h_dst: torch.Tensor, combined: torch.Tensor) -> torch.Tensor:
             return super().update(h_dst, combined) + h_dst.sum()
 

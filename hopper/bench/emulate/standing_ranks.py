@@ -63,7 +63,8 @@ class StandingRanks:
         try:
             # What has been started and is not known would be left behind.
             with signals_held():
-                if start != self._start:
+                ended = any(agent.poll() is not None for agent in self.agents)
+                if start != self._start or ended:
                     self.stop()
                     self._begin_ranks(start)
             order.logs.mkdir(exist_ok=True)
@@ -78,12 +79,13 @@ class StandingRanks:
                 self.stop()
             raise
 
-    @property
-    def is_done(self) -> bool:
-        """Whether all ranks have ended the last run well."""
+    def missing(self) -> list[int]:
+        """The ranks that have not ended the last run well."""
         assert self._start is not None
         ranks = range(len(self._start.places) * self._start.ranks_per_host)
-        return all(done_file(self._folder, self._runs - 1, rank).exists() for rank in ranks)
+        return [
+            rank for rank in ranks if not done_file(self._folder, self._runs - 1, rank).exists()
+        ]
 
     def failures(self) -> list[Failure]:
         """How ranks ended that did not end well, as far as agents have told."""

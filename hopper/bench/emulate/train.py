@@ -82,7 +82,7 @@ def train_on_hosts(
                 environment_of_ranks(INTERFACE, threads),
             )
             with cluster.ranks.training(start, order):
-                if not _await(cluster, order, servers, ranks, deadline):
+                if not _await(cluster, order, servers, ranks, deadline, start.end_limit):
                     raise DeadlineExceeded(what, "training", limit)
     except ClusterError as error:
         if isinstance(error, DeadlineExceeded) and error.who == what:
@@ -109,6 +109,7 @@ def _emptied_after_errors(cluster: EmulatedCluster) -> Iterator[None]:
         yield
     except BaseException:
         with signals_held():
+            cluster.ranks.stop()
             for host in cluster.hosts:
                 end_processes(host.network.namespace)
         raise
@@ -120,20 +121,32 @@ def _await(
     servers: FeatureServers,
     ranks: int,
     deadline: float,
+    end_limit: float,
 ) -> bool:
     """Wait for every rank to end its run well; False if the deadline came first.
 
+    Parameters
+    ----------
+    end_limit: seconds within which ranks end their run after one has.
+
     Raises
     ------
-    ServerLost, ClusterError: what ended first, and on which host.
+    ServerLost, ClusterError: what ended first, and on which host; DeadlineExceeded: a rank did not
+        end after the others.
     """
-    judged_at = math.inf
+    judged_at = late_at = math.inf
     while True:
         lost = servers.find_lost()
         if lost is not None:
             raise ServerLost(f"{lost}; the ranks were ended")
-        if cluster.ranks.is_done:
+        missing = cluster.ranks.missing()
+        if not missing:
             return True
+        if len(missing) < ranks:
+            late_at = min(late_at, time.monotonic() + end_limit)
+        if time.monotonic() > late_at:
+            who = ", ".join(f"rank {rank}" for rank in missing)
+            raise DeadlineExceeded(who, "ending after the other ranks", end_limit)
         codes = [agent.poll() for agent in cluster.ranks.agents]
         if codes.count(None) < len(codes):
             judged_at = min(judged_at, time.monotonic() + _GRACE_SECONDS)

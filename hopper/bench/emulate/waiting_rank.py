@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from hopper.quick_imports import quick_imports
 from hopper.train.parent import follow_parent
 
 _LOOK_SECONDS: Final = 0.005
@@ -57,7 +58,8 @@ def done_file(folder: Path, number: int, rank: int) -> Path:
 
 def main(folder: Path) -> None:
     """Train what is ordered, until this process is ended."""
-    from hopper.train import rank_main
+    with quick_imports():
+        from hopper.train import rank_main
 
     for number in itertools.count():
         order = _await_order(order_file(folder, number))
