@@ -105,8 +105,24 @@ def test_every_round_another_engine_begins(tiny_config: Config, tmp_path: Path) 
 def test_first_middle_and_last_iteration_are_recorded(tiny_config: Config, tmp_path: Path) -> None:
     plan = make_plan(tiny_config, BOTH, tmp_path / "out", 1)
     assert plan.recorded == [0, 1, 2]
-    assert replace(plan, iterations=1000).recorded == [0, 3, 7]
+    # A run has six in all.
+    assert replace(plan, iterations=1000).recorded == [0, 2, 5]
     assert replace(plan, iterations=1).recorded == [0]
+    longer = tiny_config.model_copy(
+        update={"train": tiny_config.train.model_copy(update={"epochs": 9})}
+    )
+    plan = replace(make_plan(longer, BOTH, tmp_path / "longer", 1), iterations=1000)
+    assert plan.recorded == [0, 3, 7]
+
+
+def test_gradients_are_compared_where_all_have_iterations(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    """Of full batches an epoch is one iteration."""
+    engines = ("zero_hop", "neutronstar:sampler.kind=full")
+    plan = make_plan(tiny_config, engines, tmp_path / "out", 1)
+    assert plan.recorded == [0, 1]
+    assert [plan.epoch_iterations(each) for each in plan.contenders] == [3, 1]
 
 
 def test_a_failing_run_is_named_with_its_last_words(config_file: Path, tmp_path: Path) -> None:
