@@ -31,6 +31,7 @@ LINES = (
         "run_log",
         "scratch",
         "signal_handlers",
+        "quick_imports",
         "array_exchange",
         "array_module",
         "device_copies",

@@ -30,7 +30,8 @@ from hopper.graph import GraphDirectory
 from hopper.graph.synthesise import EDGE, make
 
 NAMES = (
-    *("table1", "bottleneck", "alpha", "fig11", "fig12", "fig13", "missrate", "fig17", "fig18"),
+    *("table1", "bottleneck", "alpha", "fig7", "fig11", "fig12", "fig13", "missrate", "fig17"),
+    *("fig18", "fig21"),
     *("large", "gpu-util", "fig22a", "fig22b", "fig23a", "fig23b", "table3"),
 )
 SILENT = Progress(lambda _: None, lambda _: None)
@@ -69,7 +70,7 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {"hifuse-fig9"}
+    own |= {"hifuse-fig9", "baselines"}
     own |= {
         "merging",
         "merging-deep",
