@@ -28,7 +28,7 @@ from hopper.migrate.luggage import Luggage
 from hopper.migrate.passage import move_models
 from hopper.migrate.schedule import Visit, there_and_back, visits
 from hopper.migrate.transport import Cargo, Transport
-from hopper.partials import Parts, split_layer
+from hopper.partials import Parts, SplitLayer, split_layer
 from hopper.partition.layouts import Columns
 
 
@@ -146,7 +146,9 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
         """See :class:`Engine`."""
         cluster = self.state.cluster
-        trips = {model: _Trip(self, plan, inputs, model) for model in plan.first_hops}
+        trips = {
+            model: _Trip(self.state, self._split, plan, inputs, model) for model in plan.first_hops
+        }
         self._dock.start(self._visits[0].models)
         for visit in self._visits:
             if visit.step > 0:
@@ -198,9 +200,15 @@ class _Trip:
     luggage: what the model brings to this rank, and takes from it.
     """
 
-    def __init__(self, engine: Naive, plan: NaivePlan, inputs: NaiveInputs, model: int) -> None:
-        state = engine.state
-        self._split, self._trainer = engine._split, state.trainer
+    def __init__(
+        self,
+        state: TrainState,
+        split: SplitLayer,
+        plan: NaivePlan,
+        inputs: NaiveInputs,
+        model: int,
+    ) -> None:
+        self._split, self._trainer = split, state.trainer
         self._packed, self._device = state.packed, state.cluster.device
         self._plan, self._inputs, self._model = plan, inputs, model
         self._is_own = model == state.cluster.rank

@@ -76,11 +76,11 @@ def test_an_interrupted_write_leaves_nothing(
     written = []
     real = build.write_server
 
-    def interrupted(graph: Any, work: Path, server: int, *rest: Any) -> int:
+    def interrupted(graph: Any, work: Path, server: int, *rest: Any, **options: Any) -> int:
         if server == 1:
             raise failure
         written.append(work)
-        return real(graph, work, server, *rest)
+        return real(graph, work, server, *rest, **options)
 
     monkeypatch.setattr(build, "write_server", interrupted)
     with pytest.raises(type(failure)):
