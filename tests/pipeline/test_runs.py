@@ -83,10 +83,14 @@ def compare(
         lines = [json.loads(line) for file in epochs for line in file.read_text().splitlines()]
         keys = ["epoch", "iteration_losses", "val"]
         keys += [] if name[0] in TIMED else ["bytes", "rows", "lookups"]
-        found[name] = result["losses"], [[line.get(key) for key in keys] for line in lines]
+        # Key by key, so that an error says what differs.
+        found[name] = {"losses": result["losses"]} | {
+            key: [line.get(key) for line in lines] for key in keys
+        }
     for kind in kinds:
         for pipeline in PIPELINES:
-            assert found[kind, pipeline] == found[kind, "off"], (kind, pipeline)
+            for key, values in found[kind, "off"].items():
+                assert found[kind, pipeline][key] == values, (kind, pipeline, key)
 
 
 @pytest.fixture(scope="module")
