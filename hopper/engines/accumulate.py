@@ -177,11 +177,6 @@ class GroupTrainer:
         return products_in(self._products_in, self._device)
 
     @property
-    def node_type(self) -> str:
-        """The node type of roots and input rows."""
-        return self.sampler.target
-
-    @property
     def reads_in_place(self) -> bool:
         """Whether features of this server are read when they are computed with, not before."""
         return self._device.type == "cpu" and self.on_device is None
@@ -227,9 +222,8 @@ class GroupTrainer:
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
-            roots = subgraph.nodes[self.node_type][: subgraph.num_roots]
-            labels = self.read_rows(rows, "labels", roots)
-        return Pass(subgraph, features, self.objective.shaped(labels))
+            labels = self.labels_of(rows, subgraph.roots)
+        return Pass(subgraph, features, labels)
 
     def train(
         self, packed: PackedModel, work: Pass, batch_size: int, dropout: int | None = None
@@ -274,11 +268,11 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def read_rows(self, rows: InputRows, kind: RowKind, ids: NDArray[np.int64]) -> torch.Tensor:
-        """[n, ...]: rows of nodes of the target type, on the device that trains."""
-        return self.read_rows_of(rows, kind, self.node_type, ids)
+    def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
+        """[n, ...]: labels of nodes of the target type, as the loss reads them."""
+        return self.objective.shaped(self._rows_of(rows, "labels", self.reads.target, ids))
 
-    def read_rows_of(
+    def _rows_of(
         self, rows: InputRows, kind: RowKind, node_type: str, ids: NDArray[np.int64]
     ) -> torch.Tensor:
         """[n, ...]: rows of nodes of a type as they are stored, on the device that trains."""
@@ -306,7 +300,7 @@ class GroupTrainer:
     ) -> dict[str, torch.Tensor]:
         """By name of a type that has features, [n, dim]: those of distinct nodes."""
         return {
-            name: self.read_rows_of(rows, "features", own.node_type, ids).to(self.dtype)
+            name: self._rows_of(rows, "features", own.node_type, ids).to(self.dtype)
             for name, ids in nodes.items()
             if (own := self.reads.inputs[name]).features
         }

@@ -100,9 +100,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)
-            roots = plan.layers.nodes[trainer.node_type][: plan.layers.roots]
-            labels = trainer.read_rows(rows, "labels", roots)
-        return CooperativeInputs(features, trainer.objective.shaped(labels))
+            roots = plan.layers.nodes[trainer.reads.target][: plan.layers.roots]
+            labels = trainer.labels_of(rows, roots)
+        return CooperativeInputs(features, labels)
 
     def goes_back_once(self, plan: CooperativePlan) -> bool:
         """See :class:`Engine`."""
@@ -112,10 +112,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """See :class:`Engine`."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.layers.roots):
-            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
             rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
-                logits = self._forward.logits(plan.layers, rows, where)
+                logits = self._forward.logits(plan.layers, rows, batch.where)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)

@@ -211,8 +211,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         if not self.state.learnable:
             return plan
         with self._learnable_stage("sample"):
-            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-            asked = self.state.learnable.ask(plan.reads, where, self.channel)
+            asked = self.state.learnable.ask(plan.reads, batch.where, self.channel)
         taken = self.channel.traffic.take()
         sent = {cause: plan.sent.get(cause, 0) + nbytes for cause, nbytes in taken.items()}
         return replace(plan, asked=asked, sent=sent)
@@ -281,10 +280,9 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     def fetch_learnable(self, plan: PlanT) -> None:
         """Begin to read the learnable rows of a plan, if there are any; collective."""
-        where = f"epoch {plan.batch.epoch}, iteration {plan.batch.iteration}"
         with self._learnable_stage("gather"):
             self.fetched = self.state.learnable.fetch(
-                plan.asked, where, waiting=lambda: self._learnable_stage("gather")
+                plan.asked, plan.batch.where, waiting=lambda: self._learnable_stage("gather")
             )
         self.state.trainer.learned = self.fetched
 
@@ -344,8 +342,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     def update(self, batch: GlobalBatch) -> StepReport:
         """Sum gradients and loss over ranks, then update what every rank holds."""
-        state = self.state
-        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
+        state, where = self.state, batch.where
         if state.cluster.device.type == "cuda":
             # What was launched is computing, not waiting for others.
             with state.log.stage("compute", operation="finish"):

@@ -6,19 +6,43 @@ these are stored (``naive``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
+from hopper.engines.engine import Plan, TrainState
 from hopper.engines.request import Request
 from hopper.errors import RequestError
+from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.partials import split_layer
 from hopper.partition.layouts import Columns
+
+
+@dataclass(frozen=True)
+class FirstHopsPlan(Plan):
+    """A rank's part of an iteration.
+
+    Attributes
+    ----------
+    subgraph: of its own mini-batch.
+    first_hops: by rank, the subgraph of the first layer of the mini-batch of each rank that told
+        this one, itself included.
+    """
+
+    subgraph: Subgraph
+    first_hops: Mapping[int, Subgraph]
+
+    @property
+    def num_edges(self) -> int:
+        """See :class:`Plan`."""
+        others = sum(each.num_edges for each in self.first_hops.values())
+        return self.subgraph.num_edges + others
 
 
 def check_first_layer(request: Request, engine: str) -> None:
@@ -60,22 +84,37 @@ def check_first_layer(request: Request, engine: str) -> None:
     split_layer(make_model(request), Columns(0, request.reads.widths[request.reads.target]), engine)
 
 
-def exchange_first_hops(
+def draw_first_hops(
+    state: TrainState, channel: Cluster, batch: GlobalBatch, partners: Sequence[int]
+) -> tuple[Subgraph, dict[int, Subgraph]]:
+    """Draw this rank's own mini-batch, and tell others what its first layer reads; every rank has
+    to call it.
+
+    Parameters
+    ----------
+    channel: what others are told over.
+    partners: whom this rank tells, who tell it in turn, itself among them.
+
+    Returns
+    -------
+    The mini-batch, and by partner, in order, what the first layer of its mini-batch reads.
+    """
+    sampler, rank = state.trainer.sampler, state.cluster.rank
+    with state.log.stage("sample") as fields:
+        roots = batch.of_model(rank)
+        fields["roots"] = int(roots.size)
+        subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+        return subgraph, _exchange(channel, sampler, subgraph, partners, batch.where)
+
+
+def _exchange(
     cluster: Cluster,
     sampler: NeighborSampler,
     subgraph: Subgraph,
     partners: Sequence[int],
     where: str,
 ) -> dict[int, Subgraph]:
-    """By rank, in order, what the first layer of its mini-batch reads: of those that tell this one,
-    and this one's own; every rank has to call it.
-
-    Parameters
-    ----------
-    subgraph: of this rank's mini-batch.
-    partners: whom this rank tells, who tell it in turn, itself among them.
-    where: names the iteration in errors.
-    """
+    """By partner, what the first layer of its mini-batch reads."""
     told, none = _tell(subgraph), np.empty(0, np.int32)
     others = [rank for rank in partners if rank != cluster.rank]
     groups = [

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.first_hops import check_first_layer, exchange_first_hops
+from hopper.engines.engine import Engine, TrainState
+from hopper.engines.first_hops import FirstHopsPlan, check_first_layer, draw_first_hops
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.dock import Dock
 from hopper.migrate.luggage import Luggage
 from hopper.migrate.passage import move_models
@@ -33,25 +32,15 @@ from hopper.partition.layouts import Columns
 
 
 @dataclass(frozen=True)
-class NaivePlan(Plan):
-    """A rank's part of an iteration.
+class NaivePlan(FirstHopsPlan):
+    """A rank's part of an iteration, in which model d trains the mini-batch of rank d.
 
     Attributes
     ----------
-    subgraph: of its own mini-batch.
-    first_hops: by model, the subgraph of the first layer of its mini-batch.
-    owners: by model, [n] int64, the rank that owns each node of that.
+    owners: by model, [n] int64, the rank that owns each node that its first layer reads.
     """
 
-    subgraph: Subgraph
-    first_hops: Mapping[int, Subgraph]
     owners: Mapping[int, NDArray[np.int64]]
-
-    @property
-    def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        others = sum(each.num_edges for each in self.first_hops.values())
-        return self.subgraph.num_edges + others
 
 
 @dataclass(frozen=True)
@@ -107,20 +96,14 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     def plan(self, batch: GlobalBatch) -> NaivePlan:
         """See :class:`Engine`: draws the rank's own mini-batch, and tells all others what its
         first layer reads."""
-        state, cluster = self.state, self.state.cluster
-        with state.log.stage("sample") as fields:
-            roots = batch.of_model(cluster.rank)
-            fields["roots"] = int(roots.size)
-            sampler = state.trainer.sampler
-            subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
-            first_hops = exchange_first_hops(
-                *(self.channel, sampler, subgraph, range(cluster.world)),
-                f"epoch {batch.epoch}, iteration {batch.iteration}",
-            )
-            owners = {
-                model: self._placement.rank_of(self._target, hop.nodes[self._target])
-                for model, hop in first_hops.items()
-            }
+        cluster = self.state.cluster
+        subgraph, first_hops = draw_first_hops(
+            self.state, self.channel, batch, range(cluster.world)
+        )
+        owners = {
+            model: self._placement.rank_of(self._target, hop.nodes[self._target])
+            for model, hop in first_hops.items()
+        }
         own = [
             hop.nodes[self._target][owners[model] == cluster.rank]
             for model, hop in first_hops.items()
@@ -139,9 +122,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
                 )
                 for model, hop in plan.first_hops.items()
             }
-            roots = plan.subgraph.nodes[self._target][: plan.subgraph.num_roots]
-            labels = trainer.read_rows(rows, "labels", roots)
-        return NaiveInputs(found, trainer.objective.shaped(labels))
+            labels = trainer.labels_of(rows, plan.subgraph.roots)
+        return NaiveInputs(found, labels)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
         """See :class:`Engine`."""

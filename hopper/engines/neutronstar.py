@@ -112,8 +112,8 @@ class NeutronStar(Cooperative):
             here = self._fetched.over(rows)
             features = trainer.features_of(here, {self._target: nodes[self._target]})
             roots = nodes[self._target][: plan.layers.roots]
-            labels = trainer.read_rows(rows, "labels", roots)
-        return CooperativeInputs(features, trainer.objective.shaped(labels))
+            labels = trainer.labels_of(rows, roots)
+        return CooperativeInputs(features, labels)
 
     def sees_epoch(self, epoch: int) -> bool:
         """See :class:`hopper.engines.engine.Engine`: times of another run are told when its epoch

@@ -16,39 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
-from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.first_hops import check_first_layer, exchange_first_hops
+from hopper.engines.engine import Engine, TrainState
+from hopper.engines.first_hops import FirstHopsPlan, check_first_layer, draw_first_hops
 from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.subgraph import Subgraph
 from hopper.partials import KindsExchange, Parts, SplitLayer, split_layer
 from hopper.partition.layouts import ByDimension
 from hopper.partition.partitioned_graph import PartitionedGraph
-
-
-@dataclass(frozen=True)
-class P3Plan(Plan):
-    """A rank's part of an iteration.
-
-    Attributes
-    ----------
-    subgraph: of its own mini-batch.
-    first_hops: by rank, the subgraph of the first layer of the mini-batch of each rank for which
-        this one multiplies its columns, itself included.
-    """
-
-    subgraph: Subgraph
-    first_hops: dict[int, Subgraph]
-
-    @property
-    def num_edges(self) -> int:
-        """See :class:`Plan`."""
-        others = sum(each.num_edges for each in self.first_hops.values())
-        return self.subgraph.num_edges + others
 
 
 @dataclass(frozen=True)
@@ -60,7 +38,7 @@ class P3Inputs:
     labels: Tensor
 
 
-class P3(Engine[P3Plan, P3Inputs]):
+class P3(Engine[FirstHopsPlan, P3Inputs]):
     """Each rank trains its own mini-batch, drawn at random over all roots, but its first layer,
     which all servers compute, each with the columns that it stores.
 
@@ -102,22 +80,15 @@ class P3(Engine[P3Plan, P3Inputs]):
         """See :class:`Engine`."""
         return [cls.name]
 
-    def plan(self, batch: GlobalBatch) -> P3Plan:
+    def plan(self, batch: GlobalBatch) -> FirstHopsPlan:
         """See :class:`Engine`: draws the rank's own mini-batch, and tells its partners what its
         first layer reads."""
-        state, cluster = self.state, self.state.cluster
-        with state.log.stage("sample") as fields:
-            roots = batch.of_model(cluster.rank)
-            fields["roots"] = int(roots.size)
-            sampler = state.trainer.sampler
-            subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
-            where = f"epoch {batch.epoch}, iteration {batch.iteration}"
-            first_hops = exchange_first_hops(self.channel, sampler, subgraph, self._partners, where)
+        subgraph, first_hops = draw_first_hops(self.state, self.channel, batch, self._partners)
         reads = {self._target: [each.nodes[self._target] for each in first_hops.values()]}
         sent = self.channel.traffic.take()
-        return P3Plan(batch, reads, subgraph, first_hops, sent=sent)
+        return FirstHopsPlan(batch, reads, subgraph, first_hops, sent=sent)
 
-    def read(self, plan: P3Plan, rows: PartitionedRows) -> P3Inputs:
+    def read(self, plan: FirstHopsPlan, rows: PartitionedRows) -> P3Inputs:
         """See :class:`Engine`."""
         trainer = self.state.trainer
         count = sum(int(ids.size) for ids in plan.reads[self._target])
@@ -126,22 +97,20 @@ class P3(Engine[P3Plan, P3Inputs]):
                 rank: trainer.features_of(rows, hop.nodes)[self._target]
                 for rank, hop in plan.first_hops.items()
             }
-            roots = plan.subgraph.nodes[self._target][: plan.subgraph.num_roots]
-            labels = trainer.read_rows(rows, "labels", roots)
-        return P3Inputs(columns, trainer.objective.shaped(labels))
+            labels = trainer.labels_of(rows, plan.subgraph.roots)
+        return P3Inputs(columns, labels)
 
-    def goes_back_once(self, plan: P3Plan) -> bool:
+    def goes_back_once(self, plan: FirstHopsPlan) -> bool:
         """See :class:`Engine`."""
         return True
 
-    def compute(self, plan: P3Plan, inputs: P3Inputs) -> None:
+    def compute(self, plan: FirstHopsPlan, inputs: P3Inputs) -> None:
         """See :class:`Engine`."""
         state, batch = self.state, plan.batch
-        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
         with state.log.stage("compute", roots=plan.subgraph.num_roots):
             blocks = plan.subgraph.blocks(state.cluster.device)
             with state.trainer.products():
-                parts = self._first_layer(plan, inputs, blocks[0], where)
+                parts = self._first_layer(plan, inputs, blocks[0])
                 logits = self._split.logits(blocks, parts)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
@@ -151,7 +120,7 @@ class P3(Engine[P3Plan, P3Inputs]):
         """See :class:`Engine`: whoever scores multiplies whole rows."""
         self.homes.complete([self.state.packed.parameters], "completing the model to be scored")
 
-    def _first_layer(self, plan: P3Plan, inputs: P3Inputs, block: Block, where: str) -> Parts:
+    def _first_layer(self, plan: FirstHopsPlan, inputs: P3Inputs, block: Block) -> Parts:
         """What all columns contribute to this rank's mini-batch. What others wait for is made
         first, and travels while this rank's own part is made."""
         cluster, split = self.state.cluster, self._split
@@ -176,7 +145,7 @@ class P3(Engine[P3Plan, P3Inputs]):
                 lengths,
                 counts,
                 self.state.trainer.dtype,
-                f"first layers, {where}",
+                f"first layers, {plan.batch.where}",
             )
         own = self._part(cluster.rank, plan, inputs)
         came = {} if exchange is None else exchange.finish()
@@ -189,7 +158,7 @@ class P3(Engine[P3Plan, P3Inputs]):
             sums[kind] = sum(ordered[1:], ordered[0])
         return sums
 
-    def _part(self, rank: int, plan: P3Plan, inputs: P3Inputs) -> Parts:
+    def _part(self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs) -> Parts:
         """What this server's columns contribute to a rank's mini-batch."""
         cluster = self.state.cluster
         (block,) = plan.first_hops[rank].blocks(cluster.device)

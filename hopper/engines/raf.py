@@ -114,9 +114,8 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         with state.log.stage("gather", rows=count, operation="own rows"):
             below = trainer.features_of(rows, nodes_below(plan.subgraph))
             of_roots = trainer.features_of(rows, self._roots_read(plan))
-            finishing = batch.roots[plan.shares.finishing]
-            stored = trainer.read_rows_of(rows, "labels", self._target, finishing)
-        return RafInputs(below, of_roots, trainer.objective.shaped(stored))
+            labels = trainer.labels_of(rows, batch.roots[plan.shares.finishing])
+        return RafInputs(below, of_roots, labels)
 
     def goes_back_once(self, plan: RafPlan) -> bool:
         """See :class:`Engine`."""
@@ -125,7 +124,6 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     def compute(self, plan: RafPlan, inputs: RafInputs) -> None:
         """See :class:`Engine`."""
         state, trainer, batch, shares = self.state, self.state.trainer, plan.batch, plan.shares
-        where = f"epoch {batch.epoch}, iteration {batch.iteration}"
         with state.log.stage("compute", roots=int(shares.finishing.size)):
             roots = self._roots_read(plan)
             x = trainer.with_learned(nodes_below(plan.subgraph), inputs.below)
@@ -137,7 +135,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                     x,
                     x_roots,
                     self._originals[roots[self._target]],
-                    where,
+                    batch.where,
                 )
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):

@@ -35,6 +35,11 @@ class GlobalBatch:
         """Number of roots, the divisor of the loss."""
         return int(self.roots.size)
 
+    @property
+    def where(self) -> str:
+        """The iteration, as errors name it."""
+        return f"epoch {self.epoch}, iteration {self.iteration}"
+
     @cached_property
     def models(self) -> NDArray[np.int64]:
         """[n] int64: the model that owns each root."""

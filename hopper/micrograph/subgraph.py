@@ -77,6 +77,11 @@ class Subgraph:
         return self.sizes[0][self.target]
 
     @property
+    def roots(self) -> NDArray[np.int64]:
+        """[roots] int64 global ids."""
+        return self.nodes[self.target][: self.num_roots]
+
+    @property
     def num_edges(self) -> int:
         """Number of drawn edges over all hops and relations."""
         return sum(edges.indices.size for hop in self.hops for edges in hop.values())

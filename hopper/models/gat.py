@@ -93,8 +93,8 @@ class GATLayer(Layer):
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
         """[num_dst, heads * width] or [num_dst, width]: heads joined, bias, activation."""
-        out = (combined.flatten(1) if self.concat else combined.mean(1)) + self.bias
-        return out if self.activation is None else self.activation(out)
+        joined = combined.flatten(1) if self.concat else combined.mean(1)
+        return self.activate(joined + self.bias)
 
 
 class GAT(GNN):

@@ -28,6 +28,8 @@ class Layer(nn.Module):
     """how ``aggregate`` combines messages; says whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
+    activation: Callable[[Tensor], Tensor] | None
+    """what :meth:`activate` does; it may be a module, and need not be there"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
 
     def project(self, h_src: Tensor) -> Tensor:
@@ -100,6 +102,12 @@ class Layer(nn.Module):
         """[num_dst, out]: the new rows; by default what was combined."""
         return combined
 
+    def activate(self, rows: Tensor) -> Tensor:
+        """[num_dst, out]: new rows after :attr:`activation`, if there is one."""
+        # No default of the class: it would stand before a module of that name.
+        activation = getattr(self, "activation", None)
+        return rows if activation is None else activation(rows)
+
     def forward(self, block: Block, h_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, out]: the new rows of the block's destinations.
 
@@ -124,8 +132,6 @@ class SumLayer(Layer):
     is_linear: ClassVar[bool] = False
     """whether new rows are, before :meth:`activate`, which :meth:`update` then ends in, linear in
     the rows that are read, but for what parameters that are no :meth:`input_weights` add"""
-    activation: Callable[[Tensor], Tensor] | None = None
-    """the last that :meth:`update` does to new rows"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate", "own_term")
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
@@ -144,10 +150,6 @@ class SumLayer(Layer):
         h_dst: [num_dst, in_dim], before projection.
         """
         return None
-
-    def activate(self, rows: Tensor) -> Tensor:
-        """[num_dst, out]: new rows after :attr:`activation`, if there is one."""
-        return rows if self.activation is None else self.activation(rows)
 
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: :meth:`combine` with the layer's own weights."""

@@ -83,48 +83,16 @@ class SAGELayer(SumLayer):
 
 
 class _OverNeighbors(Layer):
-    """``W_self h_v + W_neigh agg(z_u) + b``, with z_u made of a source's row alone."""
-
-    def __init__(
-        self,
-        in_dim: int,
-        out_dim: int,
-        width: int,
-        activation: Callable[[Tensor], Tensor] | None,
-    ) -> None:
-        super().__init__()
-        self.self_linear = nn.Linear(in_dim, out_dim)
-        self.source_linear = nn.Linear(in_dim, width)
-        self.neighbor_linear = nn.Linear(out_dim, out_dim, bias=False)
-        self.activation = activation
-        gain = nn.init.calculate_gain("relu")
-        for linear in (self.self_linear, self.source_linear, self.neighbor_linear):
-            nn.init.xavier_uniform_(linear.weight, gain)
-        for linear in (self.self_linear, self.source_linear):
-            nn.init.zeros_(linear.bias)
-
-    reads_destination: ClassVar[bool] = False
-
-    def own_weights(self) -> Sequence[Tensor]:
-        """See :class:`Layer`."""
-        return (self.self_linear.weight,)
-
-    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: self term, ``W_neigh``, bias, activation."""
-        out: Tensor = self.self_linear(h_dst) + self.neighbor_linear(combined)
-        return out if self.activation is None else self.activation(out)
-
-
-class PoolLayer(_OverNeighbors):
-    """``W_self h_v + W_neigh max_u(relu(W_pool h_u + c)) + b`` over the sampled in-neighbours u.
-
-    The maximum is taken number by number; of no neighbours it is zero. How likely a neighbour was
-    to be sampled has no part in it. Rows in between are as wide as the layer's output.
+    """``W_self h_v + W_neigh agg(z_u) + b``, with z_u made of a source's row alone.
 
     Parameters
     ----------
     activation: applied to the new rows; None in the last layer.
     """
+
+    reads_destination: ClassVar[bool] = False
+    _numbers_sent: ClassVar[int] = 1
+    """how wide z_u is, in widths of the output"""
 
     def __init__(
         self,
@@ -133,7 +101,32 @@ class PoolLayer(_OverNeighbors):
         *,
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        super().__init__(in_dim, out_dim, out_dim, activation)
+        super().__init__()
+        self.self_linear = nn.Linear(in_dim, out_dim)
+        self.source_linear = nn.Linear(in_dim, self._numbers_sent * out_dim)
+        self.neighbor_linear = nn.Linear(out_dim, out_dim, bias=False)
+        self.activation = activation
+        gain = nn.init.calculate_gain("relu")
+        for linear in (self.self_linear, self.source_linear, self.neighbor_linear):
+            nn.init.xavier_uniform_(linear.weight, gain)
+        for linear in (self.self_linear, self.source_linear):
+            nn.init.zeros_(linear.bias)
+
+    def own_weights(self) -> Sequence[Tensor]:
+        """See :class:`Layer`."""
+        return (self.self_linear.weight,)
+
+    def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """[num_dst, out_dim]: self term, ``W_neigh``, bias, activation."""
+        return self.activate(self.self_linear(h_dst) + self.neighbor_linear(combined))
+
+
+class PoolLayer(_OverNeighbors):
+    """``W_self h_v + W_neigh max_u(relu(W_pool h_u + c)) + b`` over the sampled in-neighbours u.
+
+    The maximum is taken number by number; of no neighbours it is zero. How likely a neighbour was
+    to be sampled has no part in it. Rows in between are as wide as the layer's output.
+    """
 
     def input_weights(self) -> Mapping[str, int]:
         """See :class:`Layer`."""
@@ -160,11 +153,9 @@ class LSTMLayer(_OverNeighbors):
     one, that is the same whoever draws them; where all neighbours are taken, in their canonical
     order. Its state is as wide as the layer's output; what it multiplies a row with is done once a
     row, where the row is.
-
-    Parameters
-    ----------
-    activation: applied to the new rows; None in the last layer.
     """
+
+    _numbers_sent: ClassVar[int] = 4
 
     def __init__(
         self,
@@ -173,7 +164,7 @@ class LSTMLayer(_OverNeighbors):
         *,
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        super().__init__(in_dim, out_dim, 4 * out_dim, activation)
+        super().__init__(in_dim, out_dim, activation=activation)
         self.state_linear = nn.Linear(out_dim, 4 * out_dim, bias=False)
         nn.init.orthogonal_(self.state_linear.weight)
 

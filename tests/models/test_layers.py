@@ -273,3 +273,17 @@ def test_a_layer_of_one_s_own(graph):
     torch.testing.assert_close(GNN([Total()])([block], x), expected)
     with pytest.raises(NotImplementedError, match=r"Layer defines no aggregate\(\)"):
         Layer()(block, x, x[:2])
+
+
+@pytest.mark.parametrize("kind", [GCNLayer, SAGELayer, PoolLayer, LSTMLayer])
+def test_an_activation_may_be_a_module(graph, kind):
+    """Whose parameters are the layer's, and which is not passed over for a default."""
+    block = graph.block([3, 1, 39, 7])
+    h_src = rows_for(graph)[block.src.original]
+    h_dst = rows_for(graph, seed=2)[block.dst.original]
+    torch.manual_seed(0)
+    layer = kind(6, 4, activation=torch.nn.PReLU()).double()
+    torch.manual_seed(0)
+    plain = kind(6, 4).double()
+    expected = torch.nn.functional.prelu(plain(block, h_src, h_dst), layer.activation.weight)
+    assert torch.equal(layer(block, h_src, h_dst), expected)
