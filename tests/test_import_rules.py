@@ -30,6 +30,7 @@ LINES = (
         "traffic",
         "run_log",
         "scratch",
+        "available_memory",
         "signal_handlers",
         "quick_imports",
         "array_exchange",

@@ -10,7 +10,7 @@ runs, times over the measured ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
 import numpy as np
@@ -55,9 +55,12 @@ def cell_figures(record: Record, comparisons: Sequence[tuple[str, str]]) -> dict
         "sides": {
             role: side_figures(record, role, nodes) for role, label in record["sides"].items()
         },
+        "others": {role: other_figures(record, name) for role, name in _peers(record).items()},
+        "notes": record.get("notes", []),
         "ratios": [
             {"role": role, "baseline": baseline, **_ratio(record, role, baseline)}
             for role, baseline in comparisons
+            if baseline in record["sides"] or baseline in _peers(record)
         ],
         "extra": record["extra"],
     }
@@ -72,6 +75,33 @@ def _parity(results: Mapping[str, Any], label: str) -> dict[str, float | None]:
         "loss": found["max_relative_loss_difference"].get(label),
         "loss_in_float64": found.get("losses_in_float64", {}).get(label),
     }
+
+
+def _peers(record: Record) -> Mapping[str, str]:
+    """The labels of other systems by role; cells of older commits have none."""
+    found: Mapping[str, str] = record.get("peers", {})
+    return found
+
+
+def other_figures(record: Record, label: str) -> dict[str, Any]:
+    """What another system measured."""
+    own = [run for run in record["guests"] if label_of(run) == label]
+    measured = [epoch for run in own for epoch in measured_epochs(run)]
+    return {
+        "label": label,
+        "seconds": median(fmean(e["seconds"] for e in measured_epochs(run)) for run in own),
+        "iterations": fmean(epoch["iterations"] for epoch in measured),
+        "interface_bytes": _interface_bytes([e for run in own for e in run["epochs"]]),
+        "accuracy": own[0]["accuracy"]["test"],
+    }
+
+
+def _interface_bytes(epochs: Sequence[Mapping[str, Any]]) -> float | None:
+    """Bytes that all interfaces sent in an iteration, mean; None where they were not read."""
+    if any(epoch.get("nic_bytes") is None for epoch in epochs):
+        return None
+    iterations = sum(epoch["iterations"] for epoch in epochs)
+    return sum(sum(epoch["nic_bytes"]) for epoch in epochs) / iterations
 
 
 def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
@@ -108,6 +138,8 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
         "learnable": held.get("learnable"),
         "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
+        "interface_bytes": _run_bytes(own),
+        "accuracy": own[0].get("accuracy", {}).get("test"),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
         "work": record.get("work", {}).get(role, []),
@@ -120,6 +152,14 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
             for index in range(len(own[0]["epochs"]))
         ],
     }
+
+
+def _run_bytes(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    """As :func:`_interface_bytes`, of runs that tell bytes of all epochs together."""
+    if any(run["nic_bytes"] is None for run in runs):
+        return None
+    iterations = sum(epoch["iterations"] for run in runs for epoch in run["epochs"])
+    return sum(sum(run["nic_bytes"]) for run in runs) / iterations
 
 
 def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
@@ -170,8 +210,9 @@ def _bounds(
 def _ratio(record: Record, role: str, baseline: str) -> dict[str, Any]:
     if record["problems"]:
         return {"mean": None, "low": None, "high": None, "rounds": None}
-    sides = record["sides"]
-    found: Ratio = speed_up(record["results"]["runs"], sides[role], sides[baseline])
+    sides = {**record["sides"], **_peers(record)}
+    runs = [*record["results"]["runs"], *record.get("guests", [])]
+    found: Ratio = speed_up(runs, sides[role], sides[baseline])
     return {"mean": found.mean, "low": found.low, "high": found.high, "rounds": found.rounds}
 
 

@@ -18,6 +18,7 @@ from benchmarks.paper.job import make_job, run_job
 from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE
 from benchmarks.paper.registry import EXPERIMENTS
+from benchmarks.peers.registry import PEERS
 from hopper.bench.train_process import ended_by_signals
 from hopper.cli.bench import progress_bar
 from hopper.cli.numbers import whole
@@ -62,6 +63,10 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--iterations", type=whole, metavar="N", help="of an epoch, at most (experiment's default)"
     )
+    group.add_argument(
+        "--peers", metavar="A,B,...",
+        help=f"other systems to compare with: some of {', '.join(PEERS)}, or none",
+    )  # fmt: skip
     group.add_argument(
         "--seeds", type=whole, default=5, metavar="K", help="where accuracy is measured (default 5)"
     )
@@ -116,6 +121,7 @@ def make_options(given: argparse.Namespace, overrides: Sequence[str]) -> Options
         iterations=given.iterations,
         batch_size=given.batch_size,
         seeds=given.seeds,
+        peers=() if given.peers == "none" else _words(given.peers),
         servers=(given.loopback or None) if on_loopback else given.emulate,
         emulated=not on_loopback,
         link_rate=given.link_rate,

@@ -7,7 +7,7 @@ from typing import Final
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.charts import draw_speed
 from benchmarks.paper.experiment import Experiment, Result, Table
-from benchmarks.paper.hopgnn import BASE, COOPERATIVE, LOCALITY, NAIVE, P3, PG, SHALLOW, ZERO
+from benchmarks.paper.hopgnn import BASE, COOPERATIVE, PG, ZERO
 from benchmarks.paper.tables import (
     NONE,
     memory_table,
@@ -87,30 +87,4 @@ def _experiment(layers: int) -> Experiment:
     )
 
 
-def _baselines() -> Experiment:
-    own, others = (PG, ZERO, COOPERATIVE), (BASE, NAIVE, P3, LOCALITY)
-    return Experiment(
-        name="baselines",
-        title="Hopper's engines and those that it is compared with",
-        published=(),
-        grid=Grid(
-            ("scattered", "uk-like", "products-like"),
-            SHALLOW,
-            scales={"scattered": 0.25, "uk-like": 0.05, "products-like": 0.1},
-            hidden=(16, 128),
-        ),
-        tables=(
-            *(summary_table, speed_table, traffic_table),
-            *(parity_table, rows_table, memory_table),
-        ),
-        sides=(*others, *own),
-        comparisons=(
-            *((side.role, BASE.role) for side in (NAIVE, P3, *own)),
-            *((side.role, P3.role) for side in own),
-        ),
-        draw=draw_speed,
-        rounds=5,
-    )
-
-
-EXPERIMENTS: Final = (*(_experiment(layers) for layers in (2, 3)), _baselines())
+EXPERIMENTS: Final = tuple(_experiment(layers) for layers in (2, 3))

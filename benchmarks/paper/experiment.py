@@ -97,6 +97,8 @@ class Experiment:
     iterations: of an epoch, at most.
     timed: False where no time is told.
     shows_epochs: whether tables or the picture show single epochs.
+    peers: other systems that are trained in the same rounds, where they are there; by name.
+    scores: whether accuracy is told, after a run's last epoch.
     lets_auto_choose: whether every cell asks ``train.engine = "auto"`` too what it would take.
     shares_cpus: every host gets the same share of the machine, whatever their number.
     host_memory: what a host may use at most, unless the command line says so; "" = no bound.
@@ -121,6 +123,8 @@ class Experiment:
     iterations: int = 4
     timed: bool = True
     shows_epochs: bool = False
+    peers: tuple[str, ...] = ()
+    scores: bool = False
     lets_auto_choose: bool = False
     shares_cpus: bool = False
     host_memory: str = ""

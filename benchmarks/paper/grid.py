@@ -17,11 +17,15 @@ from benchmarks.paper.held import SPANS_FOLDER, held_rows
 from benchmarks.paper.materials import Materials
 from benchmarks.paper.options import Options
 from benchmarks.paper.toml import write_toml
+from benchmarks.peers.peer import Peer
+from benchmarks.peers.registry import PEERS
 from hopper.bench.ab import CONFIG_FILE, Plan, make_plan, run_ab
+from hopper.bench.guest import Guest
 from hopper.bench.layer_work import read_layer_work
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.placement import placed
 from hopper.bench.results import speakable
+from hopper.config import Config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.micrograph.merge_number import MERGE
@@ -32,6 +36,7 @@ CELL_SCHEMA: Final = 1
 CELLS_FOLDER: Final = "cells"
 CONFIGS_FOLDER: Final = "configs"
 RUNS_FOLDER: Final = "runs"
+PEERS_FOLDER: Final = "peers"
 _SCOUT_ITERATIONS: Final = 25
 """of an epoch: two such epochs compare two numbers of time steps"""
 
@@ -60,16 +65,40 @@ class Job:
         return self.options.rounds or self.experiment.rounds
 
     @property
-    def runs_by_cell(self) -> int:
+    def words(self) -> tuple[str, ...]:
+        """What is added to a cell's configuration."""
+        own = (f"--train.evaluate_every={self.epochs}",) if self.experiment.scores else ()
+        return (*own, *self.options.words)
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """The other systems that are asked for."""
+        asked = self.options.peers
+        own = self.experiment.peers
+        return tuple(PEERS[name] for name in (own if asked is None else asked))
+
+    def config(self, cell: Cell, partitioned: Path) -> Config:
+        """The configuration that all sides of a cell share."""
+        return cell.config(partitioned, self.epochs, self.iterations, self.words)
+
+    def peers_of(self, cell: Cell) -> dict[Peer, str | None]:
+        """The other systems that are asked for, each with why it cannot train a cell."""
+        if not self.peers:
+            return {}
+        config = self.config(cell, self.options.work)
+        return {peer: peer.why_not(config) for peer in self.peers}
+
+    def runs_of(self, cell: Cell) -> int:
         """Training runs of one cell of a grid."""
         once = self.experiment.looks_for_merge + self.experiment.lets_auto_choose
-        return len(self.experiment.sides) * self.rounds + once
+        peers = list(self.peers_of(cell).values()).count(None) if self.options.emulated else 0
+        return (len(self.experiment.sides) + peers) * self.rounds + once
 
     @property
     def total_runs(self) -> int:
         """All runs that are told of."""
         count = self.experiment.count_runs
-        return len(self.cells) * self.runs_by_cell if count is None else count(self)
+        return sum(map(self.runs_of, self.cells)) if count is None else count(self)
 
     @property
     def epochs(self) -> int:
@@ -103,9 +132,11 @@ class Job:
             "iterations": self.iterations,
             "rounds": self.rounds,
             "seeds": options.seeds,
-            "words": list(options.words),
+            "words": list(self.words),
             "emulation": _described(options, cell),
         }
+        if self.peers:
+            asked["peers"] = {peer.name: why for peer, why in self.peers_of(cell).items()}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
     def keep(self, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,7 +177,7 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
         kept = job.finished(cell, job.fingerprint(cell))
         if kept is not None:
             job.progress.say(f"{cell.name}: is there already")
-            for _ in range(job.runs_by_cell):
+            for _ in range(job.runs_of(cell)):
                 job.progress.begin(cell.name)
         else:
             job.progress.say(f"cell {number} of {len(job.cells)}: {cell.name}")
@@ -157,7 +188,7 @@ def run_grid(job: Job) -> Iterator[dict[str, Any]]:
 def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     experiment, options = job.experiment, job.options
     graph = job.materials.parts(cell)
-    config = cell.config(graph.path, job.epochs, job.iterations, options.words)
+    config = job.config(cell, graph.path)
     folder = options.work / RUNS_FOLDER / experiment.name / cell.name
     if folder.exists():
         # What an interrupted or differently asked run has left.
@@ -167,6 +198,8 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
     }
     texts = dict.fromkeys(side.text(divisions) for side in experiment.sides)
     plan = make_plan(config, list(texts), folder / "ab", job.rounds)
+    peers = _join_peers(job, cell, config) if options.emulated else {}
+    plan = replace(plan, guests=tuple(peers.values()))
     begin = lambda name: job.progress.begin(f"{cell.name}: {name}")  # noqa: E731
     with placed(plan, options.request(cell.servers), job.progress.say) as (plan, emulation):
         scout = _look_for_merge(plan, folder, begin) if experiment.looks_for_merge else None
@@ -191,11 +224,28 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
             role: [work._asdict() for work in read_layer_work(plan.run_dir(each, 0) / SPANS_FOLDER)]
             for role, each in sides.items()
         },
+        "peers": {peer.role: peer.name for peer in peers},
+        "notes": [peer.note for peer in peers],
+        "guests": list(outcome.guests),
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }
     _write_config(job, cell, found)
     return job.keep(cell, record)
+
+
+def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:
+    """The other systems that can train a cell, each with the graph divided for it."""
+    found: dict[Peer, Guest] = {}
+    for peer, why in job.peers_of(cell).items():
+        if why is not None:
+            job.progress.say(f"{cell.name}: {peer.role} is left out: {why}")
+            continue
+        graph, parts = job.materials.graph(cell), job.materials.parts(cell)
+        work = job.options.work / PEERS_FOLDER / job.materials.parts_path(cell).name
+        job.progress.say(f"{cell.name}: dividing the graph for {peer.role}")
+        found[peer] = peer.join(config, graph, parts, work)
+    return found
 
 
 def _look_for_merge(plan: Plan, folder: Path, begin: Callable[[str], None]) -> dict[str, Any]:
@@ -243,7 +293,7 @@ def _write_config(job: Job, cell: Cell, found: int) -> None:
             command += ["--host-memory", options.host_memory]
     lines = [
         *job.materials.recipe(cell, experiment.divisions),
-        " ".join([*command, *options.words]),
+        " ".join([*command, *job.words]),
     ]
     values = cell.values(str(job.materials.parts_path(cell)), job.epochs, job.iterations)
     folder = options.out / CONFIGS_FOLDER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.peers.registry import PEERS
 from hopper.bench.emulate.request import Request, make_request
 from hopper.errors import RequestError
 
@@ -17,6 +18,7 @@ class Options:
     ----------
     work: where graphs, partitions and the files of runs are kept.
     scale: of every preset.
+    peers: other systems to compare with, by name.
     emulated: servers are emulated hosts where they can be had; False = all on loopback.
     words: overrides ``--section.key value`` of every configuration.
     """
@@ -32,6 +34,7 @@ class Options:
     iterations: int | None = None
     batch_size: int | None = None
     seeds: int = 5
+    peers: tuple[str, ...] | None = None
     servers: int | None = None
     emulated: bool = True
     link_rate: str | None = None
@@ -62,6 +65,11 @@ class Options:
         for name, value in numbers.items():
             if value is not None and value < 1:
                 raise RequestError(f"--{name}: expected at least 1, given {value}")
+        unknown = [name for name in self.peers or () if name not in PEERS]
+        if unknown:
+            raise RequestError(
+                f"--peers: expected some of {', '.join(PEERS)}, or none; given {unknown[0]!r}"
+            )
         if self.scale is not None and not 0 < self.scale <= 1:
             raise RequestError(f"--scale: expected more than 0 and at most 1, given {self.scale:g}")
         if self.servers is not None and self.servers < 2:

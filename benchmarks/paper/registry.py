@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import cooperative, heta, hifuse, hopgnn, merging_loss, pipeline
+from benchmarks.paper import baselines, cooperative, heta, hifuse, hopgnn, merging_loss, pipeline
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
-        *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS),
+        *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *baselines.EXPERIMENTS),
         *(*heta.EXPERIMENTS, *hifuse.EXPERIMENTS),
         *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )

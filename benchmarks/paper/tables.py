@@ -23,7 +23,7 @@ def speed_table(result: Result) -> Table:
     rows = []
     for cell in result["cells"]:
         ratios = {(each["role"], each["baseline"]): each for each in cell["ratios"]}
-        told = [ratio_text(ratios[pair]) for pair in pairs]
+        told = [ratio_text(ratios[pair]) if pair in ratios else NONE for pair in pairs]
         rows.append([cell["name"], number(cell["sides"][first]["seconds"]), *told])
     return Table(
         "Times faster",

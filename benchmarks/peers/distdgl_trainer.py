@@ -1,7 +1,7 @@
-"""GraphSAGE on DistDGL 1.1.3: what its servers and trainers run.
+"""A model on DistDGL: what its servers and trainers run.
 
 ``python distdgl_trainer.py JOB.json`` with DistDGL's environment (distdgl_host.py). A server serves
-until its clients have left; a trainer trains, and rank 0 writes epochs and the final weights.
+until its clients have left; a trainer trains, and rank 0 writes epochs and accuracy.
 """
 
 from __future__ import annotations
@@ -9,92 +9,154 @@ from __future__ import annotations
 import json
 import sys
 import time
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import dgl
 import torch
-from safetensors.torch import save_file
+from distdgl_models import make_model
 from torch import nn
 
 
-class SAGE(nn.Module):
-    """Mean GraphSAGE with DGL's own layers."""
+class Graph:
+    """DistDGL's graph: rows of inputs, labels and splits, of one node type or several."""
 
-    def __init__(self, in_dim: int, hidden: int, classes: int, layers: int) -> None:
-        super().__init__()
-        widths = [in_dim, *[hidden] * (layers - 1), classes]
-        self.layers = nn.ModuleList(dgl.nn.SAGEConv(a, b, "mean") for a, b in pairwise(widths))
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.job, self.target = job, job["target"]
+        self.is_typed = len(job["types"]) > 1
+        words = {"use_graphbolt": True} if job["graphbolt"] else {}
+        self.whole = dgl.distributed.DistGraph(job["name"], part_config=job["partitioned"], **words)
+        self.learned = {
+            name: dgl.distributed.DistEmbedding(
+                kind["count"], job["hidden"], name=f"learned_{name}", init_func=_init,
+                part_policy=self.whole.get_node_partition_policy(name),
+            )
+            for name, kind in job["types"].items() if not kind["dim"]
+        }  # fmt: skip
 
-    def forward(self, blocks: list[Any], x: torch.Tensor) -> torch.Tensor:
-        for index, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            x = layer(block, x)
-            if index < len(self.layers) - 1:
-                x = torch.relu(x)
-        return x
+    def data(self, node_type: str) -> Any:
+        return self.whole.nodes[node_type].data if self.is_typed else self.whole.ndata
+
+    def rows(self, inputs: Any) -> Any:
+        """Input rows of a block."""
+        if not self.is_typed:
+            return self.data(self.target)["feat"][inputs]
+        return {
+            name: self.learned[name](ids) if name in self.learned else self.data(name)["feat"][ids]
+            for name, ids in inputs.items()
+            if len(ids)
+        }
+
+    def labels(self, roots: Any) -> torch.Tensor:
+        return self.data(self.target)["label"][roots[self.target] if self.is_typed else roots]
+
+    def own(self, split: str) -> torch.Tensor:
+        """This trainer's share of a split, as many on every trainer: nodes of its own server."""
+        words = {"ntype": self.target} if self.is_typed else {}
+        mask = self.data(self.target)[f"{split}_mask"]
+        return dgl.distributed.node_split(
+            mask, self.whole.get_partition_book(), force_even=True, **words
+        )
+
+    def random(self, split: str, rank: int) -> torch.Tensor:
+        """This trainer's share of a split: nodes of any server."""
+        mask = self.data(self.target)[f"{split}_mask"]
+        every = torch.nonzero(mask[torch.arange(len(mask))]).flatten()
+        order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))
+        share = len(every) // self.job["hosts"]
+        return every[order[rank * share : (rank + 1) * share]]
+
+    def loader(self, nodes: torch.Tensor, fanouts: list[int], batch: int, shuffle: bool) -> Any:
+        return dgl.dataloading.DistNodeDataLoader(
+            self.whole,
+            {self.target: nodes} if self.is_typed else nodes,
+            dgl.dataloading.NeighborSampler(fanouts),
+            batch_size=batch,
+            shuffle=shuffle,
+            drop_last=False,
+        )
 
 
 def main(job: dict[str, Any]) -> None:
-    dgl.distributed.initialize(job["ip_config"])
+    words = {"use_graphbolt": True} if job["graphbolt"] else {}
+    dgl.distributed.initialize(job["ip_config"], **words)
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    torch.manual_seed(job["seed"])
-    graph = dgl.distributed.DistGraph(job["name"], part_config=job["partitioned"])
-    nodes = training_nodes(graph, job, rank)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        graph,
-        nodes,
-        dgl.dataloading.NeighborSampler(job["fanouts"]),
-        batch_size=job["batch_size"],
-        shuffle=True,
-        drop_last=False,
-    )
-    model = SAGE(job["in_dim"], job["hidden"], job["classes"], len(job["fanouts"]))
-    parallel = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.Adam(parallel.parameters(), lr=job["learning_rate"])
+    torch.manual_seed(0)
+    graph = Graph(job)
+    nodes = graph.random("train", rank) if job["batches"] == "random" else graph.own("train")
+    loader = graph.loader(nodes, job["fanouts"], job["batch_size"], shuffle=True)
+    model = make_model(job)
+    # Of a batch without some relation, its matrix has no gradient.
+    parallel = nn.parallel.DistributedDataParallel(model, find_unused_parameters=graph.is_typed)
+    optimizers = [torch.optim.Adam(parallel.parameters(), lr=job["learning_rate"])]
+    if graph.learned:
+        rows = list(graph.learned.values())
+        optimizers.append(dgl.distributed.optim.SparseAdam(rows, lr=job["learning_rate"]))
     epochs = []
-    for _ in range(job["epochs"]):
+    for index in range(job["epochs"]):
         torch.distributed.barrier()
-        begun = time.perf_counter()
+        begun, sent = time.perf_counter(), sent_bytes(job["interface"])
         steps, loss_sum = 0, 0.0
         for inputs, roots, blocks in islice(loader, job["iterations"] or None):
-            x = graph.ndata["feat"][inputs]
-            labels = graph.ndata["label"][roots]
-            loss = nn.functional.cross_entropy(parallel(blocks, x), labels)
-            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(
+                parallel(blocks, graph.rows(inputs)), graph.labels(roots)
+            )
+            for optimizer in optimizers:
+                if isinstance(optimizer, torch.optim.Optimizer):
+                    optimizer.zero_grad()
             loss.backward()
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             steps += 1
-            loss_sum += float(loss)
+            loss_sum += float(loss.detach())
         torch.distributed.barrier()
+        seconds = time.perf_counter() - begun
+        found = torch.tensor([loss_sum / max(1, steps), sent_bytes(job["interface"]) - sent])
+        every = [torch.zeros(2) for _ in range(job["hosts"])]
+        torch.distributed.all_gather(every, found)
         epochs.append(
             {
-                "seconds": time.perf_counter() - begun,
+                "seconds": seconds,
                 "iterations": steps,
-                "loss": loss_sum / max(1, steps),
+                "loss": sum(float(each[0]) for each in every) / len(every),
+                "nic_bytes": [int(each[1]) for each in every],
             }
         )
         if rank == 0:
-            print(f"epoch {len(epochs) - 1}: {epochs[-1]['seconds']:.2f} s", flush=True)
+            print(f"epoch {index}: {seconds:.2f} s", flush=True)
+    accuracy = score(graph, model, job) if job["score"] else None
     if rank == 0:
-        out = Path(job["out"])
-        save_file({k: v.detach().contiguous() for k, v in model.state_dict().items()},
-                  str(out / "model.safetensors"))  # fmt: skip
-        (out / "epochs.json").write_text(json.dumps(epochs))
+        found = {"epochs": epochs, "accuracy": {"test": accuracy}}
+        Path(job["result"]).write_text(json.dumps(found))
     torch.distributed.barrier()
 
 
-def training_nodes(graph: Any, job: dict[str, Any], rank: int) -> torch.Tensor:
-    """This trainer's training nodes, as many on every trainer: local ones, or random ones."""
-    mask = graph.ndata["train_mask"]
-    book = graph.get_partition_book()
-    if job["batches"] == "local":
-        return dgl.distributed.node_split(mask, book, force_even=True)
-    every = torch.nonzero(mask[torch.arange(graph.num_nodes())]).flatten()
-    order = torch.randperm(len(every), generator=torch.Generator().manual_seed(job["seed"]))
-    share = len(every) // job["hosts"]
-    return every[order[rank * share : (rank + 1) * share]]
+def score(graph: Graph, model: nn.Module, job: dict[str, Any]) -> float:
+    """Test accuracy over all neighbours; every trainer scores its own nodes."""
+    nodes = graph.own("test")
+    right = torch.zeros(2)
+    loader = graph.loader(nodes, [-1] * len(job["fanouts"]), max(1, len(nodes)), shuffle=False)
+    with torch.no_grad():
+        for inputs, roots, blocks in loader:
+            logits = model(blocks, graph.rows(inputs))
+            right += torch.tensor([(logits.argmax(1) == graph.labels(roots)).sum(), len(logits)])
+    torch.distributed.all_reduce(right)
+    return float(right[0] / right[1])
+
+
+def sent_bytes(interface: str) -> int:
+    """Bytes that this host's interface has sent so far."""
+    for line in Path("/proc/self/net/dev").read_text().splitlines():
+        name, _, numbers = line.partition(":")
+        if name.strip() == interface:
+            return int(numbers.split()[8])
+    raise ValueError(f"expected an interface {interface}, found none")
+
+
+def _init(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype).uniform_(-1, 1) * shape[1] ** -0.5
 
 
 if __name__ == "__main__":

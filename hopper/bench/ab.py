@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hopper.bench.contender import Contender, parse_contenders
+from hopper.bench.emulate.hosts import EmulatedCluster
+from hopper.bench.guest import Guest
 from hopper.bench.parity import (
     COMPARED_LOSSES,
     EngineParity,
@@ -55,6 +57,7 @@ class Plan:
     """What is compared, and where everything is written.
 
     limit: seconds that a run may take.
+    guests: other systems that are trained in the same rounds, where there are hosts.
     """
 
     config: Config
@@ -67,6 +70,9 @@ class Plan:
     """an epoch's, in timed runs"""
     train: TrainRun = field(default=train_in_process, repr=False)
     """how a run is made: in processes of this machine, or over emulated hosts"""
+    guests: tuple[Guest, ...] = ()
+    cluster: EmulatedCluster | None = field(default=None, repr=False)
+    """the emulated hosts; None = loopback"""
 
     @property
     def world(self) -> int:
@@ -76,7 +82,7 @@ class Plan:
     @property
     def total_runs(self) -> int:
         """Of all rounds."""
-        return len(self.contenders) * self.rounds
+        return (len(self.contenders) + len(self.guests)) * self.rounds
 
     @cached_property
     def compared(self) -> int:
@@ -98,14 +104,15 @@ class Plan:
         own = contender.configure(self.config)
         return make_schedule(Request(own, contender.graph(self.config)), self.world).iterations
 
-    def run_dir(self, contender: Contender, round_index: int) -> Path:
+    def run_dir(self, side: Contender | Guest, round_index: int) -> Path:
         """Where a run's files are."""
-        return self.out / RUNS_FOLDER / f"{contender.folder}-round-{round_index}"
+        return self.out / RUNS_FOLDER / f"{side.folder}-round-{round_index}"
 
-    def order(self, round_index: int) -> list[Contender]:
-        """The contenders in a round's order: each round another one begins."""
-        first = round_index % len(self.contenders)
-        return [*self.contenders[first:], *self.contenders[:first]]
+    def order(self, round_index: int) -> list[Contender | Guest]:
+        """Contenders and guests in a round's order: each round another one begins."""
+        sides: list[Contender | Guest] = [*self.contenders, *self.guests]
+        first = round_index % len(sides)
+        return [*sides[first:], *sides[:first]]
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,8 @@ class Outcome:
     results: dict[str, Any]
     """the content of results.json"""
     parity: tuple[EngineParity, ...]
+    guests: tuple[dict[str, Any], ...] = ()
+    """the runs of guests, by round"""
 
     @property
     def problems(self) -> list[str]:
@@ -182,22 +191,27 @@ def run_ab(plan: Plan, say: Say, on_run: Callable[[str], None]) -> Outcome:
     """
     entries: list[dict[str, Any]] = []
     summaries: list[Mapping[str, Any]] = []
+    guests: list[dict[str, Any]] = []
     parity: tuple[EngineParity, ...] = ()
     for index in range(plan.rounds):
-        for contender in plan.order(index):
-            on_run(f"{contender.label}, round {index + 1} of {plan.rounds}")
-            summary = _run(plan, contender, index)
+        for side in plan.order(index):
+            on_run(f"{side.label}, round {index + 1} of {plan.rounds}")
+            if isinstance(side, Contender):
+                summary = _run(plan, side, index)
+                summaries.append(summary)
+                entries.append(run_entry(plan.config, side, index, summary))
+            else:
+                summary = _run_guest(plan, side, index)
+                guests.append(summary)
             seconds = ", ".join(f"{epoch['seconds']:.2f}" for epoch in summary["epochs"])
-            say(f"round {index + 1}/{plan.rounds}  {contender.label}: epochs of {seconds} s")
-            summaries.append(summary)
-            entries.append(run_entry(plan.config, contender, index, summary))
+            say(f"round {index + 1}/{plan.rounds}  {side.label}: epochs of {seconds} s")
         if index == 0:
             parity = tuple(
                 _in_float64(plan, contender, each, say) if each.needs_float64 else each
                 for contender, each in zip(plan.contenders, check_parity(plan), strict=True)
             )
             _tell(parity, say)
-    return conclude(plan, parity, entries, summaries, say)
+    return replace(conclude(plan, parity, entries, summaries, say), guests=tuple(guests))
 
 
 def check_parity(plan: Plan) -> tuple[EngineParity, ...]:
@@ -390,6 +404,12 @@ def _run(plan: Plan, contender: Contender, round_index: int) -> dict[str, Any]:
         [*contender.words, "--train.record_gradients", json.dumps(recorded)],
         plan.limit,
     )
+
+
+def _run_guest(plan: Plan, guest: Guest, round_index: int) -> dict[str, Any]:
+    assert plan.cluster is not None
+    found = guest.train(plan.cluster, round_index, plan.run_dir(guest, round_index))
+    return {"label": guest.label, "round": round_index, **found}
 
 
 def _curve(summary: Mapping[str, Any]) -> Losses:

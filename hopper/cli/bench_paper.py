@@ -1,5 +1,5 @@
-"""``hopper bench paper``: hands its words to the papers' experiments, which a checkout has in
-``benchmarks/paper`` and an installed Hopper does not."""
+"""``hopper bench paper`` and ``hopper bench peers``: hand their words to the papers' experiments,
+which a checkout has in ``benchmarks/paper`` and an installed Hopper does not."""
 
 from __future__ import annotations
 
@@ -14,22 +14,35 @@ import hopper
 from hopper.errors import RequestError
 
 PLUG_IN: Final = "benchmarks.paper.command"
+PEERS_EXPERIMENT: Final = "baselines"
 _FILE: Final = Path(*PLUG_IN.split(".")).with_suffix(".py")
 
 
 def add_parser(kinds: Any) -> None:
-    """Add the kind to ``hopper bench``. Its options are the plug-in's, which is not loaded before
-    the command runs."""
-    parser: argparse.ArgumentParser = kinds.add_parser(
-        "paper",
-        help="an experiment of a paper or of Hopper's own: result, picture and page "
+    """Add the kinds to ``hopper bench``. Their options are the plug-in's, which is not loaded
+    before the command runs."""
+    _add(
+        *(kinds, "paper", ()),
+        "an experiment of a paper or of Hopper's own: result, picture and page "
         "(in a checkout of Hopper)",
+    )
+    _add(
+        *(kinds, "peers", (PEERS_EXPERIMENT,)),
+        "Hopper's engines beside baselines and those other systems that are there: the same as "
+        f"`hopper bench paper {PEERS_EXPERIMENT}`",
+    )
+
+
+def _add(kinds: Any, name: str, words: tuple[str, ...], text: str) -> None:
+    parser: argparse.ArgumentParser = kinds.add_parser(
+        name,
+        help=text,
         # No word can begin so: every option is a word for the plug-in, --help too.
         prefix_chars="\0",
         add_help=False,
     )
     parser.add_argument("words", nargs="*")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, first_words=words)
 
 
 def load_plug_in() -> ModuleType:
@@ -59,4 +72,5 @@ def load_plug_in() -> ModuleType:
 
 
 def _run(given: argparse.Namespace) -> int:
-    return int(load_plug_in().run(given.words, given.overrides))
+    words = [*given.first_words, *given.words]
+    return int(load_plug_in().run(words, given.overrides))

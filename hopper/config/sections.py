@@ -330,6 +330,9 @@ class Cache(Section):
     server too, since these have to be copied there; under every engine"""
     presample_epochs: Positive = 2
     """epochs that are sampled before training to count visits, where no profile is saved"""
+    decline: bool = True
+    """hold no learnable rows that lie on disk where all of them fit in the memory that is free,
+    since the kernel keeps them there as it is; False = hold them all the same"""
 
 
 class Pipeline(Section):

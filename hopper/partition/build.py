@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from hopper.available_memory import available_memory
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
@@ -15,7 +16,6 @@ from hopper.partition.describe import describe, write_description
 from hopper.partition.layouts import ByDimension
 from hopper.partition.memory import (
     MemoryEstimate,
-    available_memory,
     estimate_memory,
     require_memory,
 )

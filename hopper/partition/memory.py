@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
-import psutil
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
@@ -33,7 +31,6 @@ _BUFFERS: Final = 64 << 20
 _DENSE: Final = 64
 _CHUNKS: Final = 128 << 20
 _SAMPLE: Final = 2000
-_CONTROL_GROUP: Final = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -112,17 +109,6 @@ def reciprocity(graph: GraphDirectory) -> float:
         total += kind.count
         found += kind.count * _reversed_share(graph, relation, reverse)
     return found / total if total else 0.0
-
-
-def available_memory(group: Path = _CONTROL_GROUP) -> int:
-    """Bytes that can still be had: of the machine, or of this control group if that is less."""
-    available = int(psutil.virtual_memory().available)
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except (OSError, ValueError):
-        return available
-    return available if limit == "max" else min(available, max(0, int(limit) - used))
 
 
 def require_memory(

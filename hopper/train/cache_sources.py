@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -41,6 +41,14 @@ def cached_tables(request: Request) -> list[str]:
 
 class CacheSource(ABC):
     """Where a cache's rows come from, by node type or table."""
+
+    on_disk: ClassVar[bool] = False
+    """whether they come from files of this machine; the same on every rank"""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Of these files, this rank's."""
+        return 0
 
     @abstractmethod
     def known(self) -> dict[str, TypeProfile]:
@@ -212,8 +220,15 @@ class DeviceFeatures(Features):
 class RecordsOnDisk(CacheSource):
     """Learnable rows that this rank owns, with the optimiser's state."""
 
+    on_disk = True
+
     def __init__(self, learnable: LearnableRows) -> None:
         self._learnable = learnable
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """See :class:`CacheSource`."""
+        return sum(share.records.stored.nbytes for share in self._learnable)
 
     def known(self) -> dict[str, TypeProfile]:
         """See :class:`CacheSource`."""

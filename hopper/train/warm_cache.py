@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import track
 
+from hopper.available_memory import available_memory
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
@@ -36,6 +38,8 @@ from hopper.train.cache_sources import (
     cached_tables,
 )
 
+_SHARE_OF_FREE_MEMORY: Final = 0.5
+"""that records may take; batches, models and mapped features need the rest"""
 _TOGETHER: Final = 16
 """iterations between two moments at which presampling ranks wait for each other"""
 
@@ -156,14 +160,36 @@ class CacheMaker:
                 "disk, and none that may be held on its device: not made"
             )
             return
-        profile = self._known() if own.policy == "lru" else self.profile().types
+        sources = [each for each in self._each_source() if not self._decline(each)]
+        if not sources:
+            return
+        known = self._known() if own.policy == "lru" else self.profile().types
+        profile = {each: known[each] for each in known if self._sources[each] in sources}
         plan = plan_cache(profile, own.policy, cache_bytes(own.size, profile))
-        for source in self._each_source():
+        for source in sources:
             source.fill(plan)
         for model in self.engine.models:
             model.trainer.on_device = self.rows.on_device
         self.cluster.arrive("filling caches")
         self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
+
+    def _decline(self, source: CacheSource) -> bool:
+        """Whether to hold nothing of a source, since the kernel keeps in memory what is on disk
+        there: it is read and updated in place, which no cache does faster; collective."""
+        if not self.config.cache.decline or not source.on_disk:
+            return False
+        needed = source.bytes_on_disk * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        free = available_memory()
+        short = torch.tensor([int(needed > _SHARE_OF_FREE_MEMORY * free)])
+        self.cluster.all_reduce(short, "control", "finding out whether records fit in memory")
+        if int(short):
+            return False
+        self.say(
+            f"cache: declined for learnable rows: their records on disk, {format_bytes(needed)} "
+            f"on this machine, fit in the {format_bytes(free)} of memory that is free, where the "
+            "kernel keeps files"
+        )
+        return True
 
     def profile(self) -> CacheProfile:
         """The rank's profile: a saved one's visits where every rank has one, with penalties as they

@@ -120,7 +120,7 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
     for number, (model, engine) in enumerate(chosen):
         cases.append(graphs.case(f"run {number}", model, engine, {"share_gpus": True}, **gpu))
         if engine != "cooperative" and model in (HOMOGENEOUS["sage"], MODELS["rgcn"]):
-            held = {"policy": "benefit", "size": "40%", "memory": "device"}
+            held = {"policy": "benefit", "size": "40%", "memory": "device", "decline": False}
             run = {"train": cases[-1]["train"] | {"run_dir": str(tmp_path / f"held {number}")}}
             cases.append(cases[-1] | run | {"cache": held})
             if model["name"] == "rgcn":

@@ -162,7 +162,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
             "run_dir": str(tmp_path / folder),
         }
         values["learnable"] = LEARNABLE | {"storage": storage}
-        values["cache"] = {"policy": held, "size": "30%"}
+        values["cache"] = {"policy": held, "size": "30%", "decline": False}
         return values | {"cluster": {"servers": addresses, "ranks_per_server": 1}}
 
     cases = [

@@ -42,6 +42,7 @@ PATHS = [
     ["paper/to/paper", "field/to/paper"],
     ["paper/to/paper", "author/to/paper"],
 ]
+HELD = {"size": "40%", "decline": False}
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "metapaths": ({"metapaths": PATHS}, {}),
     "tables": ({}, {"tables": "per_server_table"}),
@@ -189,11 +190,11 @@ def test_tables_resume_and_the_roots_own_type_has_one(
         part("raf", "halted", 1, record_gradients=[]),
         part("raf", "halted", 2, record_gradients=[], resume=True),
         part("cooperative", "other", 2),
-        part("raf", "held", 2) | on_disk | {"cache": {"policy": "hotness", "size": "40%"}},
-        part("cooperative", "recent", 2) | on_disk | {"cache": {"policy": "lru", "size": "40%"}},
+        part("raf", "held", 2) | on_disk | {"cache": HELD | {"policy": "hotness"}},
+        part("cooperative", "recent", 2) | on_disk | {"cache": HELD | {"policy": "lru"}},
         part("raf", "all held", 2)
         | on_disk
-        | {"cache": {"policy": "benefit", "size": "40%", "memory": "device"}},
+        | {"cache": HELD | {"policy": "benefit", "memory": "device"}},
     ]
     whole, _, resumed, other, held, recent, all_held = train_cases(cases, 2, tmp_path)
     assert (held["losses"], held["val"]) == (whole["losses"], whole["val"])

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hopper.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import build, partition_graph
 from hopper.partition.memory import (
     MemoryEstimate,
-    available_memory,
     estimate_memory,
     format_bytes,
     reciprocity,
@@ -67,13 +67,26 @@ def test_reciprocity_counts_reversed_edges(make_graph: MakeGraph, library: Graph
 
 
 def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -> None:
-    machine = available_memory(tmp_path)
-    assert machine > 5000
+    machine = available_memory([tmp_path])
+    assert machine > 6000
     (tmp_path / "memory.current").write_text("7000\n")
     (tmp_path / "memory.max").write_text("12000\n")
-    assert available_memory(tmp_path) == 5000
+    (tmp_path / "memory.stat").write_text("anon 6000\nfile 1000\n")
+    assert available_memory([tmp_path]) == 6000
     (tmp_path / "memory.max").write_text("max\n")
-    assert available_memory(tmp_path) > 5000
+    assert available_memory([tmp_path]) > 6000
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "memory.usage_in_bytes").write_text("7000\n")
+    (older / "memory.limit_in_bytes").write_text("12000\n")
+    (older / "memory.stat").write_text("cache 1\ntotal_cache 500\n")
+    assert available_memory([tmp_path, older]) == 5500
+
+
+def test_control_groups_are_those_of_this_process() -> None:
+    groups = own_groups()
+    assert len(set(groups)) == len(groups)
+    assert available_memory() == pytest.approx(available_memory(groups), rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from hopper.partition import partition_graph
 COUNTS = {"author": 60, "paper": 90}
 EDGES = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
 RGCN = "--model.name=rgcn"
-ON_DISK = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
+MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
+ON_DISK = (*MAPPED, "--cache.decline=false")
 
 
 @pytest.fixture
@@ -76,3 +77,13 @@ def test_a_killed_rank_loses_nothing(typed_runs: Any) -> None:
     hits, misses = map(sum, zip(*resumed.epochs()[-1]["lookups"].values(), strict=True))
     assert hits > 0
     assert misses > 0
+
+
+def test_a_cache_of_what_lies_in_memory_anyhow_is_declined(typed_runs: Any) -> None:
+    """The records are tiny, so the kernel keeps their file; features of the other server are
+    held."""
+    run = typed_runs.finished("declined", *MAPPED, epochs=2, engine="zero_hop")
+    assert "cache: declined for learnable rows: their records on disk" in run.stdout
+    assert set(run.epochs()[-1]["lookups"]) == {"paper"}
+    whole = typed_runs.finished("in memory too", RGCN, epochs=2, engine="zero_hop")
+    assert run.losses() == whole.losses()

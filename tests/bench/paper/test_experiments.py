@@ -70,7 +70,7 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {"hifuse-fig9", "baselines"}
+    own |= {"hifuse-fig9", "baselines", "baselines-typed"}
     own |= {
         "merging",
         "merging-deep",

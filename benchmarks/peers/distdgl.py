@@ -1,0 +1,201 @@
+"""DistDGL beside Hopper's engines: as DGL 1.1.3 has it, and on GraphBolt as DGL 2.1.0 has it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from benchmarks.peers.handed_graph import GRAPH_FILE, hand_out
+from benchmarks.peers.peer import environment_of
+from hopper.bench.emulate.hosts import EmulatedCluster
+from hopper.bench.emulate.network import INTERFACE, end_processes
+from hopper.bench.emulate.train import threads_per_rank
+from hopper.config import Config
+from hopper.errors import ClusterError
+from hopper.graph import GraphDirectory
+from hopper.partition import PartitionedGraph
+
+MODELS: Final = ("sage", "gat", "rgcn")
+_HERE: Final = Path(__file__).parent
+_NAME: Final = "shared"
+_PORT: Final = 30050
+_RUN_SECONDS: Final = 1800.0
+_LAST_CHARACTERS: Final = 3000
+
+
+@dataclass(frozen=True)
+class DistDGL:
+    """One version of DistDGL.
+
+    Attributes
+    ----------
+    batches: of a trainer's own nodes, as its examples do it; or of random ones, as all engines of
+        Hopper but ``locality`` have them.
+    python: its environment's interpreter.
+    """
+
+    name: str
+    role: str
+    python: Path
+    batches: Literal["local", "random"] = "local"
+    graphbolt: bool = False
+
+    @property
+    def note(self) -> str:
+        """See :class:`benchmarks.peers.peer.Peer`."""
+        return (
+            f"{self.role}: servers in processes of their own, sampling inside the trainers "
+            "(`DGL_NUM_SAMPLER=0`), as many threads as Hopper's ranks, the allocator told not to "
+            f"return memory at every request; {self.batches} batches; GAT without the self loops "
+            "that Hopper's has, R-GCN with rows of learned types in `DistEmbedding`."
+        )
+
+    def why_not(self, config: Config) -> str | None:
+        """See :class:`benchmarks.peers.peer.Peer`."""
+        if config.model.name not in MODELS:
+            return f"it has no {config.model.name} here"
+        if config.sampler.kind != "node":
+            return f"it draws node-wise, and not {config.sampler.kind}"
+        if not self.python.is_file():
+            environment = self.python.parents[1].name
+            return f"run benchmarks/peers/make_environment.sh {environment} first"
+        return None
+
+    def join(
+        self, config: Config, graph: GraphDirectory, parts: PartitionedGraph, work: Path
+    ) -> Training:
+        """See :class:`benchmarks.peers.peer.Peer`."""
+        handed, divided = work / "handed", work / ("graphbolt" if self.graphbolt else "distdgl")
+        if not (handed / GRAPH_FILE).is_file():
+            hand_out(graph, parts, handed)
+        if not (divided / f"{_NAME}.json").is_file():
+            shutil.rmtree(divided, ignore_errors=True)
+            script = str(_HERE / "distdgl_divide.py")
+            command = [str(self.python), script, str(handed), str(divided), _NAME]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS)
+            if ended.returncode:
+                shutil.rmtree(divided, ignore_errors=True)
+                last = ended.stderr[-_LAST_CHARACTERS:]
+                raise ClusterError(f"{self.role}, dividing: exit code {ended.returncode}:\n{last}")
+        told = json.loads((handed / GRAPH_FILE).read_text())
+        return Training(self, config, told, divided / f"{_NAME}.json")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A configuration on one version of DistDGL; a guest of an A/B.
+
+    Attributes
+    ----------
+    told: the graph that was handed out, in numbers.
+    partitioned: DistDGL's own description of the parts.
+    """
+
+    peer: DistDGL
+    config: Config
+    told: dict[str, Any]
+    partitioned: Path
+
+    @property
+    def label(self) -> str:
+        """See :class:`hopper.bench.guest.Guest`."""
+        return self.peer.name
+
+    @property
+    def folder(self) -> str:
+        """See :class:`hopper.bench.guest.Guest`."""
+        return self.peer.name
+
+    def train(self, cluster: EmulatedCluster, round_index: int, out: Path) -> dict[str, Any]:
+        """See :class:`hopper.bench.guest.Guest`. Accuracy is that of the first round alone."""
+        out.mkdir(parents=True)
+        addresses = [host.network.address for host in cluster.hosts]
+        ip_config, result = out / "ip_config.txt", out / "result.json"
+        ip_config.write_text("".join(f"{address} {_PORT}\n" for address in addresses))
+        config = self.config
+        job = {
+            **self.told,
+            "name": _NAME,
+            "graphbolt": self.peer.graphbolt,
+            "partitioned": str(self.partitioned),
+            "ip_config": str(ip_config),
+            "hosts": len(addresses),
+            "addresses": addresses,
+            "interface": INTERFACE,
+            "threads": threads_per_rank(cluster, 1),
+            "limit_seconds": _RUN_SECONDS,
+            "batches": self.peer.batches,
+            "model": config.model.name,
+            "fanouts": config.sampler.fanouts,
+            "batch_size": config.train.batch_size,
+            "hidden": config.model.hidden,
+            "heads": config.model.heads,
+            "in_dim": self.told["types"][self.told["target"]]["dim"],
+            "learning_rate": config.train.learning_rate,
+            "epochs": config.train.epochs,
+            "iterations": config.train.iterations_per_epoch,
+            "score": round_index == 0 and config.train.evaluate_every > 0,
+            "result": str(result),
+        }
+        (out / "job.json").write_text(json.dumps(job, indent=1))
+        self._run(cluster, out)
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
+    def _run(self, cluster: EmulatedCluster, out: Path) -> None:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for index, host in enumerate(cluster.hosts):
+                command = [
+                    *host.place.prefix,
+                    *("unshare", "--mount", "--propagation", "private"),
+                    *(str(self.peer.python), str(_HERE / "distdgl_host.py"), str(out / "job.json")),
+                    *("--host", str(index)),
+                ]
+                with (out / f"host-{index}.log").open("wb") as log:
+                    processes.append(
+                        subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+                    )
+            self._await(processes, out)
+        except BaseException:
+            for host in cluster.hosts:
+                end_processes(host.network.namespace)
+            cluster.ranks.stop()
+            raise
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+    def _await(self, processes: Sequence[subprocess.Popen[bytes]], out: Path) -> None:
+        """Until all hosts have ended well; the first that did not ends the wait."""
+        deadline = time.monotonic() + _RUN_SECONDS
+        while True:
+            codes = [process.poll() for process in processes]
+            failed = next((i for i, code in enumerate(codes) if code), None)
+            if failed is not None:
+                last = (out / f"host-{failed}.log").read_text(errors="replace")
+                raise ClusterError(
+                    f"{self.peer.role}, host {failed}: exit code {codes[failed]}:\n"
+                    f"{last[-_LAST_CHARACTERS:]} (all of it: {out})"
+                )
+            if None not in codes:
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{self.peer.role}: not through after {_RUN_SECONDS:g} s: {out}")
+            time.sleep(0.1)
+
+
+_OWN: Final = environment_of("distdgl")
+VERSIONS: Final = (
+    DistDGL("distdgl", "DistDGL 1.1.3", _OWN),
+    DistDGL("distdgl-random", "DistDGL 1.1.3, random batches", _OWN, batches="random"),
+    DistDGL("graphbolt", "DistDGL 2.1.0 on GraphBolt", environment_of("graphbolt"), graphbolt=True),
+)

@@ -1,0 +1,164 @@
+"""Other systems beside Hopper's engines, really trained on emulated hosts; their refusals.
+
+DistDGL is run by the tests' own interpreter. Skipped with the reason where it has no DGL, or where
+network namespaces cannot be had.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.paper.baselines import EXPERIMENTS as BASELINES
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.experiment import Experiment
+from benchmarks.paper.grid import Progress
+from benchmarks.paper.heta import VANILLA
+from benchmarks.paper.hopgnn import BASE, ZERO
+from benchmarks.paper.job import make_job, run_job
+from benchmarks.paper.options import Options
+from benchmarks.paper.page import PAGE_FILE
+from benchmarks.peers import distdgl, peer, registry
+from benchmarks.peers.distdgl import DistDGL
+from hopper.bench.emulate.hosts import emulated
+from hopper.bench.emulate.request import make_request
+from hopper.config import make_config
+from hopper.errors import RequestError
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
+
+OWN = DistDGL("own", "DistDGL of the tests", Path(sys.executable))
+SILENT = Progress(lambda _: None, lambda _: None)
+
+
+@pytest.fixture
+def hosts() -> None:
+    """Skips where DistDGL cannot be run."""
+    if importlib.util.find_spec("dgl") is None:
+        pytest.skip("no DGL here")
+    with emulated(make_request(1)) as cluster:
+        if not cluster.effective:
+            pytest.skip(f"no emulated hosts here: {cluster.why_not}")
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of the tests' own DistDGL."""
+    peers = {**registry.PEERS, OWN.name: OWN}
+    for module in ("benchmarks.paper.grid", "benchmarks.paper.options"):
+        monkeypatch.setattr(f"{module}.PEERS", peers)
+    return OWN.name
+
+
+def make_experiment(name: str, sides: tuple[Any, ...]) -> Experiment:
+    whole = next(each for each in BASELINES if each.name == name)
+    grid = Grid((), whole.grid.models[:1], hidden=(8,), fanouts=((4, 4),), servers=(2,))
+    return replace(
+        whole,
+        grid=replace(grid, models=("rgcn",) if "typed" in name else ("sage", "gat")),
+        sides=sides,
+        comparisons=((sides[-1].role, OWN.role),),
+        draw=None,
+        rounds=1,
+        epochs=2,
+    )
+
+
+def make_options(graph: Path, tmp_path: Path, name: str) -> Options:
+    return Options(
+        out=tmp_path / "out",
+        work=tmp_path / "work",
+        graphs=(str(graph),),
+        batch_size=16,
+        iterations=2,
+        servers=2,
+        peers=(name,),
+    )
+
+
+def test_one_node_type(hosts: None, known: str, tiny_graph: Any, tmp_path: Path) -> None:
+    graph = tiny_graph.path.parent / "graph"
+    job = make_job(
+        make_experiment("baselines", (BASE, ZERO)), make_options(graph, tmp_path, known), SILENT
+    )
+    assert job.total_runs == 6
+    result = run_job(job)
+    check(result, tmp_path, {"graph-sage-8", "graph-gat-8"})
+
+
+def test_several_node_types(hosts: None, known: str, tmp_path: Path) -> None:
+    """Types with features and without, and a relation of its own name in each direction."""
+    graph = make_typed_graph(tmp_path / "graph")
+    options = make_options(graph.path, tmp_path, known)
+    result = run_job(make_job(make_experiment("baselines-typed", (VANILLA,)), options, SILENT))
+    check(result, tmp_path, {"graph-rgcn-8"})
+
+
+def check(result: dict[str, Any], tmp_path: Path, names: set[str]) -> None:
+    assert {cell["name"] for cell in result["cells"]} == names
+    for cell in result["cells"]:
+        assert cell["problems"] == []
+        (other,) = cell["others"].values()
+        assert other["seconds"] > 0
+        assert other["iterations"] == 2
+        assert other["interface_bytes"] > 1000
+        assert 0 <= other["accuracy"] <= 1
+        assert cell["ratios"][0]["baseline"] == OWN.role
+        assert cell["ratios"][0]["mean"] > 0
+    page = (tmp_path / "out" / PAGE_FILE).read_text()
+    assert f"| {OWN.role} (own batches) |" in page
+    assert OWN.note in page
+
+
+def make_typed_graph(path: Path) -> GraphDirectory:
+    generator, counts = np.random.default_rng(0), {"author": 60, "paper": 90}
+    relations = [
+        Relation("author", "writes", "paper"),
+        Relation("paper", "written_by", "author"),
+        Relation("paper", "cites", "paper"),
+    ]
+    schema = GraphSchema(
+        name="papers",
+        node_types={"author": NodeType(60), "paper": NodeType(90, 5, "float32")},
+        relations={relation: EdgeType(300) for relation in relations},
+        target="paper",
+        labels={"paper": Labels("class", 3)},
+        splits={"train": 40, "val": 10, "test": 30},
+    )
+    with GraphWriter(path, schema) as writer:
+        for relation in relations:
+            ends = (generator.integers(0, counts[each], 300) for each in relation[::2])
+            writer.topology(relation, *ends)
+        writer.features("paper")[:] = generator.standard_normal((90, 5))
+        writer.labels("paper", generator.integers(0, 3, 90))
+        order = generator.permutation(90)
+        for name, part in (("train", order[:40]), ("val", order[40:50]), ("test", order[50:80])):
+            writer.split(name, np.sort(part))
+    return GraphDirectory.open(path)
+
+
+def test_what_cannot_be_trained_is_left_out(tmp_path: Path) -> None:
+    absent = replace(OWN, python=tmp_path / "environments" / "distdgl" / "bin" / "python")
+    config = lambda **words: make_config({"data": {"partitioned": "parts"}, **words})  # noqa: E731
+    told = absent.why_not(config(model={"name": "sage"}))
+    assert told == "run benchmarks/peers/make_environment.sh distdgl first"
+    assert OWN.why_not(config(model={"name": "film"})) == "it has no film here"
+    full = config(model={"name": "sage"}, sampler={"kind": "full"})
+    assert OWN.why_not(full) == "it draws node-wise, and not full"
+    with pytest.raises(RequestError, match=r"--peers: expected some of distdgl.*given 'dgl'"):
+        Options(tmp_path, tmp_path, peers=("dgl",)).check()
+
+
+def test_every_environment_has_its_versions() -> None:
+    for each in distdgl.VERSIONS:
+        name = each.python.relative_to(peer.ENVIRONMENTS).parts[0]
+        lines = (peer.ENVIRONMENTS.parent / "requirements" / f"{name}.txt").read_text().splitlines()
+        pinned = dict(line.split("==") for line in lines if "==" in line)
+        assert {"dgl", "torch"} <= set(pinned)
+        assert pinned["dgl"] in each.role
