@@ -231,7 +231,10 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "results": outcome.results,
     }
     _write_config(job, cell, found)
-    return job.keep(cell, record)
+    kept = job.keep(cell, record)
+    # All that is told of them is kept; learnable rows alone would fill a disk.
+    shutil.rmtree(folder)
+    return kept
 
 
 def _join_peers(job: Job, cell: Cell, config: Config) -> dict[Peer, Guest]:

@@ -48,7 +48,7 @@ class Figures:
 
 def label_of(run: Run) -> str:
     """What a run is called: its engine with the options it was given."""
-    label: str = run.get("label", run["engine"])
+    label: str = run["label"] if "label" in run else run["engine"]
     return label
 
 

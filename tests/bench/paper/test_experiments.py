@@ -23,6 +23,7 @@ from benchmarks.paper.materials import Materials
 from benchmarks.paper.options import Options
 from benchmarks.paper.registry import EXPERIMENTS
 from benchmarks.paper.toml import write_toml
+from benchmarks.peers.registry import PEERS
 from hopper.cli import bench, bench_paper
 from hopper.config import DEEP_MODELS, load_config
 from hopper.errors import ConfigError, RequestError
@@ -115,7 +116,7 @@ def test_comparisons_are_between_sides(experiment: Experiment) -> None:
     assert len(set(labels)) == len(labels)
     for faster, baseline in experiment.comparisons:
         assert faster in roles
-        assert baseline in roles
+        assert baseline in (*roles, *(PEERS[name].role for name in experiment.peers))
         assert faster != baseline
 
 
