@@ -77,7 +77,8 @@ class DistDGL:
         if not (divided / f"{_NAME}.json").is_file():
             shutil.rmtree(divided, ignore_errors=True)
             script = str(_HERE / "distdgl_divide.py")
-            command = [str(self.python), script, str(handed), str(divided), _NAME]
+            kind = ["graphbolt"] if self.graphbolt else []
+            command = [str(self.python), script, str(handed), str(divided), _NAME, *kind]
             ended = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECONDS)
             if ended.returncode:
                 shutil.rmtree(divided, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""``python distdgl_divide.py GRAPH OUT NAME``: a graph that was handed out (handed_graph.py) as
+"""``python distdgl_divide.py GRAPH OUT NAME [graphbolt]``: a graph that was handed out (handed_graph.py) as
 DistDGL's partitions, every node on the server that it is told.
 
-Of DGL 2.1, partitions are converted to GraphBolt's sampling graphs too.
+With the last word, topology is GraphBolt's.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ def read_graph(handed: Path, told: dict[str, Any]) -> Any:
     return graph
 
 
-def main(handed: Path, out: Path, name: str) -> None:
+def main(handed: Path, out: Path, name: str, *kinds: str) -> None:
     told = json.loads((handed / "graph.json").read_text())
     graph = read_graph(handed, told)
     types = graph.ntypes if len(told["types"]) > 1 else [told["target"]]
     homes = np.concatenate([np.load(handed / f"homes-{each}.npy") for each in types])
     module = dgl.distributed.partition
     module.metis_partition_assignment = lambda *_, **__: torch.from_numpy(homes.astype(np.int64))
-    module.partition_graph(graph, name, told["servers"], str(out), part_method="metis", num_hops=1)
-    if hasattr(dgl, "graphbolt"):
-        dgl.distributed.dgl_partition_to_graphbolt(str(out / f"{name}.json"))
+    words = {"use_graphbolt": True} if "graphbolt" in kinds else {}
+    module.partition_graph(
+        graph, name, told["servers"], str(out), part_method="metis", num_hops=1, **words
+    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

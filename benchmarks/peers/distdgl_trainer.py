@@ -25,8 +25,7 @@ class Graph:
     def __init__(self, job: dict[str, Any]) -> None:
         self.job, self.target = job, job["target"]
         self.is_typed = len(job["types"]) > 1
-        words = {"use_graphbolt": True} if job["graphbolt"] else {}
-        self.whole = dgl.distributed.DistGraph(job["name"], part_config=job["partitioned"], **words)
+        self.whole = dgl.distributed.DistGraph(job["name"], part_config=job["partitioned"])
         self.learned = {
             name: dgl.distributed.DistEmbedding(
                 kind["count"], job["hidden"], name=f"learned_{name}", init_func=_init,
