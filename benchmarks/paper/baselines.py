@@ -25,6 +25,7 @@ from benchmarks.paper.tables import (
 from benchmarks.peers.registry import PEERS
 
 OWN: Final = (PG, ZERO, COOPERATIVE)
+_OWN_ROLES: Final = {side.role for side in (*OWN, RAF)}
 OTHERS: Final = (BASE, NAIVE, P3, LOCALITY)
 CACHED: Final = Side("vanilla, METIS, cache", f"{VANILLA.label}:cache.policy=benefit")
 SYSTEMS: Final = ("distdgl", "graphbolt")
@@ -61,12 +62,14 @@ def first_table(result: Result) -> Table:
     """Who is first in every cell, and by how much."""
     rows = []
     for cell in result["cells"]:
-        own = {each.role for each in (*OWN, RAF)}
-        seconds = {role: side["seconds"] / side["iterations"] for role, side in
-                   everybody(cell).items()}  # fmt: skip
-        best = min((role for role in seconds if role in own), key=seconds.__getitem__)
-        other = min((role for role in seconds if role not in own), key=seconds.__getitem__)
-        rows.append([cell["name"], best, other, number(seconds[other] / seconds[best])])
+        seconds = {
+            role: side["seconds"] / side["iterations"] for role, side in everybody(cell).items()
+        }
+        own = [role for role in seconds if role in _OWN_ROLES]
+        others = [role for role in seconds if role not in _OWN_ROLES]
+        if own and others:
+            best, other = (min(roles, key=seconds.__getitem__) for roles in (own, others))
+            rows.append([cell["name"], best, other, number(seconds[other] / seconds[best])])
     return Table(
         "Who is first",
         ("cell", "fastest of Hopper's engines", "fastest of all others", "times as fast"),

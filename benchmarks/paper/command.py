@@ -64,6 +64,13 @@ def _add_grid(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=whole, metavar="N", help="of an epoch, at most (experiment's default)"
     )
     group.add_argument(
+        "--side",
+        action="append",
+        dest="sides",
+        metavar="NAME",
+        help="one of those that are compared, as tables call them; may be given several times",
+    )
+    group.add_argument(
         "--peers", metavar="A,B,...",
         help=f"other systems to compare with: some of {', '.join(PEERS)}, or none",
     )  # fmt: skip
@@ -121,6 +128,7 @@ def make_options(given: argparse.Namespace, overrides: Sequence[str]) -> Options
         iterations=given.iterations,
         batch_size=given.batch_size,
         seeds=given.seeds,
+        sides=None if given.sides is None else tuple(given.sides),
         peers=() if given.peers == "none" else _words(given.peers),
         servers=(given.loopback or None) if on_loopback else given.emulate,
         emulated=not on_loopback,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from benchmarks.paper.cells import Grid
 from hopper.bench.contender import Contender
 from hopper.config import Config
+from hopper.errors import RequestError
 from hopper.partition import PartitionedGraph
 
 BY_DIMENSION: Final = "by-dimension"
@@ -131,6 +132,26 @@ class Experiment:
     extra: Callable[[Config, PartitionedGraph], dict[str, Any]] | None = None
     carry_out: Callable[[Any], Iterator[dict[str, Any]]] | None = None
     count_runs: Callable[[Any], int] | None = None
+
+    def of_sides(self, roles: tuple[str, ...] | None) -> Experiment:
+        """The same with some of its sides, in its order; None = all.
+
+        Raises
+        ------
+        RequestError: it has no such side.
+        """
+        if roles is None:
+            return self
+        known = {side.role: side for side in self.sides}
+        unknown = [role for role in roles if role not in known]
+        if unknown:
+            raise RequestError(f"--side: expected one of {'; '.join(known)}; given {unknown[0]!r}")
+        left_out = known.keys() - set(roles)
+        return replace(
+            self,
+            sides=tuple(side for role, side in known.items() if role in roles),
+            comparisons=tuple(pair for pair in self.comparisons if not left_out & set(pair)),
+        )
 
     @property
     def divisions(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
     RequestError, ConfigError: names the option or key, what was expected and what came.
     """
     options.check()
+    experiment = experiment.of_sides(options.sides)
     if experiment.shares_cpus and options.emulated and options.host_cpus is None:
         most = max(experiment.grid.servers or (1,))
         options = replace(options, host_cpus=len(os.sched_getaffinity(0)) / most)

@@ -18,6 +18,7 @@ class Options:
     ----------
     work: where graphs, partitions and the files of runs are kept.
     scale: of every preset.
+    sides: of those that the experiment compares, by role.
     peers: other systems to compare with, by name.
     emulated: servers are emulated hosts where they can be had; False = all on loopback.
     words: overrides ``--section.key value`` of every configuration.
@@ -34,6 +35,7 @@ class Options:
     iterations: int | None = None
     batch_size: int | None = None
     seeds: int = 5
+    sides: tuple[str, ...] | None = None
     peers: tuple[str, ...] | None = None
     servers: int | None = None
     emulated: bool = True

@@ -163,6 +163,7 @@ def test_hosts_share_the_machine_evenly(tmp_path: Path) -> None:
     [
         (["hopgnn-fig99"], "experiment: expected one of hopgnn-table1, .*; given 'hopgnn-fig99'"),
         (["hopgnn-fig11", "--scale", "2"], "--scale: expected more than 0 and at most 1, given 2"),
+        (["hopgnn-fig11", "--side", "x"], "--side: expected one of model-centric; .*given 'x'"),
         (["hopgnn-fig11", "--rounds", "0"], "--rounds: expected at least 1, given 0"),
         (["hopgnn-fig11", "--hidden", "x"], "--hidden: expected positive numbers"),
         (["hopgnn-fig11", "--graphs", "uk"], "preset: expected one of .*, given 'uk'"),
