@@ -77,13 +77,14 @@ def draw_trend(axis: str, label: str) -> Callable[[Result, Path], None]:
     def draw(result: Result, path: Path) -> None:
         figure, (left, right) = canvas(2, 12, 4.6)
         cells = result["cells"]
-        groups = list(dict.fromkeys((c["graph"], c["model"], c["hidden"]) for c in cells))
+        keys = [each for each in ("graph", "model", "hidden") if each != axis]
+        groups = list(dict.fromkeys(tuple(cell[each] for each in keys) for cell in cells))
         styles = ("-", "--", ":", "-.")
         for which, group in enumerate(groups):
-            own = [c for c in cells if (c["graph"], c["model"], c["hidden"]) == group]
+            own = [cell for cell in cells if tuple(cell[each] for each in keys) == group]
             own.sort(key=lambda cell: cell[axis])
             style = styles[which % len(styles)]
-            prefix = f"{group[0]} {group[1]}({group[2]}) " if len(groups) > 1 else ""
+            prefix = f"{' '.join(map(str, group))}: " if len(groups) > 1 else ""
             xs = [cell[axis] for cell in own]
             for role in own[0]["sides"]:
                 seconds = [_per_iteration(cell, role) for cell in own]

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from benchmarks.paper.cells import Grid
-from benchmarks.paper.charts import draw_speed
+from benchmarks.paper.charts import draw_speed, draw_trend
 from benchmarks.paper.experiment import Experiment, Published, Result, Side, Table
 from benchmarks.paper.tables import (
     NONE,
@@ -287,6 +287,36 @@ _EXPERIMENTS: Final = (
         sides=SIDES,
         comparisons=COMPARISONS,
         draw=draw_speed,
+        rounds=5,
+    ),
+    Experiment(
+        name="heta-fig11",
+        title="Hit rates of a cache on the device",
+        published=_published(
+            ("section 8.3", "hit rate of papers on MAG240M, Heta and DGL-Opt", "67 and 11 %"),
+        ),
+        grid=replace(
+            _GRID, graphs=("igbhet-like", "mag240m-like"), models=("rgat",), cache_sizes=("16M",)
+        ),
+        tables=(cache_table, summary_table, speed_table, traffic_table, parity_table),
+        sides=tuple(
+            Side(each.role, f"{each.label}:cache.policy={policy}:cache.memory=device")
+            for each, policy in ((VANILLA, "hotness"), (RAF, "hotness+penalty"))
+        ),
+        comparisons=((RAF.role, VANILLA.role),),
+        rounds=1,
+    ),
+    Experiment(
+        name="heta-hidden",
+        title="Hidden widths",
+        published=_published(
+            ("section 8.3", "Heta over DGL-Opt, R-GCN on ogbn-mag, hidden 1024", "1.7 x"),
+        ),
+        grid=replace(_GRID, graphs=("mag-like",), hidden=(64, 256, 1024)),
+        tables=SPEED_TABLES,
+        sides=ON_METIS,
+        comparisons=COMPARISONS_ON_METIS,
+        draw=draw_trend("hidden", "hidden width"),
         rounds=5,
     ),
     Experiment(

@@ -87,7 +87,7 @@ _EXPERIMENTS: Final = (
             ("arxiv-like", "products-like", "it-like"),
             ("sage",),
             scales={"arxiv-like": 1.0, "products-like": 0.1, "it-like": 0.002},
-            servers=(2, 4, 8),
+            servers=(2, 4, 8, 16),
             trains=False,
         ),
         tables=(locality_table,),
