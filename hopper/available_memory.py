@@ -1,13 +1,19 @@
-"""How much memory this process can still have."""
+"""How much memory this process can still have.
+
+Control groups bound it, and so does ``HOPPER_MEMORY_LIMIT`` (bytes of this process), which who
+starts it may set where it cannot see its groups, as on emulated hosts.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+LIMIT_VARIABLE: Final = "HOPPER_MEMORY_LIMIT"
 _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 _LIMIT_FILES: Final = (
     ("memory.max", "memory.current", "file"),
@@ -26,6 +32,11 @@ def available_memory(groups: Sequence[Path] | None = None) -> int:
     """
     found = own_groups() if groups is None else groups
     known = [left for group in found if (left := _left(group)) is not None]
+    limit = os.environ.get(LIMIT_VARIABLE, "")
+    if limit.isdecimal():
+        used = psutil.Process().memory_info()
+        # Pages of mapped files are among the resident ones, and free as those of a cache are.
+        known.append(max(0, int(limit) - (used.rss - getattr(used, "shared", 0))))
     return min([int(psutil.virtual_memory().available), *known])
 
 
@@ -45,12 +56,15 @@ def own_groups() -> list[Path]:
         else:
             continue
         for mount in mounts:
-            found |= dict.fromkeys(_up_to(mount, mount / path.lstrip("/")))
+            found |= dict.fromkeys(_up_to(mount, path))
     return list(found)
 
 
-def _up_to(mount: Path, group: Path) -> Iterator[Path]:
-    # A container may see its own group as the root, whatever the path says.
+def _up_to(mount: Path, path: str) -> Iterator[Path]:
+    """A group and those above it. A container may see a part of the path alone, or nothing."""
+    parts = Path(path.lstrip("/")).parts
+    seen = (mount.joinpath(*parts[first:]) for first in range(len(parts) + 1))
+    group = next((each for each in seen if each.is_dir()), mount)
     yield group
     yield from (each for each in group.parents if each == mount or mount in each.parents)
 

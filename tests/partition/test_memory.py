@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from hopper.available_memory import available_memory, own_groups
@@ -81,6 +82,16 @@ def test_available_memory_is_that_of_the_control_group_if_less(tmp_path: Path) -
     (older / "memory.limit_in_bytes").write_text("12000\n")
     (older / "memory.stat").write_text("cache 1\ntotal_cache 500\n")
     assert available_memory([tmp_path, older]) == 5500
+
+
+def test_a_limit_may_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process, by who started it."""
+    own = psutil.Process().memory_info()
+    used = own.rss - own.shared
+    monkeypatch.setenv("HOPPER_MEMORY_LIMIT", str(used + (64 << 20)))
+    assert available_memory([]) == pytest.approx(64 << 20, abs=32 << 20)
+    monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1000")
+    assert available_memory([]) == 0
 
 
 def test_control_groups_are_those_of_this_process() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hopper.available_memory import LIMIT_VARIABLE
 from hopper.bench.emulate.agent import read_failures
 from hopper.bench.emulate.commands import signals_held
 from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
@@ -134,17 +135,23 @@ class StandingRanks:
         return self._folder / f"failures-{host}.json"
 
 
-def environment_of_ranks(interface: str, threads: int) -> dict[str, str]:
+def environment_of_ranks(interface: str, threads: int, memory: int | None = None) -> dict[str, str]:
     """What ranks on hosts are started with, of this process's own and besides.
 
     Parameters
     ----------
-    interface: that a host has. threads: of a rank.
+    interface: that a host has. threads: of a rank. memory: bytes that a host may use; None = no
+        bound.
     """
-    return os.environ | {
-        "GLOO_SOCKET_IFNAME": interface,
-        "NCCL_SOCKET_IFNAME": interface,
-        "OMP_NUM_THREADS": str(threads),
-        # Hosts share this machine's cores: a thread that waits must not spin on one.
-        "OMP_WAIT_POLICY": "PASSIVE",
-    }
+    bound = {} if memory is None else {LIMIT_VARIABLE: str(memory)}
+    return (
+        os.environ
+        | bound
+        | {
+            "GLOO_SOCKET_IFNAME": interface,
+            "NCCL_SOCKET_IFNAME": interface,
+            "OMP_NUM_THREADS": str(threads),
+            # Hosts share this machine's cores: a thread that waits must not spin on one.
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+    )
