@@ -135,7 +135,7 @@ EXPERIMENTS: Final = (
         scores=True,
         comparisons=(
             *((RAF.role, side.role) for side in (VANILLA, CACHED)),
-            *((CACHED.role, side.role) for side in (VANILLA,)),
+            (CACHED.role, VANILLA.role),
             *((side.role, system) for system in _SYSTEM_ROLES for side in (VANILLA, RAF)),
         ),
         draw=draw_speed,

@@ -91,17 +91,26 @@ def other_figures(record: Record, label: str) -> dict[str, Any]:
         "label": label,
         "seconds": median(fmean(e["seconds"] for e in measured_epochs(run)) for run in own),
         "iterations": fmean(epoch["iterations"] for epoch in measured),
-        "interface_bytes": _interface_bytes([e for run in own for e in run["epochs"]]),
+        "interface_bytes": _interface_bytes(
+            [epoch["nic_bytes"] for run in own for epoch in run["epochs"]], own
+        ),
         "accuracy": own[0]["accuracy"]["test"],
     }
 
 
-def _interface_bytes(epochs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Bytes that all interfaces sent in an iteration, mean; None where they were not read."""
-    if any(epoch.get("nic_bytes") is None for epoch in epochs):
+def _interface_bytes(
+    sent: Sequence[Sequence[int] | None], runs: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Bytes that all interfaces sent in an iteration, mean over whole runs.
+
+    Parameters
+    ----------
+    sent: by host, in parts that make up the runs; an entry of None = they were not read.
+    """
+    known = [sum(part) for part in sent if part is not None]
+    if len(known) < len(sent):
         return None
-    iterations = sum(epoch["iterations"] for epoch in epochs)
-    return sum(sum(epoch["nic_bytes"]) for epoch in epochs) / iterations
+    return sum(known) / sum(epoch["iterations"] for run in runs for epoch in run["epochs"])
 
 
 def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
@@ -138,7 +147,7 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
         "gathers": None if held["gathers"] is None else held["gathers"] / all_turns,
         "learnable": held.get("learnable"),
         "bounds": _bounds(own, ranks, size, None if is_raf else record["parameter_bytes"]),
-        "interface_bytes": _run_bytes(own),
+        "interface_bytes": _interface_bytes([run["nic_bytes"] for run in own], own),
         "accuracy": own[0].get("accuracy", {}).get("test"),
         "peak_rss_mib": max(value for run in own for value in run["peak_rss_mib"]),
         "fetched_mib": _scaled(size, rows["remote_unique"] / _steps(own[0], ranks) / MIB),
@@ -152,14 +161,6 @@ def side_figures(record: Record, role: str, nodes: int) -> dict[str, Any]:
             for index in range(len(own[0]["epochs"]))
         ],
     }
-
-
-def _run_bytes(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """As :func:`_interface_bytes`, of runs that tell bytes of all epochs together."""
-    if any(run["nic_bytes"] is None for run in runs):
-        return None
-    iterations = sum(epoch["iterations"] for run in runs for epoch in run["epochs"])
-    return sum(sum(run["nic_bytes"]) for run in runs) / iterations
 
 
 def _lookups(epochs: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
