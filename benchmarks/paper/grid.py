@@ -212,6 +212,8 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         outcome = run_ab(plan, job.progress.say, begin)
         auto = _let_auto_choose(plan, folder, begin) if experiment.lets_auto_choose else None
     outcome.results["machine"]["emulation"] = emulation
+    # Where hosts cannot be had the plan has lost its guests.
+    trained = [peer for peer, guest in peers.items() if guest in plan.guests]
     model = make_model(Request(config, graph))
     record = {
         "sides": {role: contender.label for role, contender in sides.items()},
@@ -224,8 +226,8 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
             role: [work._asdict() for work in read_layer_work(plan.run_dir(each, 0) / SPANS_FOLDER)]
             for role, each in sides.items()
         },
-        "peers": {peer.role: peer.name for peer in peers},
-        "notes": [peer.note for peer in peers],
+        "peers": {peer.role: peer.name for peer in trained},
+        "notes": [peer.note for peer in trained],
         "guests": list(outcome.guests),
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
