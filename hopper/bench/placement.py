@@ -8,43 +8,66 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hopper.bench.ab import Plan
-from hopper.bench.emulate.hosts import emulated
+from hopper.bench.ab import Plan, TrainRun
+from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.request import Request
 from hopper.bench.emulate.train import train_on_hosts
+from hopper.bench.train_process import train_in_process
+
+
+@contextmanager
+def open_hosts(
+    request: Request | None, say: Callable[[str], None]
+) -> Iterator[tuple[TrainRun, EmulatedCluster | None]]:
+    """Build the hosts that were asked for, where they can be had.
+
+    Parameters
+    ----------
+    request: None = loopback.
+    say: told what an earlier run had left, and why there are no hosts.
+
+    Yields
+    ------
+    How a run is made, and the emulated cluster (None = not asked for).
+    """
+    if request is None:
+        yield train_in_process, None
+        return
+    with emulated(request) as cluster:
+        if cluster.removed:
+            say(f"removed what an earlier run had left: {', '.join(cluster.removed)}")
+        if cluster.effective:
+            yield partial(train_on_hosts, cluster), cluster
+        else:
+            say(
+                f"NOT EMULATED: {cluster.why_not}. Servers and ranks run on loopback, without a "
+                "rate or bounds"
+            )
+            yield train_in_process, cluster
 
 
 @contextmanager
 def placed(
     plan: Plan, request: Request | None, say: Callable[[str], None]
 ) -> Iterator[tuple[Plan, dict[str, Any] | None]]:
-    """Build the hosts that were asked for, where they can be had.
+    """Let a plan's runs be made on the hosts that were asked for, where they can be had.
 
     Parameters
     ----------
     request: None = loopback.
-    say: told what an earlier run had left, why there are no hosts, and which guests of the plan are
-        left out then.
+    say: told what :func:`open_hosts` tells, and which guests of the plan are left out where there
+        are no hosts.
 
     Yields
     ------
     The plan to carry out, and what results.json says of emulation (None = not asked for).
     """
-    if request is None:
-        yield _without_guests(plan, say), None
-        return
-    with emulated(request) as cluster:
-        if cluster.removed:
-            say(f"removed what an earlier run had left: {', '.join(cluster.removed)}")
-        if cluster.effective:
-            plan = replace(plan, train=partial(train_on_hosts, cluster), cluster=cluster)
+    with open_hosts(request, say) as (train, cluster):
+        if cluster is not None and cluster.effective:
+            plan = replace(plan, train=train, cluster=cluster)
         else:
-            say(
-                f"NOT EMULATED: {cluster.why_not}. Servers and ranks run on loopback, without a "
-                "rate or bounds"
-            )
             plan = _without_guests(plan, say)
-        yield plan, cluster.describe()
+        yield plan, None if cluster is None else cluster.describe()
 
 
 def _without_guests(plan: Plan, say: Callable[[str], None]) -> Plan:

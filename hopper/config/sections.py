@@ -177,6 +177,9 @@ class Train(Section):
     """auto = cuda where there is one"""
     evaluate_every: NonNegative = 1
     """epochs; 0 = never"""
+    score_training: bool = False
+    """score the training nodes too, whenever validation nodes are scored, and in the same way: over
+    full neighbourhoods, without dropout"""
     iterations_per_epoch: NonNegative = 0
     """0 = a whole epoch; n = its first n, for benchmarks"""
     run_dir: str = ""
@@ -217,6 +220,8 @@ class Train(Section):
             )
         if self.patience and not self.evaluate_every:
             raise ValueError("patience: needs scores, so evaluate_every must not be 0")
+        if self.score_training and not self.evaluate_every:
+            raise ValueError("score_training: needs scores, so evaluate_every must not be 0")
         check_form("engine", self.engine, ("auto", *ENGINES))
         return self
 

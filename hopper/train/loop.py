@@ -151,7 +151,7 @@ class Trainer:
             training[number].progress.losses = losses
 
     def _validate(self, training: Models, record: EpochRecord) -> dict[int, float]:
-        """Score the models that were trained, if it is time; the best score is the epoch's."""
+        """Score the models that were trained, if it is time; the best one's scores are told."""
         scores: dict[int, float] = {}
         if not next(iter(training.values())).is_due(record.epoch):
             return scores
@@ -159,7 +159,11 @@ class Trainer:
             for number, model in training.items():
                 self.engine.hand_out(number)
                 scores[number] = model.validate(record.epoch)
-        record.val = scores[best_first(scores, self._objective.higher_is_better)[0]]
+            best = best_first(scores, self._objective.higher_is_better)[0]
+            record.val = scores[best]
+            if self._config.score_training:
+                self.engine.hand_out(best)
+                record.train = training[best].score("train")
         return scores
 
     def _finish_epoch(

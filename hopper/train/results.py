@@ -35,6 +35,8 @@ class EpochRecord:
     rank in each: what decisions go by. bytes, rows: summed over ranks. lookups: by
     node type, or table of learnable rows, [hits, misses] of rows that were looked for in a cache,
     summed over ranks.
+    val: the validation score; of several models, that of the best. train: the training nodes' score
+    of the same model, where ``train.score_training`` asks for it.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
@@ -54,6 +56,7 @@ class EpochRecord:
     lookups: dict[str, list[int]]
     stage_seconds: dict[Stage, float]
     val: float | None = None
+    train: float | None = None
     evaluation_seconds: float = 0.0
     evaluation_bytes: int = 0
     engine: str = ""

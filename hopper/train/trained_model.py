@@ -78,10 +78,14 @@ class TrainedModel:
         progress.iteration, progress.losses = 0, []
         return record
 
+    def score(self, split: str) -> float:
+        """The score of a split with the parameters as they are now; collective."""
+        return self._evaluator.score(self.state.packed.module, split)
+
     def validate(self, epoch: int) -> float:
         """The validation score after an epoch."""
         progress = self.progress
-        score = self._evaluator.score(self.state.packed.module, "val")
+        score = self.score("val")
         if self._is_better(score):
             self._complete(f"after epoch {epoch}")
             progress.best_score, progress.best_epoch = score, epoch
@@ -116,7 +120,7 @@ class TrainedModel:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
             return None
-        return self._evaluator.score(self.state.packed.module, "test")
+        return self.score("test")
 
     def _is_better(self, score: float) -> bool:
         best = self.progress.best_score

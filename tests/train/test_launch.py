@@ -48,6 +48,18 @@ def test_a_run_writes_its_results(reference: Any) -> None:
     assert summary["accuracy"]["test"] > 0.5
 
 
+def test_training_nodes_are_scored_where_that_is_asked_for(reference: Any, runs: Any) -> None:
+    """Scoring them changes nothing of the run."""
+    epochs = runs.finished("scores-training", score_training=True, evaluate_every=2).epochs()
+    assert [epoch["iteration_losses"] for epoch in epochs] == reference.losses()
+    assert [epoch["train"] is None for epoch in epochs] == [True, False, True]
+    assert epochs[1]["val"] == reference.epochs()[1]["val"]
+    # 83 nodes, of which no fraction is right.
+    assert 83 * epochs[1]["train"] == pytest.approx(round(83 * epochs[1]["train"]))
+    assert epochs[1]["train"] > 0.5
+    assert all(epoch["train"] is None for epoch in reference.epochs())
+
+
 def test_a_run_writes_its_best_model_as_safetensors(reference: Any) -> None:
     tensors = load_file(reference.run_dir / "best.safetensors")
     assert sorted({array.dtype.name for array in tensors.values()}) == ["float32"]
