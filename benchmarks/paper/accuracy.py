@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from shutil import rmtree
 from statistics import fmean, stdev
 from typing import Any, Final
 
@@ -13,13 +12,13 @@ from scipy import stats
 
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import canvas, colour_of, finish, save
+from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import CONFIGS_FOLDER, RUNS_FOLDER, Job, told
+from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
 from benchmarks.paper.toml import write_toml
 from hopper.bench.statistics import CONFIDENCE
 from hopper.bench.train_process import train_in_process
 from hopper.config import Config, make_config
-from hopper.partition import PartitionedGraph
 from hopper.train.results import write_text
 
 SAME: Final = 0.001
@@ -41,14 +40,7 @@ def run_accuracies(job: Job) -> Iterator[dict[str, Any]]:
     Cells of result.json: as in the grid, with ``runs`` (test accuracy by side, a seed each) and
     ``sides`` (mean, spread, drop).
     """
-    for cell in job.cells:
-        kept = job.finished(cell, job.fingerprint(cell))
-        if kept is None:
-            kept = _train_cell(job, cell)
-        else:
-            for _ in range(job.options.seeds * len(job.experiment.sides)):
-                job.progress.begin(cell.name)
-            job.progress.say(f"{cell.name}: is there already")
+    for kept in run_cells(job, _train_cell):
         yield _cell_entry(kept)
 
 
@@ -56,10 +48,7 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
     graph = job.materials.parts(cell)
     values = accuracy_values(cell, str(graph.path), job.epochs)
     config = make_config(values, job.options.words)
-    folder = job.options.work / RUNS_FOLDER / job.experiment.name / cell.name
-    if folder.exists():
-        rmtree(folder)
-    folder.mkdir(parents=True)
+    folder = make_run_folder(job, cell)
     runs = []
     for seed in range(job.options.seeds):
         accuracy = {}
@@ -72,7 +61,7 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
         told_values = ", ".join(f"{role} {value:.4f}" for role, value in accuracy.items())
         job.progress.say(f"{cell.name}, seed {seed}: {told_values}")
     _write_config(job, cell)
-    return job.keep(cell, {"runs": runs, "cell": told(cell), **_describe(graph)})
+    return job.keep(cell, {"runs": runs, "cell": told(cell), **graph_size(graph)})
 
 
 def accuracy_values(cell: Cell, partitioned: str, epochs: int) -> dict[str, Any]:
@@ -88,14 +77,6 @@ def _train(name: str, config: Config, folder: Path, words: Sequence[str]) -> flo
     write_text(file, config.model_dump_json(indent=1) + "\n")
     summary = train_in_process(name, file, run_dir, words, _RUN_SECONDS)
     return float(summary["accuracy"]["test"])
-
-
-def _describe(graph: PartitionedGraph) -> dict[str, Any]:
-    schema = graph.schema
-    return {
-        "nodes": sum(kind.count for kind in schema.node_types.values()),
-        "edges": sum(kind.count for kind in schema.relations.values()),
-    }
 
 
 def _write_config(job: Job, cell: Cell) -> None:

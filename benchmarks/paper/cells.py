@@ -113,6 +113,8 @@ class Grid:
     shared_batch: roots of all ranks together instead, whatever the scale.
     servers: None = as many as the command line asks for.
     trains: False where no model is trained, so that none is in a cell's name.
+    pairs: a graph and a model each, those of the product that are run where the command line names
+        neither graphs nor models; () = all.
     """
 
     graphs: tuple[str, ...]
@@ -127,6 +129,7 @@ class Grid:
     cache_sizes: tuple[str | None, ...] = (None,)
     trains: bool = True
     shared_batch: int | None = None
+    pairs: tuple[tuple[str, str], ...] = ()
 
     def cells(self, options: Options) -> list[Cell]:
         """All cells, each setting once, in order of the axes.
@@ -143,6 +146,7 @@ class Grid:
                     f"expected one of {', '.join(map(str, own))}, or none; given {options.servers}"
                 )
             own = (options.servers,)
+        chosen = options.graphs is not None or options.models is not None
         found: dict[str, Cell] = {}
         for choice in product(
             options.graphs or self.graphs,
@@ -154,8 +158,9 @@ class Grid:
             own or (options.servers or 4,),
             self.cache_sizes,
         ):
-            cell = self._cell(options, *choice)
-            found.setdefault(cell.name, cell)
+            if chosen or not self.pairs or choice[:2] in self.pairs:
+                cell = self._cell(options, *choice)
+                found.setdefault(cell.name, cell)
         return list(found.values())
 
     def _cell(

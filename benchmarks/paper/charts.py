@@ -225,12 +225,14 @@ def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
         )  # fmt: skip
 
 
-def canvas(columns: int, width: float, height: float, **words: Any) -> tuple[Figure, list[Axes]]:
-    """An empty figure with some places beside each other."""
+def canvas(
+    columns: int, width: float, height: float, rows: int = 1, **words: Any
+) -> tuple[Figure, list[Axes]]:
+    """An empty figure with some places beside each other, row by row."""
     figure = Figure(figsize=(width, height), dpi=150)
     figure.set_layout_engine("constrained")
     FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(1, columns, squeeze=False, **words)[0])
+    return figure, list(figure.subplots(rows, columns, squeeze=False, **words).flat)
 
 
 def finish(axes: Axes, title: str, grid: str, x_label: str = "") -> None:

@@ -95,7 +95,10 @@ class Experiment:
     rounds: of every comparison.
     epochs: of every timed run; the first warms up, and to the end of the last nothing is prepared
         ahead, so neither is measured.
-    iterations: of an epoch, at most.
+    iterations: of an epoch, at most; 0 = all.
+    words: ``--section.key=value`` of every cell's configuration, ahead of the command line's.
+    runs: what a side's runs are, in words of the page, with what was asked for in braces, such as
+        {seeds}; "" = timed runs, or whole epochs where no time is told.
     timed: False where no time is told.
     shows_epochs: whether tables or the picture show single epochs.
     peers: other systems that are trained in the same rounds, where they are there; by name.
@@ -122,6 +125,8 @@ class Experiment:
     rounds: int = 3
     epochs: int = 4
     iterations: int = 4
+    words: tuple[str, ...] = ()
+    runs: str = ""
     timed: bool = True
     shows_epochs: bool = False
     peers: tuple[str, ...] = ()

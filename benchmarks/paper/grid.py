@@ -68,7 +68,7 @@ class Job:
     def words(self) -> tuple[str, ...]:
         """What is added to a cell's configuration."""
         own = (f"--train.evaluate_every={self.epochs}",) if self.experiment.scores else ()
-        return (*own, *self.options.words)
+        return (*self.experiment.words, *own, *self.options.words)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
@@ -232,7 +232,7 @@ def _run_cell(job: Job, cell: Cell) -> dict[str, Any]:
         "extra": experiment.extra(config, graph) if experiment.extra is not None else {},
         "results": outcome.results,
     }
-    _write_config(job, cell, found)
+    write_config(job, cell, found)
     kept = job.keep(cell, record)
     # All that is told of them is kept; learnable rows alone would fill a disk.
     shutil.rmtree(folder)
@@ -280,8 +280,14 @@ def _let_auto_choose(plan: Plan, folder: Path, begin: Callable[[str], None]) -> 
     return chosen
 
 
-def _write_config(job: Job, cell: Cell, found: int) -> None:
-    """The cell's configuration, below the commands that repeat it by hand."""
+def write_config(job: Job, cell: Cell, found: int = 0, more: tuple[str, ...] = ()) -> None:
+    """Write the cell's configuration, below the commands that repeat it by hand.
+
+    Parameters
+    ----------
+    found: the number of time steps to dissolve that an adaptive run settled on.
+    more: words behind the command of the comparison.
+    """
     options, experiment = job.options, job.experiment
     paths = {method: job.materials.parts_path(cell, method) for method in experiment.divisions}
     labels = dict.fromkeys(side.text(paths, found) for side in experiment.sides)
@@ -298,7 +304,7 @@ def _write_config(job: Job, cell: Cell, found: int) -> None:
             command += ["--host-memory", options.host_memory]
     lines = [
         *job.materials.recipe(cell, experiment.divisions),
-        " ".join([*command, *job.words]),
+        " ".join([*command, *job.words, *more]),
     ]
     values = cell.values(str(job.materials.parts_path(cell)), job.epochs, job.iterations)
     folder = options.out / CONFIGS_FOLDER

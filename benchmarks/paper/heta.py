@@ -59,7 +59,7 @@ SCALES: Final = {
 MODELS: Final = ("rgcn", "rgat", "hgt")
 FANOUTS: Final = (25, 20)
 GLOBAL_BATCH: Final = 1024
-_DIFFERS: Final = (
+DIFFERS: Final = (
     "Labels, types and relations are those of stand-ins; the division of nodes and edges among "
     "types is ours where none was published.",
     "Learnable rows have one home here and are fetched by whoever reads them; in the paper each "
@@ -223,7 +223,7 @@ def _cache_experiment(label: str, name: str, rows: str) -> Experiment:
             ("section 8.3", "over a cache by hotness alone: mag240m, Donor", "15 %, 13 %"),
         ),
         grid=replace(
-            _GRID,
+            GRID,
             graphs=("donor-like", "mag240m-like"),
             cache_sizes=("2%", "10%", "30%"),
         ),
@@ -248,8 +248,9 @@ def _on_disk(experiment: Experiment) -> Experiment:
     return replace(experiment, grid=grid, tables=(*tables, parity_table), host_memory="2000M")
 
 
-_HARDWARE: Final = "eight T4 GPUs on each of two servers (section 8.1)"
-_GRID: Final = Grid(
+HARDWARE: Final = "eight T4 GPUs on each of two servers (section 8.1)"
+LINK: Final = "100 Gb/s"
+GRID: Final = Grid(
     graphs=(),
     models=("rgcn",),
     scales=SCALES,
@@ -267,7 +268,7 @@ _EXPERIMENTS: Final = (
             ("section 4", "RAF without meta-partitioning (here: cooperative)", "8.0 MB"),
             ("section 5", "RAF with meta-partitioning", "0.5 MB"),
         ),
-        grid=replace(_GRID, graphs=("mag240m-like",), models=("rgcn", "rgat")),
+        grid=replace(GRID, graphs=("mag240m-like",), models=("rgcn", "rgat")),
         tables=(traffic_table, bound_table, rows_table, parity_table),
         sides=(VANILLA, LOCAL, COOPERATIVE, RAF),
         comparisons=((RAF.role, VANILLA.role),),
@@ -279,7 +280,7 @@ _EXPERIMENTS: Final = (
         title="Epoch time on two servers",
         published=_OVERALL,
         grid=replace(
-            _GRID,
+            GRID,
             graphs=tuple(SCALES),
             models=MODELS,
         ),
@@ -296,7 +297,7 @@ _EXPERIMENTS: Final = (
             ("section 8.3", "hit rate of papers on MAG240M, Heta and DGL-Opt", "67 and 11 %"),
         ),
         grid=replace(
-            _GRID, graphs=("igbhet-like", "mag240m-like"), models=("rgat",), cache_sizes=("16M",)
+            GRID, graphs=("igbhet-like", "mag240m-like"), models=("rgat",), cache_sizes=("16M",)
         ),
         tables=(cache_table, summary_table, speed_table, traffic_table, parity_table),
         sides=tuple(
@@ -312,7 +313,7 @@ _EXPERIMENTS: Final = (
         published=_published(
             ("section 8.3", "Heta over DGL-Opt, R-GCN on ogbn-mag, hidden 1024", "1.7 x"),
         ),
-        grid=replace(_GRID, graphs=("mag-like",), hidden=(64, 256, 1024)),
+        grid=replace(GRID, graphs=("mag-like",), hidden=(64, 256, 1024)),
         tables=SPEED_TABLES,
         sides=ON_METIS,
         comparisons=COMPARISONS_ON_METIS,
@@ -326,7 +327,7 @@ _EXPERIMENTS: Final = (
             ("section 8.3, Figure 14", "Heta, R-GAT on Donor, 2, 3, 4 machines", "scales on"),
             ("section 8.3, Figure 14", "DGL-Opt, GraphLearn, 3 to 4 machines", "slower"),
         ),
-        grid=replace(_GRID, graphs=("donor-like",), models=("rgat",), servers=(2, 3, 4)),
+        grid=replace(GRID, graphs=("donor-like",), models=("rgat",), servers=(2, 3, 4)),
         tables=SPEED_TABLES,
         sides=ON_METIS,
         comparisons=COMPARISONS_ON_METIS,
@@ -340,7 +341,7 @@ _EXPERIMENTS: Final = (
             ("section 8.3, Figure 15", "Heta over DGL-Opt, R-GCN on IGB-HET", "2.3 to 4.9 x"),
             ("section 8.3", "bytes of Heta as the neighbourhood grows", "constant"),
         ),
-        grid=replace(_GRID, graphs=("mag-like",), fanouts=((10, 5), (25, 20), (25, 20, 20))),
+        grid=replace(GRID, graphs=("mag-like",), fanouts=((10, 5), (25, 20), (25, 20, 20))),
         tables=SPEED_TABLES,
         sides=ON_METIS,
         comparisons=COMPARISONS_ON_METIS,
@@ -357,6 +358,6 @@ _EXPERIMENTS: Final = (
 )
 
 EXPERIMENTS: Final = tuple(
-    replace(each, differs=_DIFFERS, extra=partial_bound, hardware=_HARDWARE, link="100 Gb/s")
+    replace(each, differs=DIFFERS, extra=partial_bound, hardware=HARDWARE, link=LINK)
     for each in _EXPERIMENTS
 )

@@ -39,10 +39,11 @@ def make_job(experiment: Experiment, options: Options, progress: Progress) -> Jo
     cells = tuple(experiment.grid.cells(options))
     for graph in dict.fromkeys(cell.graph for cell in cells):
         materials.check(graph)
+    job = Job(experiment, options, cells, materials, progress)
     for cell in cells if experiment.grid.trains else ():
         # A key that one of the models does not take is told now, and not after hours.
-        cell.config(options.work, 1, options.iterations or experiment.iterations, options.words)
-    return Job(experiment, options, cells, materials, progress)
+        job.config(cell, options.work)
+    return job
 
 
 def run_job(job: Job) -> dict[str, Any]:

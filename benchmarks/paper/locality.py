@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import COLOURS, canvas, finish, legend_above, save
+from benchmarks.paper.each_cell import graph_size, run_cells
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import CONFIGS_FOLDER, Job, told
 from benchmarks.paper.tables import NONE, graph_name, percent
@@ -77,14 +78,7 @@ def run_localities(job: Job) -> Iterator[dict[str, Any]]:
     ------
     Cells of result.json: as in the grid, with ``localities``, one entry per sampling and depth.
     """
-    for cell in job.cells:
-        kept = job.finished(cell, job.fingerprint(cell))
-        if kept is None:
-            kept = _measure_cell(job, cell)
-        else:
-            for _ in range(len(SAMPLINGS) * len(DEPTHS)):
-                job.progress.begin(cell.name)
-            job.progress.say(f"{cell.name}: is there already")
+    for kept in run_cells(job, _measure_cell):
         yield {
             **kept["cell"],
             **{key: kept[key] for key in _SHOWN},
@@ -96,7 +90,6 @@ def run_localities(job: Job) -> Iterator[dict[str, Any]]:
 
 def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
     graph = job.materials.parts(cell)
-    schema = graph.schema
     localities = []
     for name, sampler in SAMPLINGS.items():
         for depth in DEPTHS:
@@ -114,8 +107,7 @@ def _measure_cell(job: Job, cell: Cell) -> dict[str, Any]:
             )
     _write_config(job, cell)
     record = {
-        "nodes": sum(kind.count for kind in schema.node_types.values()),
-        "edges": sum(kind.count for kind in schema.relations.values()),
+        **graph_size(graph),
         "edge_cut": graph.description.get("edge_cut"),
         "localities": localities,
         "cell": told(cell),

@@ -101,10 +101,7 @@ def describe_setting(result: Result) -> list[str]:
     told.append(_partitions(result))
     batches = sorted({cell["batch_size"] for cell in result["cells"] if cell.get("batch_size")})
     if batches:
-        told.append(
-            f"batches of {', '.join(map(str, batches))} roots a rank; "
-            + (_timed_runs(asked) if result["timed"] else f"{asked['epochs']} whole epochs")
-        )
+        told.append(f"batches of {', '.join(map(str, batches))} roots a rank; {_runs_text(result)}")
     if asked["cells"] > len(result["cells"]):
         told.append(f"unfinished: {len(result['cells'])} of {asked['cells']} cells")
     if asked["overrides"]:
@@ -112,7 +109,11 @@ def describe_setting(result: Result) -> list[str]:
     return told
 
 
-def _timed_runs(asked: Mapping[str, Any]) -> str:
+def _runs_text(result: Result) -> str:
+    """What the runs of a side were; results of older commits have no words of their own."""
+    asked = result["asked"]
+    if result.get("runs") or not result["timed"]:
+        return str(result.get("runs") or f"{asked['epochs']} whole epochs")
     rounds = f"{asked['rounds']} round" + ("" if asked["rounds"] == 1 else "s")
     return (
         f"{rounds} of {asked['epochs']} epochs of at most {asked['iterations']} iterations, the "

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import baselines, cooperative, heta, hifuse, hopgnn, merging_loss, pipeline
+from benchmarks.paper import (
+    baselines,
+    cooperative,
+    heta,
+    heta_accuracy,
+    hifuse,
+    hopgnn,
+    merging_loss,
+    pipeline,
+)
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *baselines.EXPERIMENTS),
-        *(*heta.EXPERIMENTS, *hifuse.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *heta_accuracy.EXPERIMENTS, *hifuse.EXPERIMENTS),
         *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }

@@ -34,6 +34,16 @@ def assemble_result(
     cells: the figures of every cell that is finished, in order.
     wanted: how many cells there are to be.
     """
+    asked = {
+        "cells": wanted,
+        "rounds": options.rounds or experiment.rounds,
+        "epochs": options.epochs or experiment.epochs,
+        "iterations": options.iterations or experiment.iterations,
+        "seeds": options.seeds,
+        "emulated": options.emulated,
+        "shared_batch": None if options.batch_size else experiment.grid.shared_batch,
+        "overrides": list(options.words),
+    }
     return {
         "schema": RESULT_SCHEMA,
         "experiment": experiment.name,
@@ -42,16 +52,8 @@ def assemble_result(
         "commit": commit(),
         "versions": versions(),
         "machine": machine() | {"gpu": gpu_name()},
-        "asked": {
-            "cells": wanted,
-            "rounds": options.rounds or experiment.rounds,
-            "epochs": options.epochs or experiment.epochs,
-            "iterations": options.iterations or experiment.iterations,
-            "seeds": options.seeds,
-            "emulated": options.emulated,
-            "shared_batch": None if options.batch_size else experiment.grid.shared_batch,
-            "overrides": list(options.words),
-        },
+        "asked": asked,
+        "runs": experiment.runs.format(**asked),
         "timed": experiment.timed,
         "published": [each._asdict() for each in experiment.published],
         "hardware": experiment.hardware,

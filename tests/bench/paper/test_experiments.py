@@ -15,7 +15,7 @@ import torch
 
 import hopper
 from benchmarks.paper import gpu, locality
-from benchmarks.paper.cells import LEAST_BATCH, Cell
+from benchmarks.paper.cells import LEAST_BATCH, Cell, Grid
 from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.grid import Progress
 from benchmarks.paper.job import make_job
@@ -77,6 +77,7 @@ def test_every_experiment_is_there() -> None:
         "merging-deep",
         *(f"heta-{name}" for name in ("section4", "fig9", "fig11", "fig14", "fig15", "hidden")),
     }
+    own |= {"heta-fig16"}
     own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
     assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
 
@@ -96,7 +97,7 @@ def test_cells_and_sides_make_valid_configurations(experiment: Experiment, tmp_p
     assert len({cell.name for cell in cells}) == len(cells) > 0
     for cell in cells:
         assert re.fullmatch(r"[\w.-]+", cell.name)
-        config = cell.config(Path("parts"), experiment.epochs, 4, ())
+        config = cell.config(Path("parts"), experiment.epochs, 4, experiment.words)
         layers = experiment.grid.layers or DEEP_MODELS.get(cell.model, 3)
         if isinstance(cell.fanout, tuple):
             layers = len(cell.fanout)
@@ -105,7 +106,7 @@ def test_cells_and_sides_make_valid_configurations(experiment: Experiment, tmp_p
         for side in experiment.sides:
             assert side.contender(1).configure(config).train.engine == side.contender(1).engine
         write_toml(tmp_path / "c.toml", cell.values("parts", experiment.epochs, 4), ["a", "b c"])
-        assert load_config(tmp_path / "c.toml") == config
+        assert load_config(tmp_path / "c.toml", experiment.words) == config
 
 
 @each_experiment
@@ -136,6 +137,17 @@ def test_the_batch_is_scaled_with_the_graph() -> None:
         *(16, 20, 41, 82, 164)
     ]
     assert [cell.batch_size for cell in grid.cells(replace(OPTIONS, batch_size=7))] == [7]
+
+
+def test_pairs_are_run_unless_others_are_named() -> None:
+    grid = Grid(("a", "b"), ("gcn", "gat"), pairs=(("a", "gcn"), ("b", "gat")))
+
+    def names(**asked: tuple[str, ...]) -> list[str]:
+        return [cell.name for cell in grid.cells(replace(OPTIONS, **asked))]
+
+    assert names() == ["a-gcn-16", "b-gat-16"]
+    assert names(models=("sage",)) == ["a-sage-16", "b-sage-16"]
+    assert names(graphs=("b",)) == ["b-gcn-16", "b-gat-16"]
 
 
 def test_a_graph_directory_has_no_scale(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.paper.accuracy import half_interval
 from benchmarks.paper.cell_figures import cell_figures
 from benchmarks.paper.cells import Cell
+from benchmarks.paper.convergence import equality_table, reach, run_curves, scores_table
 from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.gpu import Sample, utilisation
 from benchmarks.paper.held import held_rows
@@ -87,6 +88,20 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
     }
 
 
+def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    """Three epochs of two seeds: side i takes 1 + i seconds each, and its last training score falls
+    i hundredths behind."""
+    sides = {}
+    for place, side in enumerate(experiment.sides):
+        scores = [0.3, 0.6, 0.7 - place / 100]
+        epochs = [{"seconds": 1.0 + place, "loss": 1.0, "train": s, "val": 0.9 * s} for s in scores]
+        runs = [{"seed": seed, "test": 0.5, "epochs": epochs} for seed in range(2)]
+        label = side.contender(1).label
+        sides[side.role] = {"label": label, "exact": not label.startswith("locality"), "runs": runs}
+    entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
+    return asdict(cell) | entry | {"problems": [], "ratios": []}
+
+
 def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The cells of result.json, as if all had been run."""
     cells = experiment.grid.cells(OPTIONS)
@@ -111,6 +126,8 @@ def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> li
             | {"problems": [], "ratios": []}
             for cell in cells
         ]
+    if experiment.carry_out is run_curves:
+        return [converged_cell(experiment, cell) for cell in cells]
     return [
         cell_figures(make_record(experiment, cell, problems), experiment.comparisons)
         for cell in cells
@@ -314,6 +331,28 @@ def test_half_of_an_interval() -> None:
     assert half_interval([0.5]) is None
     # Student's t for 2 degrees of freedom is 4.3027.
     assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
+
+
+def test_how_far_sides_converge(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["heta-fig16"]
+    result = assembled(experiment, tmp_path)
+    (raf, vanilla, _), table = scores_table(result).rows[:3], equality_table(result)
+    # 95 % of 0.63 is reached by the last epoch of the first two sides.
+    assert raf[2:] == [
+        *("70.00 ± 0.00", "63.00 ± 0.00", "63.00 ± 0.00", "50.00 ± 0.00"),
+        *("1.00 ± 0.00", "3.00 ± 0.00", "3.00 ± 0.00", "2 of 2"),
+    ]
+    assert vanilla[-2:] == ["6.00 ± 0.00", "2 of 2"]
+    # Local batches are approximate, so nothing is said of their being equal.
+    cell = result["cells"][0]["name"]
+    assert [row for row in table.rows if row[0] == cell] == [
+        [cell, "vanilla, METIS", "4 of 6", "1.00", "4 of 6", "0.90"]
+    ]
+    run = result["cells"][0]["sides"]["vanilla, METIS"]["runs"][0]
+    assert reach(run, 0.5) == (2, 4.0)
+    assert reach(run, 0.9) is None
+    page = write_page(tmp_path, experiment, result).read_text()
+    assert "5 seeds of 20 whole epochs" in page
 
 
 def test_loopback_and_hosts_are_told_apart(tmp_path: Path) -> None:

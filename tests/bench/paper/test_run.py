@@ -13,7 +13,7 @@ from benchmarks.paper import accuracy, grid
 from benchmarks.paper.cells import Grid
 from benchmarks.paper.experiment import Experiment, Published
 from benchmarks.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
-from benchmarks.paper.hopgnn import ALL, BASE, PG
+from benchmarks.paper.hopgnn import ALL, BASE, PG, ZERO
 from benchmarks.paper.job import make_job, run_job
 from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE
@@ -233,6 +233,31 @@ def test_accuracy_is_taken_seed_by_seed(
     assert "+5.00" in page
     run_job(make_job(experiment, job.options, told.progress))
     assert len(asked) == 12
+
+
+def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None:
+    told = Told()
+    experiment = replace(
+        EXPERIMENTS["heta-fig16"],
+        grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
+        sides=(BASE, ZERO),
+        epochs=2,
+    )
+    asked = replace(options, out=tmp_path / "out", seeds=1)
+    result = run_job(make_job(experiment, asked, told.progress))
+    (cell,) = result["cells"]
+    assert len(told.begun) == 2
+    ways = [side["runs"][0]["epochs"] for side in cell["sides"].values()]
+    for way in ways:
+        assert [set(epoch) for epoch in way] == [{"seconds", "loss", "train", "val"}] * 2
+    # 130 and 40 nodes: as many are right under every exact engine.
+    assert [each["train"] for each in ways[0]] == [each["train"] for each in ways[1]]
+    assert [each["val"] for each in ways[0]] == [each["val"] for each in ways[1]]
+    assert "--train.score_training=true --train.seed SEED" in cell["config"]
+    assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
+    # From the files: nothing is trained twice.
+    again = run_job(make_job(experiment, asked, told.progress))
+    assert again["cells"] == result["cells"]
 
 
 def test_localities_are_measured(options: Options, tmp_path: Path) -> None:

@@ -1,0 +1,213 @@
+"""Scores of training and validation nodes, epoch by epoch, against epochs or seconds of training.
+
+Every side trains with the same seeds over the same links. An experiment of this kind carries out
+:func:`run_curves`, adds :data:`WORDS` to its configurations, and picks what it shows from the
+tables and pictures below.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Final, Literal
+
+from benchmarks.paper.cells import Cell
+from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
+from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
+from benchmarks.paper.experiment import Result, Table
+from benchmarks.paper.grid import Job, write_config
+from benchmarks.paper.tables import NONE, sides_of
+from hopper.bench.placement import open_hosts
+from hopper.train.results import write_text
+
+WORDS: Final = ("--train.evaluate_every=1", "--train.score_training=true")
+"""what the configurations of an experiment with curves need"""
+RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all of which are shown"
+"""what the page says of its runs"""
+SCORES: Final = {"train": "training nodes", "val": "validation nodes"}
+REACHED: Final = 0.95
+"""of the first side's best validation score: when a run has got as far as that is told"""
+_RUN_SECONDS: Final = 3600.0
+_STYLES: Final = ("-", "--", ":", "-.")
+_KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
+"""what result.json has of a cell's file"""
+
+Run = Mapping[str, Any]
+"""one seed of one side: ``seed``, ``test``, and ``epochs`` with ``seconds``, ``train``, ``val``"""
+
+
+def run_curves(job: Job) -> Iterator[dict[str, Any]]:
+    """Train every side with every seed.
+
+    Yields
+    ------
+    Cells of result.json: as in the grid, with ``sides``, each with its ``runs``, a seed each.
+    """
+    for kept in run_cells(job, _train_cell):
+        yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
+
+
+def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
+    graph = job.materials.parts(cell)
+    divisions = {
+        method: job.materials.division(cell, method).path for method in job.experiment.divisions
+    }
+    contenders = {side.role: side.contender(None, divisions) for side in job.experiment.sides}
+    config = job.config(cell, graph.path.absolute())
+    folder = make_run_folder(job, cell)
+    file = folder / "config.json"
+    write_text(file, config.model_dump_json(indent=1) + "\n")
+    runs: dict[str, list[Run]] = {role: [] for role in contenders}
+    with open_hosts(job.options.request(cell.servers), job.progress.say) as (train, cluster):
+        for seed in range(job.options.seeds):
+            for role, contender in contenders.items():
+                name = f"{cell.name}: {role}, seed {seed}"
+                job.progress.begin(name)
+                run_dir = folder / f"{contender.folder}-seed-{seed}"
+                words = [*contender.words, f"--train.seed={seed}"]
+                summary = train(name, file, run_dir, words, _RUN_SECONDS)
+                runs[role].append(_curve(seed, summary))
+                job.progress.say(f"{name}: {_tell(runs[role][-1])}")
+    write_config(job, cell, more=("--train.seed SEED",))
+    sides = {
+        role: {"label": each.label, "exact": each.exact(config), "runs": runs[role]}
+        for role, each in contenders.items()
+    }
+    emulation = None if cluster is None else cluster.describe()
+    kept = job.keep(cell, {"sides": sides, "emulation": emulation, **graph_size(graph)})
+    shutil.rmtree(folder)
+    return kept
+
+
+def _curve(seed: int, summary: Mapping[str, Any]) -> Run:
+    """What a run's summary says of its way."""
+    epochs = [
+        {key: epoch[key] for key in ("seconds", "loss", "train", "val")}
+        for epoch in summary["epochs"]
+    ]
+    return {"seed": seed, "test": summary["accuracy"]["test"], "epochs": epochs}
+
+
+def _tell(run: Run) -> str:
+    last = run["epochs"][-1]
+    seconds = sum(epoch["seconds"] for epoch in run["epochs"])
+    return f"{seconds:.1f} s, training {last['train']:.4f}, validation {last['val']:.4f}"
+
+
+def scores_table(result: Result) -> Table:
+    """Scores at the end, and how long each side takes to come near the first one's best."""
+    rows = []
+    for cell, role, side in sides_of(result):
+        runs = side["runs"]
+        first = next(iter(cell["sides"].values()))["runs"]
+        found = [
+            reach(run, REACHED * max(_scores(base, "val")))
+            for run, base in zip(runs, first, strict=True)
+        ]
+        reached = [each for each in found if each is not None]
+        rows.append(
+            [
+                *(cell["name"], role),
+                _mean([100 * _scores(run, "train")[-1] for run in runs]),
+                _mean([100 * _scores(run, "val")[-1] for run in runs]),
+                _mean([100 * max(_scores(run, "val")) for run in runs]),
+                _mean([100 * run["test"] for run in runs if run["test"] is not None]),
+                _mean([fmean(epoch["seconds"] for epoch in run["epochs"]) for run in runs]),
+                _mean([float(epochs) for epochs, _ in reached]),
+                _mean([seconds for _, seconds in reached]),
+                f"{len(reached)} of {len(runs)}",
+            ]
+        )
+    headings = (
+        *("cell", "side", "training, %", "validation, %", "best validation, %", "test, %"),
+        *("epoch, s", f"epochs to {REACHED:.0%}", f"seconds to {REACHED:.0%}", "seeds there"),
+    )
+    note = (
+        "Means of seeds ± standard deviation, over full neighbourhoods; training and validation "
+        "after the last epoch, test with the parameters of the best validation score. Epochs and "
+        f"seconds of training, scoring left out, until the validation score is {REACHED:.0%} of "
+        "the best one that the first side has with the same seed, among the seeds that get there."
+    )
+    return Table("Scores, and the way there", headings, rows, note)
+
+
+def reach(run: Run, aim: float) -> tuple[int, float] | None:
+    """Epochs and seconds of training until the validation score is at least ``aim``; None if it
+    never is."""
+    seconds = accumulate(epoch["seconds"] for epoch in run["epochs"])
+    for count, (epoch, spent) in enumerate(zip(run["epochs"], seconds, strict=True), 1):
+        if epoch["val"] >= aim:
+            return count, spent
+    return None
+
+
+def equality_table(result: Result) -> Table:
+    """Whether exact sides have the scores of the first exact one, epoch by epoch."""
+    rows = []
+    for cell in result["cells"]:
+        exact = {role: side["runs"] for role, side in cell["sides"].items() if side["exact"]}
+        first = next(iter(exact.values()), ())
+        for role, runs in list(exact.items())[1:]:
+            told = []
+            for score in SCORES:
+                gaps = [
+                    abs(own - other)
+                    for run, base in zip(runs, first, strict=True)
+                    for own, other in zip(_scores(run, score), _scores(base, score), strict=True)
+                ]
+                told += [f"{gaps.count(0.0)} of {len(gaps)}", f"{100 * max(gaps):.2f}"]
+            rows.append([cell["name"], role, *told])
+    equal = [f"{words}: {what}" for words in SCORES.values() for what in ("equal", "points")]
+    note = (
+        "Epochs of all seeds after which the score is that of the first exact side to the last "
+        "node, and the largest difference in percentage points. Exact sides compute the same "
+        "gradient but for rounding, which grows over a run."
+    )
+    return Table("Exact sides, epoch by epoch", ("cell", "side", *equal), rows, note)
+
+
+def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], None]:
+    """Makes a picture of the scores of all seeds against epochs or seconds of training: a column a
+    cell, training nodes above validation nodes."""
+
+    def draw(result: Result, path: Path) -> None:
+        cells = result["cells"]
+        width, height = 4.6 * len(cells) + 1, 3.2 * len(SCORES) + 1
+        figure, places = canvas(len(cells), width, height, rows=len(SCORES))
+        panels = ((score, cell) for score in SCORES for cell in cells)
+        for place, (score, cell) in zip(places, panels, strict=True):
+            for index, (role, side) in enumerate(cell["sides"].items()):
+                for run in side["runs"]:
+                    place.plot(
+                        _moments(run, axis), [100 * each for each in _scores(run, score)],
+                        _STYLES[index % len(_STYLES)], color=colour_of(role, cell),
+                        linewidth=1.2, alpha=0.7, label=role,
+                    )  # fmt: skip
+            label = "epochs" if axis == "epochs" else "seconds of training"
+            finish(place, f"{cell['name']}: {SCORES[score]}, %", "both", x_label=label)
+            place.set_xlim(left=0)
+        legend_above(figure, places)
+        save(figure, result, path)
+
+    return draw
+
+
+def _moments(run: Run, axis: str) -> list[float]:
+    """By epoch, how far the run is at its end."""
+    seconds = [epoch["seconds"] for epoch in run["epochs"]]
+    return list(accumulate([1.0] * len(seconds) if axis == "epochs" else seconds))
+
+
+def _scores(run: Run, score: str) -> list[float]:
+    return [epoch[score] for epoch in run["epochs"]]
+
+
+def _mean(values: Sequence[float]) -> str:
+    """The mean of seeds with their standard deviation; a dash where there is no seed."""
+    if not values:
+        return NONE
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{fmean(values):.2f}{spread}"
