@@ -10,6 +10,7 @@ from hopper.cli import (
     dataset,
     metatree,
     partition,
+    precompute,
     report,
     schedule,
     serve,
@@ -17,7 +18,10 @@ from hopper.cli import (
     train,
 )
 
-_COMMANDS = (dataset, metatree, partition, serve, cache, train, sweep, schedule, bench, report)
+_COMMANDS = (
+    *(dataset, metatree, precompute, partition, serve, cache),
+    *(train, sweep, schedule, bench, report),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import Progress as Bars
 from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import seed, whole
+from hopper.cli.phases import show_progress
 from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
@@ -31,7 +24,6 @@ from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes
-from hopper.partition.phases import Progress
 
 _OF_NODES: Final[dict[str, Any]] = {
     "method_options": "{}",
@@ -148,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"--locality-roots: expected at least 0, given {arguments.locality_roots}"
         )
     limit = _size("memory-limit", arguments.memory_limit)
-    console, progress = _shown()
+    console, progress = show_progress()
     result = partition_graph(
         GraphDirectory.open(arguments.graph),
         arguments.out,
@@ -179,7 +171,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) != default:
             raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
     weights_fanouts = _weights_fanouts(arguments)
-    _, progress = _shown()
+    _, progress = show_progress()
     result = divide_graph(
         GraphDirectory.open(arguments.graph),
         arguments.out,
@@ -213,12 +205,6 @@ def _options(text: str) -> dict[str, Any]:
 
 def _size(option: str, text: str | None) -> int | None:
     return parse_size(text, f"--{option}") if text else None
-
-
-def _shown() -> tuple[Console, Progress]:
-    """Where messages and progress go: results alone go to standard output."""
-    console = Console(file=sys.stderr, soft_wrap=True, highlight=False)
-    return console, _Bars(console) if console.is_terminal else _Lines(console)
 
 
 def _measure_locality(
@@ -338,52 +324,3 @@ def _show_by_relation(description: dict[str, Any], out: Path) -> None:
             f"not stored, since {meta['layers']} hops from {meta['target']} do not read them: "
             f"{', '.join(meta['unreachable'])}"
         )
-
-
-class _Bars:
-    """Progress on a terminal: one bar a phase, which stays when the phase is over."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def begin(self, phase: str, total: int | None) -> None:
-        """Show a new bar."""
-        self._bars = Bars(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-        )
-        self._task = self._bars.add_task(phase, total=total)
-        self._bars.start()
-
-    def advance(self, units: int) -> None:
-        """Move the bar."""
-        self._bars.advance(self._task, units)
-
-    def end(self, seconds: float) -> None:
-        """Leave the bar as it stands; a phase without known units counts as one."""
-        if self._bars.tasks[0].total is None:
-            self._bars.update(self._task, total=1, completed=1)
-        self._bars.stop()
-
-
-class _Lines:
-    """Progress elsewhere: a line when a phase is over."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._phase = ""
-
-    def begin(self, phase: str, total: int | None) -> None:
-        """Remember the phase."""
-        self._phase = phase
-
-    def advance(self, units: int) -> None:
-        """Prints nothing."""
-
-    def end(self, seconds: float) -> None:
-        """Print the phase and its time."""
-        self._console.print(f"{self._phase}: {seconds:.1f} s")

@@ -91,7 +91,9 @@ MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
     "hgnn": HgnnOptions,
 }
 """by name of a model; others have none"""
-TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn")
+ONE_LAYER: Final = ("sehgnn", "nars")
+"""models of tables that `hopper precompute` makes, which are one hop away from the roots"""
+TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
 
 
 @cache
@@ -110,12 +112,14 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
 
     name: str = "sage"
     """gcn | sage | gat | deepgcn | film for graphs of one type, or "package.module:Class" for a
-    module of one's own; rgcn | rgat | hgt for typed graphs, or hgnn with an ``aggregate`` of one's
-    own, or a class of one's own that derives from :class:`hopper.models.relational.HGNN`"""
+    module of one's own; rgcn | rgat | hgt for typed graphs, sehgnn | nars for those that ``hopper
+    precompute`` makes of them, or hgnn with an ``aggregate`` of one's own, or a class of one's own
+    that derives from :class:`hopper.models.relational.HGNN`"""
     name_options: Options = Field(default={})
     """keywords of a class of one's own"""
     layers: Positive = 3
-    """also the number of hops; 7 for deepgcn and 10 for film where it is not given"""
+    """also the number of hops; 7 for deepgcn, 10 for film and 1 for sehgnn and nars where it is not
+    given"""
     hidden: Positive = 16
     """width of hidden layers (of each head, for gat)"""
     heads: Positive = 1
@@ -143,6 +147,11 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
         if self.name == "hgnn" and not self.aggregate:
             raise ValueError("aggregate: hgnn needs one; expected package.module:Class")
+        if self.name in ONE_LAYER and self.layers != 1:
+            raise ValueError(
+                f"layers: {self.name} reads tables that are one hop away; expected 1, got "
+                f"{self.layers}"
+            )
         if self.layers == 1 and not self.head:
             if not self.input_weights:
                 raise ValueError(
@@ -176,6 +185,7 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     @classmethod
     def _default_layers(cls, values: Any) -> Any:
         name = values.get("name") if isinstance(values, Mapping) else None
-        if isinstance(name, str) and name in DEEP_MODELS:
-            return {"layers": DEEP_MODELS[name]} | dict(values)
+        layers = DEEP_MODELS | dict.fromkeys(ONE_LAYER, 1)
+        if isinstance(name, str) and name in layers:
+            return {"layers": layers[name]} | dict(values)
         return values

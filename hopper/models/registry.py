@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hopper.config.model import MODEL_OPTIONS
+from hopper.config.section import Section
 from hopper.errors import ConfigError
 from hopper.graph.schema import Relation
 from hopper.models.deepgcn import DeepGCN
@@ -17,11 +18,13 @@ from hopper.models.film import FiLM
 from hopper.models.gat import GAT
 from hopper.models.gcn import GCN
 from hopper.models.hgt import HGT
+from hopper.models.nars import NARS
 from hopper.models.own_aggregation import COMBINATIONS, OwnAggregation
 from hopper.models.relational import HGNN
 from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
+from hopper.models.sehgnn import SeHGNN
 from hopper.ops.counter_mask import drop_threshold
 from hopper.plug_ins import expected, import_class
 
@@ -39,6 +42,8 @@ TYPED_MODELS: Final[dict[str, Callable[..., HGNN]]] = {
     "rgat": RGAT,
     "hgt": HGT,
     "hgnn": OwnAggregation,
+    "sehgnn": SeHGNN,
+    "nars": NARS,
 }
 
 
@@ -102,7 +107,7 @@ def build_typed_model(
 
     Parameters
     ----------
-    name: "rgcn", "rgat", "hgt", "hgnn" or "package.module:Class".
+    name: one of :data:`TYPED_MODELS`, or "package.module:Class".
     target: type of the roots.
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
@@ -122,7 +127,8 @@ def build_typed_model(
         raise ConfigError(f"model.name: expected {expected(TYPED_MODELS)}; given {name!r}")
     else:
         kind = TYPED_MODELS[name]
-        refused = [key for key in more if key not in MODEL_OPTIONS[name].model_fields]
+        options = MODEL_OPTIONS.get(name, Section).model_fields
+        refused = [key for key in more if key not in options]
         if refused:
             raise ConfigError(f"model.{refused[0]}: {name} does not take it")
     widths = {f"features of {each}": width for each, width in inputs.items()}

@@ -43,6 +43,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "rgat": {"name": "rgat", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "dropout": 0.3},
     "hgt, one layer": {"name": "hgt", "layers": 1, "hidden": 8, "heads": 2},
+    "sehgnn": {"name": "sehgnn", "hidden": 8, "heads": 2, "dropout": 0.3, "layers": 1},
+    "nars": {"name": "nars", "hidden": 8, "dropout": 0.3, "layers": 1},
     "own, mean of present": {
         "name": "hgnn",
         "layers": 2,

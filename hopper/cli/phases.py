@@ -1,0 +1,72 @@
+"""Progress of work in phases, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import Progress as Bars
+
+from hopper.partition.phases import Progress
+
+
+def show_progress() -> tuple[Console, Progress]:
+    """Where messages and progress go: results alone go to standard output."""
+    console = Console(file=sys.stderr, soft_wrap=True, highlight=False)
+    return console, _Bars(console) if console.is_terminal else _Lines(console)
+
+
+class _Bars:
+    """Progress on a terminal: one bar a phase, which stays when the phase is over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Show a new bar."""
+        self._bars = Bars(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task = self._bars.add_task(phase, total=total)
+        self._bars.start()
+
+    def advance(self, units: int) -> None:
+        """Move the bar."""
+        self._bars.advance(self._task, units)
+
+    def end(self, seconds: float) -> None:
+        """Leave the bar as it stands; a phase without known units counts as one."""
+        if self._bars.tasks[0].total is None:
+            self._bars.update(self._task, total=1, completed=1)
+        self._bars.stop()
+
+
+class _Lines:
+    """Progress elsewhere: a line when a phase is over."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._phase = ""
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """Remember the phase."""
+        self._phase = phase
+
+    def advance(self, units: int) -> None:
+        """Prints nothing."""
+
+    def end(self, seconds: float) -> None:
+        """Print the phase and its time."""
+        self._console.print(f"{self._phase}: {seconds:.1f} s")

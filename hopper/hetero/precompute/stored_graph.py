@@ -1,0 +1,149 @@
+"""What neighbours are averaged from: a graph directory, or one server's part of one that was
+divided by relation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.graph.array_file import create_array
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.hetero.learnable import first_rows
+from hopper.hetero.precompute.neighbours import Rows
+from hopper.partition.layouts import DESCRIPTION_FILE, ByRelation
+from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.scratch import scratch_folder
+
+_BLOCK_ROWS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """A graph directory, or what one server has of a graph divided by relation.
+
+    Attributes
+    ----------
+    roots: the relations into the target whose neighbours it averages; None = all.
+    """
+
+    graph: GraphDirectory | PartitionedGraph
+    server: int = 0
+    roots: tuple[Relation, ...] | None = None
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Of the whole graph."""
+        return self.graph.schema
+
+    def topology(self, relation: Relation) -> Topology:
+        """A relation's in-edges, in original ids."""
+        if isinstance(self.graph, PartitionedGraph):
+            return self.graph.topology(relation, self.server)
+        return self.graph.topology(relation)
+
+    def features(self, node_type: str) -> NDArray[np.floating]:
+        """[count, dim] float32 or float16, of a type that has features."""
+        if isinstance(self.graph, PartitionedGraph):
+            rows = self.graph.features(node_type, self.server)
+            assert rows is not None
+            return rows
+        return self.graph.features(node_type)
+
+    def labels(self, node_type: str) -> NDArray[np.generic]:
+        """As the graph directory has them."""
+        if isinstance(self.graph, PartitionedGraph):
+            rows = self.graph.labels(node_type, self.server)
+            assert rows is not None
+            return rows
+        return self.graph.labels(node_type)
+
+
+def open_stored(path: Path) -> list[StoredGraph]:
+    """A graph directory, or every server's part of a graph divided by relation, each of which has
+    other root relations.
+
+    Raises
+    ------
+    GraphError: the directory is damaged.
+    RequestError: the graph is divided in another way, or its relations are cut.
+    """
+    if not (path / DESCRIPTION_FILE).exists():
+        return [StoredGraph(GraphDirectory.open(path, check="shapes"))]
+    graph = PartitionedGraph.open(path)
+    if not isinstance(graph.layout, ByRelation):
+        raise RequestError(
+            f"{path}: expected a graph directory, or one divided by relation (hopper partition "
+            f"--method meta); {graph.layout.explain('this')}"
+        )
+    if any(holding.part.parts > 1 for holding in graph.holdings):
+        raise RequestError(f"{path}: expected whole relations; some are cut (--server-memory)")
+    return [
+        StoredGraph(graph, server, holding.roots)
+        for server, holding in enumerate(graph.holdings)
+        if holding.place == 0
+    ]
+
+
+class Workspace:
+    """Rows that are worked with: features as float32, random rows in their place, and what has been
+    averaged so far, in mapped files without a name.
+
+    Parameters
+    ----------
+    random_dim: width of the random rows of types without features; 0 = there are none.
+    seed: they are a function of it, of the type and of the node's id.
+    """
+
+    def __init__(self, stored: StoredGraph, folder: Path, random_dim: int, seed: int) -> None:
+        self.stored = stored
+        self._folder = folder
+        self._random_dim = random_dim
+        self._seed = seed
+        self._rows: dict[str, Rows] = {}
+
+    def rows(self, node_type: str) -> Rows:
+        """[count, dim] float32: a type's features, or its random rows."""
+        if node_type not in self._rows:
+            self._rows[node_type] = self._make_rows(node_type)
+        return self._rows[node_type]
+
+    def new(self, node_type: str, dim: int) -> Rows:
+        """[count, dim] float32, zero: a map to be filled, whose room is given back when the array
+        is let go of."""
+        shape = self.stored.schema.node_types[node_type].count, dim
+        file = self._folder / "rows.npy"
+        rows: Rows = create_array(file, np.float32, shape)
+        file.unlink()
+        return rows
+
+    def _make_rows(self, node_type: str) -> Rows:
+        kind = self.stored.schema.node_types[node_type]
+        if kind.feature_dim is None:
+            out = self.new(node_type, self._random_dim)
+            for first in range(0, kind.count, _BLOCK_ROWS):
+                ids = np.arange(first, min(first + _BLOCK_ROWS, kind.count))
+                out[ids] = first_rows(self._seed, node_type, ids, self._random_dim)
+            return out
+        features = self.stored.features(node_type)
+        if features.dtype == np.float32:
+            return np.asarray(features, np.float32)
+        out = self.new(node_type, kind.feature_dim)
+        for first in range(0, kind.count, _BLOCK_ROWS):
+            out[first : first + _BLOCK_ROWS] = features[first : first + _BLOCK_ROWS]
+        return out
+
+
+@contextmanager
+def workspace(stored: StoredGraph, beside: Path, random_dim: int, seed: int) -> Iterator[Workspace]:
+    """A workspace whose files are beside a path; parameters as those of :class:`Workspace`."""
+    with scratch_folder(f".{beside.name}-rows-", beside.absolute().parent) as folder:
+        yield Workspace(stored, folder, random_dim, seed)

@@ -1,0 +1,142 @@
+"""NARS (Yu et al., Scalable Graph Neural Networks for Heterogeneous Graphs, 2020).
+
+Neighbours are averaged over subsets of the relations once, before training (``hopper precompute
+subsets``): a root has a row for every subset and number of hops. The model weights the subsets of a
+hop, number by number of a row, adds them up, and classifies what the hops are together, as SIGN
+does. Tables whose relation to the roots has the same name are those of one hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.models.combination import SumOfRelations
+from hopper.models.layer import SumLayer
+from hopper.models.relational import HGNN, RelationLayer, Update, make_head
+
+
+class SubsetWeights(nn.Module):
+    """A subset's weights in its hop, one for each number of a row (section 3.2, eq. 3).
+
+    Parameters
+    ----------
+    subsets: of the hop; weights begin around one over their number.
+    """
+
+    def __init__(self, width: int, subsets: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.empty(width))
+        nn.init.uniform_(self.weights, 0.5 / subsets, 1.5 / subsets)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[n, width]: the weighted rows."""
+        return rows * self.weights
+
+
+class HopSum(SumLayer):
+    """AGG_r: a table's projected rows at its hop's place among those of all hops, so that adding up
+    over relations adds up over the subsets of each hop.
+
+    Parameters
+    ----------
+    place, hops: the table's hop, from 0, and how many there are.
+    """
+
+    def __init__(self, width: int, place: int, hops: int) -> None:
+        super().__init__()
+        self._padding = width * place, width * (hops - place - 1)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, hops * width]: zero but for one hop."""
+        return functional.pad(h_src, self._padding)
+
+    def edge_weights(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges]: those of a mean; a root has one row of a table."""
+        return block.mean_weights(dtype)
+
+
+class HopFusion(Update):
+    """A layer for each hop, and one over what all hops are together (SIGN).
+
+    Parameters
+    ----------
+    hops: how many there are, without the root's own row.
+    """
+
+    def __init__(self, hops: int, width: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(hops, width))
+        self.matrices = nn.Parameter(torch.empty(hops + 1, width, width))
+        self.biases = nn.Parameter(torch.zeros(hops + 1, width))
+        self.fusion = nn.Linear((hops + 1) * width, width)
+        self.activations = nn.ModuleList(nn.PReLU() for _ in range(3))
+        for matrix in (*self.matrices, self.fusion.weight):
+            nn.init.xavier_uniform_(matrix)
+        nn.init.zeros_(self.fusion.bias)
+
+    def forward(self, h_dst: Tensor, combined: Tensor) -> Tensor:
+        """[num_dst, width].
+
+        Parameters
+        ----------
+        h_dst: [num_dst, width]. combined: [num_dst, hops * width].
+        """
+        hops = combined.view(-1, *self.bias.shape) + self.bias
+        first, second, last = self.activations
+        rows = first(torch.cat((h_dst.unsqueeze(1), hops), 1))
+        rows = torch.einsum("nhi,hio->nho", rows, self.matrices) + self.biases
+        out: Tensor = last(self.fusion(second(rows).flatten(1)))
+        return out
+
+
+class NARS(HGNN):
+    """One layer over the tables of subsets and hops, and a linear classifier; parameters as those
+    of :class:`hopper.models.rgcn.RGCN`. The tables of a hop share a matrix."""
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        inputs: Mapping[str, int],
+        reads: Sequence[tuple[Sequence[Relation], Sequence[str]]],
+        out_dim: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        ((relations, types),) = reads
+        names = sorted({relation.rel for relation in relations})
+        layer = RelationLayer(
+            {
+                relation: HopSum(hidden, names.index(relation.rel), len(names))
+                for relation in sorted(relations)
+            },
+            SumOfRelations(),
+            {each: HopFusion(len(names), hidden) for each in sorted(types)},
+            (len(names) * hidden,),
+        )
+        super().__init__(target, inputs, hidden, [layer], make_head(hidden, out_dim), dropout)
+        self._weight_subsets(relations)
+
+    def _weight_subsets(self, relations: Sequence[Relation]) -> None:
+        """Put weights of subsets, and a matrix for each hop and width, before the tables' rows; the
+        roots' own rows keep their input projection."""
+        hops = [relation.rel for relation in relations]
+        hop_of = {relation.src: relation.rel for relation in relations}
+        matrices: dict[tuple[str, int], nn.Linear] = {}
+        for place, node_type in enumerate(self.types):
+            if node_type == self.target or node_type not in hop_of:
+                continue
+            hop, width = hop_of[node_type], self.widths[node_type]
+            if (hop, width) not in matrices:
+                matrix = nn.Linear(width, self.hidden, bias=False)
+                nn.init.xavier_uniform_(matrix.weight)
+                matrices[hop, width] = matrix
+            weights = SubsetWeights(width, hops.count(hop))
+            self.inputs[place] = nn.Sequential(weights, matrices[hop, width])
