@@ -1,8 +1,9 @@
-"""Accuracy over time (Heta, section 8.7)."""
+"""Accuracy over time (Heta, section 8.7), and precomputed models (appendix C)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 from typing import Final
 
 from benchmarks.paper.accuracy import count_trainings
@@ -14,8 +15,25 @@ from benchmarks.paper.convergence import (
     run_curves,
     scores_table,
 )
-from benchmarks.paper.experiment import Experiment, Published
-from benchmarks.paper.heta import DIFFERS, GRID, HARDWARE, LINK, LOCAL, RAF, VANILLA
+from benchmarks.paper.experiment import Experiment, Published, Result, Table
+from benchmarks.paper.heta import DIFFERS, GRID, HARDWARE, LINK, LOCAL, RAF, VANILLA, ZERO
+from benchmarks.paper.tables import number, sides_of
+
+
+def scaling_table(result: Result) -> Table:
+    """How many times as fast more servers are, by model and side."""
+    alone: dict[tuple[str, str], float] = {}
+    rows = []
+    for cell, role, side in sides_of(result):
+        seconds = median(epoch["seconds"] for run in side["runs"] for epoch in run["epochs"][1:])
+        base = alone.setdefault((cell["model"], role), seconds)
+        rows.append(
+            [cell["name"], role, str(cell["servers"]), number(seconds), number(base / seconds)]
+        )
+    headings = ("cell", "side", "servers", "epoch, s", "times as fast as the fewest")
+    note = "Medians of all seeds' epochs but the first of each run, scoring left out."
+    return Table("More servers", headings, rows, note)
+
 
 EXPERIMENTS: Final = (
     Experiment(
@@ -47,6 +65,41 @@ EXPERIMENTS: Final = (
         draw=draw_curves("seconds"),
         epochs=20,
         iterations=0,
+        carry_out=run_curves,
+        count_runs=count_trainings,
+    ),
+    Experiment(
+        name="heta-fig18",
+        title="SeHGNN and NARS over servers",
+        published=(
+            Published("appendix C, Figure 18", "SeHGNN on ogbn-mag, 2 GPUs over one", "1.3 x"),
+            Published("appendix C, Figure 18", "SeHGNN on ogbn-mag, 4 GPUs over one", "1.6 x"),
+        ),
+        grid=replace(
+            GRID,
+            graphs=("mag-like",),
+            models=("sehgnn", "nars"),
+            hidden=(128,),
+            fanouts=((1,),),
+            servers=(1, 2, 4),
+        ),
+        tables=(scaling_table, scores_table, equality_table),
+        sides=(RAF, VANILLA, ZERO),
+        words=WORDS,
+        runs=RUNS,
+        hardware="one server with up to four T4 GPUs (appendix C)",
+        link="PCIe",
+        differs=(
+            "Every server has the same share of the machine's CPUs, whatever their number; the "
+            "paper's workers are GPUs of one server, without a network between them.",
+            "Hidden width 128, and no propagated labels; 512 in the paper.",
+            "Tables are made of the features of papers and of random rows of the other types.",
+            "The labels of the stand-in are synthetic.",
+        ),
+        draw=draw_curves("seconds"),
+        epochs=6,
+        iterations=0,
+        shares_cpus=True,
         carry_out=run_curves,
         count_runs=count_trainings,
     ),

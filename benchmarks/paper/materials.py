@@ -15,6 +15,8 @@ from hopper.graph.presets import preset_named
 from hopper.graph.synthesise import make
 from hopper.graph.typed_presets import TYPED_PRESETS
 from hopper.hetero.divide import divide_graph
+from hopper.hetero.precompute import MetapathTables, SubsetTables, precompute
+from hopper.hetero.precompute.tables import Recipe
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph
 from hopper.partition.assign import BY_RELATION
@@ -24,6 +26,16 @@ PARTS_FOLDER: Final = "parts"
 SEED: Final = 0
 _LOCALITY_FANOUTS: Final = (10, 10)
 _LOCALITY_ROOTS: Final = 500
+_RANDOM_DIM: Final = 128
+_RECIPES: Final[dict[str, Recipe]] = {
+    "sehgnn": MetapathTables(layers=2),
+    "nars": SubsetTables(layers=2, subsets=8, dim=_RANDOM_DIM),
+}
+"""what models of precomputed tables read of a graph"""
+_COMMANDS: Final = {
+    "sehgnn": "metapaths --layers 2",
+    "nars": f"subsets --layers 2 --subsets 8 --dim {_RANDOM_DIM}",
+}
 
 
 @dataclass(frozen=True)
@@ -59,10 +71,14 @@ class Materials:
         ------
         RequestError: it cannot be made; says what is missing.
         """
-        path = self._graph_path(cell)
-        if not is_directory(cell.graph) and not path.exists():
-            self.say(f"making {path.name}")
-            make(cell.graph, path, scale=cell.scale or 1.0, seed=SEED, feature_dim=cell.feature_dim)
+        given, path = self._given_path(cell), self._graph_path(cell)
+        if not is_directory(cell.graph) and not given.exists():
+            self.say(f"making {given.name}")
+            dim = cell.feature_dim
+            make(cell.graph, given, scale=cell.scale or 1.0, seed=SEED, feature_dim=dim)
+        if not path.exists():
+            self.say(f"averaging neighbours: {path.name}")
+            precompute(given, path, _RECIPES[cell.model], random_dim=_RANDOM_DIM, seed=SEED)
         return GraphDirectory.open(path, check="shapes")
 
     def parts(self, cell: Cell) -> PartitionedGraph:
@@ -118,6 +134,13 @@ class Materials:
             )
         else:
             graph = Path(cell.graph).name
+        if cell.model in _RECIPES:
+            tables = str(self._graph_path(cell).relative_to(self.work))
+            commands.append(
+                f"hopper precompute {_COMMANDS[cell.model]} {graph} --random-dim {_RANDOM_DIM} "
+                f"--seed {SEED} --out {tables}"
+            )
+            graph = tables
         for method in (cell.method, *divisions):
             how = f"--method {method} --seed {SEED}"
             if method == BY_RELATION:
@@ -131,6 +154,13 @@ class Materials:
         return commands
 
     def _graph_path(self, cell: Cell) -> Path:
+        """The graph that a cell's model is trained on: the given one, or tables made of it."""
+        given = self._given_path(cell)
+        if cell.model not in _RECIPES:
+            return given
+        return self.work / GRAPHS_FOLDER / f"{given.name}-for-{cell.model}"
+
+    def _given_path(self, cell: Cell) -> Path:
         if is_directory(cell.graph):
             return Path(cell.graph)
         dim = f"-dim-{cell.feature_dim}" if cell.feature_dim else ""

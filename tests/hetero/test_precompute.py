@@ -90,7 +90,8 @@ def test_subsets_are_averaged_hop_by_hop(graph: GraphDirectory, tmp_path: Path) 
     assert (len(tables.schema.relations), names) == (6, {"hop1", "hop2"})
     # Whatever was drawn, some subset of the relations gives each table.
     first = {
-        name: graph.features(name) @ matrix_of(recipe, name) for name in ("author", "field", "paper")
+        name: graph.features(name) @ matrix_of(recipe, name)
+        for name in ("author", "field", "paper")
     }
     first["nobody"] = np.zeros((0, 4))
     assert np.allclose(tables.features("paper"), first["paper"], atol=1e-6)
@@ -152,7 +153,7 @@ def test_what_cannot_be_averaged_is_named(graph: GraphDirectory, tmp_path: Path)
     out = tmp_path / "tables"
     with pytest.raises(RequestError, match=r"--dim: .* author 5, field 3, nobody 2, paper 7"):
         precompute(graph.path, out, SubsetTables())
-    with pytest.raises(RequestError, match="--subsets: 7 relations have .* 5000"):
+    with pytest.raises(RequestError, match=r"--subsets: 7 relations have .* 5000"):
         precompute(graph.path, out, SubsetTables(subsets=5000, dim=2))
     divide_graph(graph, tmp_path / "meta", 2, "meta", layers=2)
     with pytest.raises(RequestError, match="a subset of the relations may lie on several servers"):
