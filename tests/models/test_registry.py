@@ -98,7 +98,7 @@ def test_a_class_of_one_s_own(own_package):
         (":Own", "module '' cannot be imported"),
         (
             "gin",
-            r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt, hgnn or "
+            r"expected gcn, sage, gat, deepgcn, film, rgcn, rgat, hgt, hgnn, sehgnn, nars or "
             r"package\.module:Class; given 'gin'",
         ),
         ("rgcn", "rgcn reads typed graphs; see build_typed_model"),
