@@ -7,21 +7,19 @@ tables and pictures below.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final, Literal
 
-from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
-from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
+from benchmarks.paper.each_cell import run_sides
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import Job, write_config
+from benchmarks.paper.grid import Job
 from benchmarks.paper.tables import NONE, sides_of
-from hopper.bench.placement import open_hosts
-from hopper.train.results import write_text
+from hopper.bench.contender import Contender
+from hopper.config import Config
 
 WORDS: Final = ("--train.evaluate_every=1", "--train.score_training=true")
 """what the configurations of an experiment with curves need"""
@@ -30,71 +28,30 @@ RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all of which are shown"
 SCORES: Final = {"train": "training nodes", "val": "validation nodes"}
 REACHED: Final = 0.95
 """of the first side's best validation score: when a run has got as far as that is told"""
-_RUN_SECONDS: Final = 3600.0
 _STYLES: Final = ("-", "--", ":", "-.")
-_KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
-"""what result.json has of a cell's file"""
 
 Run = Mapping[str, Any]
-"""one seed of one side: ``seed``, ``test``, and ``epochs`` with ``seconds``, ``train``, ``val``"""
+"""one seed of one side: ``test``, and ``epochs`` with ``seconds``, ``loss``, ``train``, ``val``"""
 
 
 def run_curves(job: Job) -> Iterator[dict[str, Any]]:
-    """Train every side with every seed.
+    """Train every side with every seed, whose scores after every epoch are kept.
 
     Yields
     ------
-    Cells of result.json: as in the grid, with ``sides``, each with its ``runs``, a seed each.
+    Cells of result.json; see :func:`~benchmarks.paper.each_cell.run_sides`.
     """
-    for kept in run_cells(job, _train_cell):
-        yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
+    seeds = range(job.options.seeds)
+    turns = {f"seed {seed}": (f"--train.seed={seed}",) for seed in seeds}
+    yield from run_sides(job, turns, _curve)
 
 
-def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
-    graph = job.materials.parts(cell)
-    divisions = {
-        method: job.materials.division(cell, method).path for method in job.experiment.divisions
-    }
-    contenders = {side.role: side.contender(None, divisions) for side in job.experiment.sides}
-    config = job.config(cell, graph.path.absolute())
-    folder = make_run_folder(job, cell)
-    file = folder / "config.json"
-    write_text(file, config.model_dump_json(indent=1) + "\n")
-    runs: dict[str, list[Run]] = {role: [] for role in contenders}
-    with open_hosts(job.options.request(cell.servers), job.progress.say) as (train, cluster):
-        for seed in range(job.options.seeds):
-            for role, contender in contenders.items():
-                name = f"{cell.name}: {role}, seed {seed}"
-                job.progress.begin(name)
-                run_dir = folder / f"{contender.folder}-seed-{seed}"
-                words = [*contender.words, f"--train.seed={seed}"]
-                summary = train(name, file, run_dir, words, _RUN_SECONDS)
-                runs[role].append(_curve(seed, summary))
-                job.progress.say(f"{name}: {_tell(runs[role][-1])}")
-    write_config(job, cell, more=("--train.seed SEED",))
-    sides = {
-        role: {"label": each.label, "exact": each.exact(config), "runs": runs[role]}
-        for role, each in contenders.items()
-    }
-    emulation = None if cluster is None else cluster.describe()
-    kept = job.keep(cell, {"sides": sides, "emulation": emulation, **graph_size(graph)})
-    shutil.rmtree(folder)
-    return kept
-
-
-def _curve(seed: int, summary: Mapping[str, Any]) -> Run:
-    """What a run's summary says of its way."""
+def _curve(_side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
     epochs = [
         {key: epoch[key] for key in ("seconds", "loss", "train", "val")}
         for epoch in summary["epochs"]
     ]
-    return {"seed": seed, "test": summary["accuracy"]["test"], "epochs": epochs}
-
-
-def _tell(run: Run) -> str:
-    last = run["epochs"][-1]
-    seconds = sum(epoch["seconds"] for epoch in run["epochs"])
-    return f"{seconds:.1f} s, training {last['train']:.4f}, validation {last['val']:.4f}"
+    return {"test": summary["accuracy"]["test"], "epochs": epochs}
 
 
 def scores_table(result: Result) -> Table:
