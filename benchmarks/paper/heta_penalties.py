@@ -33,12 +33,14 @@ EXPERIMENTS: Final = (
             Side("own rows", f"{RAF.label}:cache.memory=device"),
         ),
         words=WORDS,
-        runs="{rounds} profiles of every side, of two epochs of {iterations} iterations",
+        runs="rounds: {rounds}, in each of which every side is profiled over 2 epochs of "
+        "{iterations} iterations",
         hardware=HARDWARE,
         differs=(
             "The paper's misses go from a server's memory to its GPU. Here features of other "
-            "servers come over the link, own features from a mapped file, and a learnable row is "
-            "read from its file on disk, updated and written back as far as the disk.",
+            "servers come over the link, and own features from a mapped file, most of which the "
+            "kernel keeps in memory. A learnable row is read from its file and written back as far "
+            "as the disk.",
             "Ranks measure at once, as they train, so types that several ranks read share the "
             "link, the disk and the cores.",
         ),

@@ -141,26 +141,27 @@ def learnable_penalty_table(result: Result) -> Table:
 
 
 def draw_penalties(result: Result, path: Path) -> None:
-    """A bar for each type and side, the narrowest type on top; learnable rows are hatched."""
+    """A line for each type, the narrowest on top: the median of every side, from the least to the
+    largest; squares are learnable rows."""
     cells = result["cells"]
     most = max(len(side["runs"][0]) for _, _, side in sides_of(result))
-    figure, axes = canvas(len(cells), 6 * len(cells) + 1, 1.6 + 0.5 * most)
+    figure, axes = canvas(len(cells), 6 * len(cells) + 1, 1.6 + 0.4 * most)
     for place, cell in zip(axes, cells, strict=True):
         shown = {name: own for side in cell["sides"].values() for name, own in _types(side).items()}
         names = sorted(shown, key=lambda name: (shown[name]["width"], name))
-        height = 0.8 / len(cell["sides"])
-        for index, (role, side) in enumerate(cell["sides"].items()):
-            shift = (index + 0.5) * height - 0.4
+        for role, side in cell["sides"].items():
             for name, own in _types(side).items():
-                place.barh(
-                    names.index(name) + shift, _MICROSECONDS * median(own["penalties"]), height,
-                    color=colour_of(role, cell), hatch="//" if own["learned"] else "",
-                    edgecolor="white", label=role,
+                penalties = [_MICROSECONDS * each for each in own["penalties"]]
+                middle = median(penalties)
+                reach = [[middle - min(penalties)], [max(penalties) - middle]]
+                place.errorbar(
+                    [middle], [names.index(name)], xerr=reach, capsize=2, label=role,
+                    fmt="s" if own["learned"] else "o", color=colour_of(role, cell),
                 )  # fmt: skip
         place.set_yticks(range(len(names)), [_label(name, shown[name]) for name in names])
-        place.invert_yaxis()
+        place.set_ylim(len(names) - 0.5, -0.5)
         place.set_xscale("log")
-        finish(place, f"{cell['graph']}: microseconds a missing byte", "x")
+        finish(place, f"{cell['graph']}: microseconds a missing byte", "both")
     legend_above(figure, axes)
     save(figure, result, path)
 

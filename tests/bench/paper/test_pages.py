@@ -94,9 +94,11 @@ def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     i hundredths behind."""
     sides = {}
     for place, side in enumerate(experiment.sides):
-        scores = [0.3, 0.6, 0.7 - place / 100]
-        epochs = [{"seconds": 1.0 + place, "loss": 1.0, "train": s, "val": 0.9 * s} for s in scores]
-        runs = [{"test": 0.5, "epochs": epochs}] * 2
+        points = [
+            {"epochs": count, "seconds": count * (1.0 + place), "train": score, "val": 0.9 * score}
+            for count, score in enumerate((0.3, 0.6, 0.7 - place / 100), 1)
+        ]
+        runs = [{"test": 0.5, "points": points}] * 2
         label = side.contender(1).label
         sides[side.role] = {"label": label, "exact": not label.startswith("locality"), "runs": runs}
     entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
@@ -368,10 +370,10 @@ def test_how_far_sides_converge(tmp_path: Path) -> None:
         [cell, "vanilla, METIS", "4 of 6", "1.00", "4 of 6", "0.90"]
     ]
     run = result["cells"][0]["sides"]["vanilla, METIS"]["runs"][0]
-    assert reach(run, 0.5) == (2, 4.0)
+    assert reach(run, 0.5) == run["points"][1]
     assert reach(run, 0.9) is None
     page = write_page(tmp_path, experiment, result).read_text()
-    assert "5 seeds of 20 whole epochs" in page
+    assert "5 seeds of 12 whole epochs" in page
 
 
 def test_penalties_of_types(tmp_path: Path) -> None:
@@ -387,7 +389,10 @@ def test_penalties_of_types(tmp_path: Path) -> None:
     # Byte for byte, and row for row: 5 and 2.5 nanoseconds a byte.
     first = learnable_penalty_table(result).rows[0]
     assert first[2:] == ["author", "paper", "128", "2", "6"]
-    assert "3 profiles of every side" in write_page(tmp_path, experiment, result).read_text()
+    assert (
+        "rounds of a profile of every side: 3,"
+        in write_page(tmp_path, experiment, result).read_text()
+    )
 
 
 def test_loopback_and_hosts_are_told_apart(tmp_path: Path) -> None:
