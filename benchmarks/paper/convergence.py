@@ -7,21 +7,20 @@ tables and pictures below.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final, Literal
 
-from benchmarks.paper.cells import Cell
 from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
-from benchmarks.paper.each_cell import graph_size, make_run_folder, run_cells
+from benchmarks.paper.each_cell import run_sides
 from benchmarks.paper.experiment import Result, Table
-from benchmarks.paper.grid import Job, write_config
+from benchmarks.paper.grid import Job
 from benchmarks.paper.tables import NONE, sides_of
-from hopper.bench.placement import open_hosts
-from hopper.train.results import write_text
+from hopper.bench.contender import Contender
+from hopper.config import Config
+from hopper.errors import RequestError
 
 WORDS: Final = ("--train.evaluate_every=1", "--train.score_training=true")
 """what the configurations of an experiment with curves need"""
@@ -30,71 +29,38 @@ RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all of which are shown"
 SCORES: Final = {"train": "training nodes", "val": "validation nodes"}
 REACHED: Final = 0.95
 """of the first side's best validation score: when a run has got as far as that is told"""
-_RUN_SECONDS: Final = 3600.0
 _STYLES: Final = ("-", "--", ":", "-.")
-_KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
-"""what result.json has of a cell's file"""
 
 Run = Mapping[str, Any]
-"""one seed of one side: ``seed``, ``test``, and ``epochs`` with ``seconds``, ``train``, ``val``"""
+"""one seed of one side: ``test``, and ``points``, a scored epoch each: ``epochs`` and ``seconds``
+of training until then, ``train`` and ``val``"""
 
 
 def run_curves(job: Job) -> Iterator[dict[str, Any]]:
-    """Train every side with every seed.
+    """Train every side with every seed, whose scores after every epoch are kept.
 
     Yields
     ------
-    Cells of result.json: as in the grid, with ``sides``, each with its ``runs``, a seed each.
+    Cells of result.json; see :func:`~benchmarks.paper.each_cell.run_sides`.
     """
-    for kept in run_cells(job, _train_cell):
-        yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
+    seeds = range(job.options.seeds)
+    turns = {f"seed {seed}": (f"--train.seed={seed}",) for seed in seeds}
+    yield from run_sides(job, turns, _curve)
 
 
-def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
-    graph = job.materials.parts(cell)
-    divisions = {
-        method: job.materials.division(cell, method).path for method in job.experiment.divisions
-    }
-    contenders = {side.role: side.contender(None, divisions) for side in job.experiment.sides}
-    config = job.config(cell, graph.path.absolute())
-    folder = make_run_folder(job, cell)
-    file = folder / "config.json"
-    write_text(file, config.model_dump_json(indent=1) + "\n")
-    runs: dict[str, list[Run]] = {role: [] for role in contenders}
-    with open_hosts(job.options.request(cell.servers), job.progress.say) as (train, cluster):
-        for seed in range(job.options.seeds):
-            for role, contender in contenders.items():
-                name = f"{cell.name}: {role}, seed {seed}"
-                job.progress.begin(name)
-                run_dir = folder / f"{contender.folder}-seed-{seed}"
-                words = [*contender.words, f"--train.seed={seed}"]
-                summary = train(name, file, run_dir, words, _RUN_SECONDS)
-                runs[role].append(_curve(seed, summary))
-                job.progress.say(f"{name}: {_tell(runs[role][-1])}")
-    write_config(job, cell, more=("--train.seed SEED",))
-    sides = {
-        role: {"label": each.label, "exact": each.exact(config), "runs": runs[role]}
-        for role, each in contenders.items()
-    }
-    emulation = None if cluster is None else cluster.describe()
-    kept = job.keep(cell, {"sides": sides, "emulation": emulation, **graph_size(graph)})
-    shutil.rmtree(folder)
-    return kept
-
-
-def _curve(seed: int, summary: Mapping[str, Any]) -> Run:
-    """What a run's summary says of its way."""
-    epochs = [
-        {key: epoch[key] for key in ("seconds", "loss", "train", "val")}
-        for epoch in summary["epochs"]
+def _curve(side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
+    spent = accumulate(epoch["seconds"] for epoch in summary["epochs"])
+    points = [
+        {"epochs": epoch["epoch"] + 1, "seconds": seconds, **{each: epoch[each] for each in SCORES}}
+        for epoch, seconds in zip(summary["epochs"], spent, strict=True)
+        if epoch["val"] is not None
     ]
-    return {"seed": seed, "test": summary["accuracy"]["test"], "epochs": epochs}
-
-
-def _tell(run: Run) -> str:
-    last = run["epochs"][-1]
-    seconds = sum(epoch["seconds"] for epoch in run["epochs"])
-    return f"{seconds:.1f} s, training {last['train']:.4f}, validation {last['val']:.4f}"
+    if not points:
+        raise RequestError(
+            f"{side.label}: no epoch was scored; expected a graph with validation nodes, and "
+            f"train.evaluate_every of at most the {len(summary['epochs'])} epochs"
+        )
+    return {"test": summary["accuracy"]["test"], "points": points}
 
 
 def scores_table(result: Result) -> Table:
@@ -103,11 +69,11 @@ def scores_table(result: Result) -> Table:
     for cell, role, side in sides_of(result):
         runs = side["runs"]
         first = next(iter(cell["sides"].values()))["runs"]
-        found = [
-            reach(run, REACHED * max(_scores(base, "val")))
+        reached = [
+            point
             for run, base in zip(runs, first, strict=True)
+            if (point := reach(run, REACHED * max(_scores(base, "val")))) is not None
         ]
-        reached = [each for each in found if each is not None]
         rows.append(
             [
                 *(cell["name"], role),
@@ -115,9 +81,9 @@ def scores_table(result: Result) -> Table:
                 _mean([100 * _scores(run, "val")[-1] for run in runs]),
                 _mean([100 * max(_scores(run, "val")) for run in runs]),
                 _mean([100 * run["test"] for run in runs if run["test"] is not None]),
-                _mean([fmean(epoch["seconds"] for epoch in run["epochs"]) for run in runs]),
-                _mean([float(epochs) for epochs, _ in reached]),
-                _mean([seconds for _, seconds in reached]),
+                _mean([last["seconds"] / last["epochs"] for last in map(_last, runs)]),
+                _mean([float(point["epochs"]) for point in reached]),
+                _mean([point["seconds"] for point in reached]),
                 f"{len(reached)} of {len(runs)}",
             ]
         )
@@ -134,14 +100,9 @@ def scores_table(result: Result) -> Table:
     return Table("Scores, and the way there", headings, rows, note)
 
 
-def reach(run: Run, aim: float) -> tuple[int, float] | None:
-    """Epochs and seconds of training until the validation score is at least ``aim``; None if it
-    never is."""
-    seconds = accumulate(epoch["seconds"] for epoch in run["epochs"])
-    for count, (epoch, spent) in enumerate(zip(run["epochs"], seconds, strict=True), 1):
-        if epoch["val"] >= aim:
-            return count, spent
-    return None
+def reach(run: Run, aim: float) -> Mapping[str, Any] | None:
+    """The first point with a validation score of at least ``aim``; None if there is none."""
+    return next((point for point in run["points"] if point["val"] >= aim), None)
 
 
 def equality_table(result: Result) -> Table:
@@ -162,9 +123,9 @@ def equality_table(result: Result) -> Table:
             rows.append([cell["name"], role, *told])
     equal = [f"{words}: {what}" for words in SCORES.values() for what in ("equal", "points")]
     note = (
-        "Epochs of all seeds after which the score is that of the first exact side to the last "
-        "node, and the largest difference in percentage points. Exact sides compute the same "
-        "gradient but for rounding, which grows over a run."
+        "Scores of all seeds and epochs that are those of the first exact side to the last node, "
+        "and the largest difference in percentage points. Exact sides compute the same gradient "
+        "but for rounding, which grows over a run; --train.dtype=float64 tells the two apart."
     )
     return Table("Exact sides, epoch by epoch", ("cell", "side", *equal), rows, note)
 
@@ -182,7 +143,8 @@ def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], 
             for index, (role, side) in enumerate(cell["sides"].items()):
                 for run in side["runs"]:
                     place.plot(
-                        _moments(run, axis), [100 * each for each in _scores(run, score)],
+                        [point[axis] for point in run["points"]],
+                        [100 * each for each in _scores(run, score)],
                         _STYLES[index % len(_STYLES)], color=colour_of(role, cell),
                         linewidth=1.2, alpha=0.7, label=role,
                     )  # fmt: skip
@@ -195,14 +157,13 @@ def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], 
     return draw
 
 
-def _moments(run: Run, axis: str) -> list[float]:
-    """By epoch, how far the run is at its end."""
-    seconds = [epoch["seconds"] for epoch in run["epochs"]]
-    return list(accumulate([1.0] * len(seconds) if axis == "epochs" else seconds))
+def _last(run: Run) -> Mapping[str, Any]:
+    point: Mapping[str, Any] = run["points"][-1]
+    return point
 
 
 def _scores(run: Run, score: str) -> list[float]:
-    return [epoch[score] for epoch in run["epochs"]]
+    return [point[score] for point in run["points"]]
 
 
 def _mean(values: Sequence[float]) -> str:

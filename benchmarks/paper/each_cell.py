@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.paper.cells import Cell
-from benchmarks.paper.grid import RUNS_FOLDER, Job
+from benchmarks.paper.grid import RUNS_FOLDER, Job, write_config
+from hopper.bench.contender import Contender
+from hopper.bench.placement import open_hosts
+from hopper.config import Config
 from hopper.partition import PartitionedGraph
+from hopper.train.results import write_text
+
+Turns = Mapping[str, tuple[str, ...]]
+"""by name, what the runs of a turn add to the configuration"""
+Take = Callable[[Contender, Config, Mapping[str, Any]], Any]
+"""from a side, the cell's configuration and a run's summary to what is kept of the run"""
+_CONFIG_FILE: Final = "config.json"
+_RUN_SECONDS: Final = 3600.0
+_KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
+"""what result.json has of a cell's file"""
 
 
 def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -32,6 +46,58 @@ def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[
                 job.progress.begin(cell.name)
             job.progress.say(f"{cell.name}: is there already")
         yield kept
+
+
+def run_sides(job: Job, turns: Turns, take: Take) -> Iterator[dict[str, Any]]:
+    """Train all sides of every cell in turns, over the same links.
+
+    Yields
+    ------
+    Cells of result.json: as in the grid, with ``sides``; each has ``runs``, what was taken of its
+    run in every turn.
+
+    Raises
+    ------
+    ClusterError: a run failed; names it.
+    """
+    for kept in run_cells(job, partial(_run_sides, turns, take)):
+        yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
+
+
+def _run_sides(turns: Turns, take: Take, job: Job, cell: Cell) -> dict[str, Any]:
+    graph = job.materials.parts(cell)
+    divisions = {
+        method: job.materials.division(cell, method).path for method in job.experiment.divisions
+    }
+    sides = {side.role: side.contender(None, divisions) for side in job.experiment.sides}
+    config = job.config(cell, graph.path.absolute())
+    folder = make_run_folder(job, cell)
+    write_text(folder / _CONFIG_FILE, config.model_dump_json(indent=1) + "\n")
+    runs: dict[str, list[Any]] = {role: [] for role in sides}
+    with open_hosts(job.options.request(cell.servers), job.progress.say) as (train, cluster):
+        for turn, words in turns.items():
+            for role, side in sides.items():
+                name = f"{cell.name}: {role}, {turn}"
+                job.progress.begin(name)
+                run_dir = folder / f"{side.folder}-{turn}".replace(" ", "-")
+                summary = train(
+                    name, folder / _CONFIG_FILE, run_dir, [*side.words, *words], _RUN_SECONDS
+                )
+                runs[role].append(take(side, config, summary))
+                seconds = sum(epoch["seconds"] for epoch in summary["epochs"])
+                job.progress.say(f"{name}: {len(summary['epochs'])} epochs in {seconds:.1f} s")
+    write_config(job, cell, more=next(iter(turns.values())))
+    record = {
+        "sides": {
+            role: {"label": side.label, "exact": side.exact(config), "runs": runs[role]}
+            for role, side in sides.items()
+        },
+        "emulation": None if cluster is None else cluster.describe(),
+    }
+    kept = job.keep(cell, record | graph_size(graph))
+    # All that is told of the runs is kept.
+    shutil.rmtree(folder)
+    return kept
 
 
 def make_run_folder(job: Job, cell: Cell) -> Path:

@@ -9,6 +9,7 @@ from benchmarks.paper import (
     cooperative,
     heta,
     heta_accuracy,
+    heta_penalties,
     hifuse,
     hopgnn,
     merging_loss,
@@ -19,7 +20,8 @@ EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *baselines.EXPERIMENTS),
-        *(*heta.EXPERIMENTS, *heta_accuracy.EXPERIMENTS, *hifuse.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *heta_accuracy.EXPERIMENTS, *heta_penalties.EXPERIMENTS),
+        *hifuse.EXPERIMENTS,
         *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }

@@ -77,7 +77,7 @@ def test_every_experiment_is_there() -> None:
         "merging-deep",
         *(f"heta-{name}" for name in ("section4", "fig9", "fig11", "fig14", "fig15", "hidden")),
     }
-    own |= {"heta-fig16", "heta-fig18"}
+    own |= {"heta-fig7", "heta-fig16", "heta-fig18"}
     own |= {"heta-fig12", "heta-fig12-hop", "heta-fig12-zero-hop", "heta-fig12-raf"}
     assert set(EXPERIMENTS) == {f"hopgnn-{name}" for name in NAMES} | own
 

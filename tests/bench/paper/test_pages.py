@@ -21,6 +21,7 @@ from benchmarks.paper.held import held_rows
 from benchmarks.paper.merging import workload
 from benchmarks.paper.options import Options
 from benchmarks.paper.page import PAGE_FILE, PICTURE_FILE, write_page
+from benchmarks.paper.penalties import learnable_penalty_table, penalty_table, run_profiles
 from benchmarks.paper.registry import EXPERIMENTS
 from benchmarks.paper.result import RESULT_FILE, assemble_result, summarise, write_result
 from hopper.bench.layer_work import MEASURES
@@ -93,11 +94,29 @@ def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     i hundredths behind."""
     sides = {}
     for place, side in enumerate(experiment.sides):
-        scores = [0.3, 0.6, 0.7 - place / 100]
-        epochs = [{"seconds": 1.0 + place, "loss": 1.0, "train": s, "val": 0.9 * s} for s in scores]
-        runs = [{"seed": seed, "test": 0.5, "epochs": epochs} for seed in range(2)]
+        points = [
+            {"epochs": count, "seconds": count * (1.0 + place), "train": score, "val": 0.9 * score}
+            for count, score in enumerate((0.3, 0.6, 0.7 - place / 100), 1)
+        ]
+        runs = [{"test": 0.5, "points": points}] * 2
         label = side.contender(1).label
         sides[side.role] = {"label": label, "exact": not label.startswith("locality"), "runs": runs}
+    entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
+    return asdict(cell) | entry | {"problems": [], "ratios": []}
+
+
+def profiled_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
+    """Three rounds: a learnable row of three times the bytes costs twice as much a byte."""
+    kinds = {"learned": False, "width": 128, "row_bytes": 512, "rows": [10.0, 20.0]}
+    types = {
+        "author": kinds | {"learned": True, "row_bytes": 1536, "penalties": [4e-9, 6e-9]},
+        "paper": kinds | {"penalties": [2e-9, 3e-9]},
+        "narrow": kinds | {"width": 7, "row_bytes": 28, "rows": [3.0], "penalties": [9e-9]},
+    }
+    sides = {
+        each.role: {"label": each.label, "exact": True, "runs": [types] * 3}
+        for each in experiment.sides
+    }
     entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
     return asdict(cell) | entry | {"problems": [], "ratios": []}
 
@@ -126,6 +145,8 @@ def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> li
             | {"problems": [], "ratios": []}
             for cell in cells
         ]
+    if experiment.carry_out is run_profiles:
+        return [profiled_cell(experiment, cell) for cell in cells]
     if experiment.carry_out is run_curves:
         return [converged_cell(experiment, cell) for cell in cells]
     return [
@@ -349,10 +370,29 @@ def test_how_far_sides_converge(tmp_path: Path) -> None:
         [cell, "vanilla, METIS", "4 of 6", "1.00", "4 of 6", "0.90"]
     ]
     run = result["cells"][0]["sides"]["vanilla, METIS"]["runs"][0]
-    assert reach(run, 0.5) == (2, 4.0)
+    assert reach(run, 0.5) == run["points"][1]
     assert reach(run, 0.9) is None
     page = write_page(tmp_path, experiment, result).read_text()
-    assert "5 seeds of 20 whole epochs" in page
+    assert "5 seeds of 12 whole epochs" in page
+
+
+def test_penalties_of_types(tmp_path: Path) -> None:
+    experiment = EXPERIMENTS["heta-fig7"]
+    result = assembled(experiment, tmp_path)
+    cell = result["cells"][0]["name"]
+    remote = [row[2:] for row in penalty_table(result).rows if row[0] == cell][:3]
+    assert remote == [
+        ["narrow", "features", "7", "28", "3", "0.009", "0.009", "0.009", "0.252"],
+        ["author", "learnable", "128", "1,536", "15", "0.005", "0.004", "0.006", "7.68"],
+        ["paper", "features", "128", "512", "15", "0.0025", "0.002", "0.003", "1.28"],
+    ]
+    # Byte for byte, and row for row: 5 and 2.5 nanoseconds a byte.
+    first = learnable_penalty_table(result).rows[0]
+    assert first[2:] == ["author", "paper", "128", "2", "6"]
+    assert (
+        "rounds of a profile of every side: 3,"
+        in write_page(tmp_path, experiment, result).read_text()
+    )
 
 
 def test_loopback_and_hosts_are_told_apart(tmp_path: Path) -> None:

@@ -247,17 +247,39 @@ def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None
     result = run_job(make_job(experiment, asked, told.progress))
     (cell,) = result["cells"]
     assert len(told.begun) == 2
-    ways = [side["runs"][0]["epochs"] for side in cell["sides"].values()]
+    ways = [side["runs"][0]["points"] for side in cell["sides"].values()]
     for way in ways:
-        assert [set(epoch) for epoch in way] == [{"seconds", "loss", "train", "val"}] * 2
+        assert [point["epochs"] for point in way] == [1, 2]
+        assert 0 < way[0]["seconds"] < way[1]["seconds"]
     # 130 and 40 nodes: as many are right under every exact engine.
     assert [each["train"] for each in ways[0]] == [each["train"] for each in ways[1]]
     assert [each["val"] for each in ways[0]] == [each["val"] for each in ways[1]]
-    assert "--train.score_training=true --train.seed SEED" in cell["config"]
+    assert "--train.score_training=true --train.seed=0" in cell["config"]
     assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
     # From the files: nothing is trained twice.
     again = run_job(make_job(experiment, asked, told.progress))
     assert again["cells"] == result["cells"]
+
+
+def test_penalties_are_those_of_real_profiles(options: Options, tmp_path: Path) -> None:
+    told = Told()
+    experiment = replace(
+        EXPERIMENTS["heta-fig7"],
+        grid=Grid((), ("gcn",), hidden=(8,), layers=2, fanouts=(4,)),
+        sides=EXPERIMENTS["heta-fig7"].sides[:1],
+    )
+    asked = replace(options, out=tmp_path / "out", rounds=2)
+    (cell,) = run_job(make_job(experiment, asked, told.progress))["cells"]
+    assert len(told.begun) == 2
+    runs = cell["sides"]["rows of other servers"]["runs"]
+    for run in runs:
+        (node,) = run.values()
+        assert (node["learned"], node["width"], node["row_bytes"]) == (False, 64, 256)
+        assert len(node["penalties"]) == 2
+        assert min(node["penalties"]) > 0
+    # The second round finds the visits of the first, and measures anew.
+    assert runs[0]["node"]["rows"] == runs[1]["node"]["rows"]
+    assert runs[0]["node"]["penalties"] != runs[1]["node"]["penalties"]
 
 
 def test_localities_are_measured(options: Options, tmp_path: Path) -> None:
