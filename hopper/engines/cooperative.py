@@ -7,6 +7,7 @@ way back. Input features never travel where they are wider.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -16,10 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.config import Config
+from hopper.device_copies import to_device
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
-from hopper.partials import Forward, IterationPlan, Planner, choose_wires, make_stack
+from hopper.partials import (
+    Forward,
+    IterationPlan,
+    Planner,
+    choose_wires,
+    exchange_input_rows,
+    make_stack,
+)
 from hopper.partition.layouts import DividedTopology, Layout, Replicated
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -32,14 +41,21 @@ class CooperativePlan(Plan):
     Attributes
     ----------
     layers: what it computes, sends and receives, on the device that computes.
+    others: by type whose input rows travel, [n, dim], those of other ranks' nodes.
     """
 
     layers: IterationPlan
+    others: Mapping[str, Tensor]
 
     @property
     def num_edges(self) -> int:
         """See :class:`Plan`."""
         return sum(each.num_edges for each in self.layers.layers)
+
+    @property
+    def nbytes(self) -> int:
+        """See :class:`Plan`; with the rows of other ranks."""
+        return super().nbytes + sum(rows.nbytes for rows in self.others.values())
 
 
 @dataclass(frozen=True)
@@ -69,9 +85,11 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
         in_dim = reads.inputs[reads.target].width
         self._stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.name)
-        travels_as = wire_dtype(state.config) or trainer.dtype
-        self._wires = choose_wires(self._stack, travels_as, learned=reads.tables)
-        self._forward = Forward(state.cluster, state.log, self._stack, self._wires, travels_as)
+        self._travels_as = wire_dtype(state.config) or trainer.dtype
+        self._wires = choose_wires(self._stack, self._travels_as, learned=reads.tables)
+        self._forward = Forward(
+            state.cluster, state.log, self._stack, self._wires, self._travels_as
+        )
         placement = graph.placement(state.cluster.ranks_per_server)
         self._planner = Planner(trainer.sampler, placement, self.channel, self._stack, self._wires)
 
@@ -86,14 +104,29 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         with state.log.stage("sample") as fields:
             roots = batch.homed_at(state.cluster.rank)
             layers = self._planner.plan(roots, batch.epoch, batch.iteration)
-            layers = layers.to(state.cluster.device)
             fields["roots"] = layers.roots
             fields["layers"] = [
                 layer.describe(wires)
                 for layer, wires in zip(layers.layers, self._wires, strict=True)
             ]
+        others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in layers.nodes.items()}
-        return CooperativePlan(batch, reads, layers, sent=self.channel.traffic.take())
+        sent = self.channel.traffic.take()
+        return CooperativePlan(batch, reads, layers.to(state.cluster.device), others, sent=sent)
+
+    def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
+        """Those of other ranks that travel as they are, on the device that computes; collective."""
+        trainer, device = self.state.trainer, self.state.cluster.device
+        # They are counted where this rank reads all of its own.
+        rows = self.state.rows.counted_apart()
+
+        def read(name: str, ids: NDArray[np.int64]) -> Tensor:
+            found = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
+            return torch.from_numpy(found).to(trainer.dtype)
+
+        with self.state.log.stage("gather", operation="input rows of others"):
+            came = exchange_input_rows(self.channel, layers, read, self._travels_as, where)
+        return {name: to_device(each, device) for name, each in came.items()}
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """See :class:`Engine`: own rows, and labels of own roots."""
@@ -114,7 +147,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         with state.log.stage("compute", roots=plan.layers.roots):
             rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
-                logits = self._forward.logits(plan.layers, rows, batch.where)
+                logits = self._forward.logits(plan.layers, rows, plan.others, batch.where)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)

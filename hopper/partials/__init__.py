@@ -2,6 +2,7 @@
 
 from hopper.partials.exchange import KindsExchange, RowExchange
 from hopper.partials.forward import Forward
+from hopper.partials.input_rows import exchange_input_rows
 from hopper.partials.kept_nodes import Costs, choose_kept, keep_all_or_none
 from hopper.partials.plan import IterationPlan, LayerPlan
 from hopper.partials.planner import Planner
@@ -28,6 +29,7 @@ __all__ = [
     "Wires",
     "choose_kept",
     "choose_wires",
+    "exchange_input_rows",
     "keep_all_or_none",
     "make_stack",
     "source_type",

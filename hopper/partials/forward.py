@@ -44,29 +44,35 @@ class Forward:
         self._wires = wires
         self._travels_as = travels_as
 
-    def logits(self, plan: IterationPlan, inputs: Rows, where: str) -> Tensor:
+    def logits(
+        self, plan: IterationPlan, inputs: Rows, others: Mapping[str, Tensor], where: str
+    ) -> Tensor:
         """[roots, out]: of this rank's roots; every rank has to call it.
 
         Parameters
         ----------
         inputs: by type that the model reads, [n, dim], the input rows of ``plan.nodes``; the last
             may still be waited for when they are read.
+        others: by type whose input rows travel, those that came of other ranks, as of
+            :func:`exchange_input_rows`.
         where: names the moment in errors.
         """
-        rows = inputs
+        rows, raw = inputs, others
         for index, layer in enumerate(plan.layers):
-            rows = self._layer(index, layer, rows, inputs, f"{where}, layer {index}")
+            rows = self._layer(index, layer, rows, raw, f"{where}, layer {index}")
+            # Only the first layer reads input rows.
+            raw = {}
         return self._stack.logits(rows)
 
     def _layer(
-        self, index: int, plan: LayerPlan, rows: Rows, raw: Rows, where: str
+        self, index: int, plan: LayerPlan, rows: Rows, raw: Mapping[str, Tensor], where: str
     ) -> dict[str, Tensor]:
         """By type, [destinations, width]: the new rows of this rank's destinations.
 
         Parameters
         ----------
         rows: by type, [own, width], this rank's rows of the layer before; input rows for the first.
-        raw: by type, input rows.
+        raw: by type, input rows of other ranks.
         """
         log, wires, operation = self._log, self._wires[index], f"exchanging rows, {where}"
         own = OwnLayer(self._stack, wires, index, plan, rows)
@@ -74,8 +80,6 @@ class Forward:
             [kind for kind in wires.kinds(has_gradient=each) if kind not in wires.raw]
             for each in (False, True)
         )
-        # Every rank starts the same exchanges in the same order. Input rows need nothing made.
-        exchanges = [self._start(plan, self._select(plan, sorted(wires.raw), raw), (), operation)]
         with log.stage("compute", operation="project", layer=index):
             awaited = own.make_awaited()
             known: dict[Any, Tensor] = {**awaited.ready, **awaited.projected}
@@ -83,12 +87,15 @@ class Forward:
                 self._select(plan, kinds, known) | self._add_up(index, plan, kinds, awaited)
                 for kinds in (constant, varying)
             ]
-        exchanges.append(self._start(plan, going[0], (), operation))
-        exchanges.append(self._start(plan, going[1], awaited.ready.values(), operation))
+        # Every rank starts the same exchanges in the same order.
+        exchanges = [
+            self._start(plan, going[0], (), operation),
+            self._start(plan, going[1], awaited.ready.values(), operation),
+        ]
         with log.stage("compute", operation="project", layer=index):
             # They are made while the others travel, and their gradients while theirs come back.
             own.make_rest()
-        came: dict[Kind, list[Tensor]] = {}
+        came: dict[Kind, list[Tensor]] = {name: [own] for name, own in raw.items()}
         for each in exchanges:
             came |= {} if each is None else each.finish()
         with log.stage("compute", operation="aggregate", layer=index):
@@ -185,7 +192,7 @@ class Forward:
         stack, wires, ready = self._stack, self._wires[index], own.ready
         others = {name: came.get(name, []) for name in ready}
         for name in wires.raw if came else ():
-            entered = stack.enter(name, torch.cat(others[name]))
+            entered = stack.enter(name, join_parts(others[name]))
             others[name] = [stack.prepare(index, plan.raw[name], entered)]
         if wires.merged:
             return self._merged_inputs(index, plan, own, others, came)

@@ -54,24 +54,34 @@ class OwnLayer:
         self._stack, self._wires = stack, wires
         self._index, self._plan, self._rows = index, plan, rows
         self._awaited = self._rest = OwnRows({}, {}, {})
+        self._unawaited = wires.never_awaited & rows.keys()
         self.before: Rows = {}
         self.ready: Rows = {}
 
     def make_awaited(self) -> OwnRows:
-        """Those that other ranks wait for; of types that are not split, all."""
+        """Those that other ranks wait for; of types that are not split, all, unless nobody ever
+        waits for any."""
         splits = self._plan.splits
         self._awaited = self._make(
-            {name: splits[name].awaited if name in splits else None for name in self._rows}
+            {
+                name: splits[name].awaited if name in splits else None
+                for name in self._rows
+                if name not in self._unawaited
+            }
         )
         return self._awaited
 
     def make_rest(self) -> None:
         """Make those that nobody waits for."""
         splits = self._plan.splits
-        self._rest = self._make({name: split.rest for name, split in splits.items()})
-        before, ready = dict(self._awaited.before), dict(self._awaited.ready)
-        for name in splits:
-            before[name], ready[name] = self._whole(name)
+        chosen: dict[str, Tensor | None] = dict.fromkeys(sorted(self._unawaited))
+        self._rest = self._make(chosen | {name: split.rest for name, split in splits.items()})
+        before, ready = {}, {}
+        for name in self._rows:
+            made = self._rest if name in self._unawaited else self._awaited
+            before[name], ready[name] = made.before[name], made.ready[name]
+            if name in splits:
+                before[name], ready[name] = self._whole(name)
         self.before, self.ready = before, ready
 
     def projects(self, relation: Relation) -> bool:

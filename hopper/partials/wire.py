@@ -77,6 +77,12 @@ class Wires:
     made_first: frozenset[str]
     item_bytes: int
 
+    @property
+    def never_awaited(self) -> frozenset[str]:
+        """Types of which other ranks wait for no row that is made of input rows, nor for sums."""
+        has_sums = any(isinstance(kind, Sums) for kind in self.forms)
+        return self.raw if self.merged and not has_sums else frozenset()
+
     def kinds(self, *, has_gradient: bool) -> list[Kind]:
         """Those that travel with a gradient, or without, in order."""
         return [kind for kind, form in self.forms.items() if form.has_gradient == has_gradient]
@@ -92,8 +98,10 @@ def choose_wires(
 ) -> list[Wires]:
     """The forms that can be the cheapest, layer by layer, in bytes there and back.
 
-    Features have no gradient, and cross one way only. At equal bytes the owner projects, once for
-    all that read the row, unless the layer takes all relations at once.
+    Features have no gradient, and cross one way only, ahead of the iteration; at equal bytes they
+    travel as they are rather than made into what the first layer reads. Otherwise the owner
+    projects at equal bytes, once for all that read the row, unless the layer takes all relations at
+    once.
 
     Parameters
     ----------
@@ -145,7 +153,7 @@ def _choose(
     if index == 0 and not stack.reads_features:
         for each in set(rows) - set(learned):
             features = count.form(rows[each].new_empty(1, stack.widths[each]), False)
-            if features.row_bytes < ready[each].row_bytes:
+            if features.row_bytes <= ready[each].row_bytes:
                 as_rows[each] = features
     made = {each: own.project(rows[each.src]) for each, own in layer.aggregations.items()}
     projected = {each: count.form(row, True) for each, row in made.items()}

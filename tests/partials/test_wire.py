@@ -85,10 +85,21 @@ def test_narrow_input_rows_cross_one_way_and_are_projected_by_who_reads_them() -
     first, _ = typed("hgt", 16, heads=2)
     assert first.forms == {"author": Form((16,), 128, True), "paper": Form((20,), 80, False)}
     assert first.raw == {"paper"}
+    # At equal bytes, too: they can travel ahead of the iteration.
+    first, _ = typed("hgt", 10, heads=2)
+    assert first.forms["paper"] == Form((20,), 80, False)
     # Rows that are learned have gradients.
     first, _ = typed("hgt", 16, ("paper",), heads=2)
     assert first.forms["paper"] == Form((16,), 128, True)
     assert not first.raw
+
+
+def test_rows_that_nobody_waits_for_are_made_last() -> None:
+    first, last = typed("hgt", 16, heads=2, merge=True)
+    assert (first.never_awaited, last.never_awaited) == ({"paper"}, frozenset())
+    # Others wait for sums of papers' rows, or for what one of their relations makes of them.
+    assert not typed("rgcn", 16, merge=True)[0].never_awaited
+    assert not typed("hgt", 16, heads=2)[0].never_awaited
 
 
 def test_few_classes_travel_projected_for_every_relation_or_once_as_they_are_read() -> None:
