@@ -128,6 +128,7 @@ EXPERIMENTS: Final = (
             fanouts=(FANOUTS,),
             servers=(2,),
             shared_batch=GLOBAL_BATCH,
+            cache_sizes=("10%",),
         ),
         tables=_TABLES,
         sides=(VANILLA, CACHED, LOCAL, RAF),
