@@ -1,6 +1,7 @@
 """Scores of training and validation nodes, epoch by epoch, against epochs or seconds of training.
 
-Every side trains with the same seeds over the same links. An experiment of this kind carries out
+Every side trains with the same seeds over the same links, and once more in float64, whose rounding
+hides no difference between sides. An experiment of this kind carries out
 :func:`run_curves`, adds :data:`WORDS` to its configurations, and picks what it shows from the
 tables and pictures below.
 """
@@ -24,7 +25,7 @@ from hopper.errors import RequestError
 
 WORDS: Final = ("--train.evaluate_every=1", "--train.score_training=true")
 """what the configurations of an experiment with curves need"""
-RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all of which are shown"
+RUNS: Final = "{seeds} seeds of {epochs} whole epochs, all shown, and the first again in float64"
 """what the page says of its runs"""
 SCORES: Final = {"train": "training nodes", "val": "validation nodes"}
 REACHED: Final = 0.95
@@ -36,16 +37,28 @@ Run = Mapping[str, Any]
 of training until then, ``train`` and ``val``"""
 
 
+def count_curves(job: Job) -> int:
+    """Training runs of a job."""
+    return len(job.cells) * (job.options.seeds + 1) * len(job.experiment.sides)
+
+
 def run_curves(job: Job) -> Iterator[dict[str, Any]]:
     """Train every side with every seed, whose scores after every epoch are kept.
 
     Yields
     ------
-    Cells of result.json; see :func:`~benchmarks.paper.each_cell.run_sides`.
+    Cells of result.json; see :func:`~benchmarks.paper.each_cell.run_sides`. Beside its ``runs``, a
+    side has the run of the first seed ``in_float64``.
     """
     seeds = range(job.options.seeds)
-    turns = {f"seed {seed}": (f"--train.seed={seed}",) for seed in seeds}
-    yield from run_sides(job, turns, _curve)
+    turns: dict[str, tuple[str, ...]] = {
+        f"seed {seed}": (f"--train.seed={seed}",) for seed in seeds
+    }
+    turns["seed 0 in float64"] = ("--train.seed=0", "--train.dtype=float64")
+    for cell in run_sides(job, turns, _curve):
+        for side in cell["sides"].values():
+            side["in_float64"] = side["runs"].pop()
+        yield cell
 
 
 def _curve(side: Contender, _config: Config, summary: Mapping[str, Any]) -> Run:
@@ -109,25 +122,36 @@ def equality_table(result: Result) -> Table:
     """Whether exact sides have the scores of the first exact one, epoch by epoch."""
     rows = []
     for cell in result["cells"]:
-        exact = {role: side["runs"] for role, side in cell["sides"].items() if side["exact"]}
-        first = next(iter(exact.values()), ())
-        for role, runs in list(exact.items())[1:]:
-            told = []
-            for score in SCORES:
-                gaps = [
-                    abs(own - other)
-                    for run, base in zip(runs, first, strict=True)
-                    for own, other in zip(_scores(run, score), _scores(base, score), strict=True)
-                ]
-                told += [f"{gaps.count(0.0)} of {len(gaps)}", f"{100 * max(gaps):.2f}"]
-            rows.append([cell["name"], role, *told])
+        exact = {role: side for role, side in cell["sides"].items() if side["exact"]}
+        first = next(iter(exact.values()), None)
+        for role, side in list(exact.items())[1:]:
+            assert first is not None
+            pairs = list(zip(side["runs"], first["runs"], strict=True))
+            rows.append([cell["name"], role, "all seeds", *_differences(pairs)])
+            pairs = [(side["in_float64"], first["in_float64"])]
+            rows.append([cell["name"], role, "one, in float64", *_differences(pairs)])
     equal = [f"{words}: {what}" for words in SCORES.values() for what in ("equal", "points")]
     note = (
-        "Scores of all seeds and epochs that are those of the first exact side to the last node, "
-        "and the largest difference in percentage points. Exact sides compute the same gradient "
-        "but for rounding, which grows over a run; --train.dtype=float64 tells the two apart."
+        "Scored epochs whose score is that of the first exact side to the last node, and the "
+        "largest difference in percentage points. Exact sides compute the same gradient but for "
+        "rounding, which grows over a run: Adam makes steps of one size of whatever rounding "
+        "leaves of tiny gradients."
     )
-    return Table("Exact sides, epoch by epoch", ("cell", "side", *equal), rows, note)
+    return Table("Exact sides, epoch by epoch", ("cell", "side", "runs", *equal), rows, note)
+
+
+def _differences(pairs: Sequence[tuple[Run, Run]]) -> list[str]:
+    """Of runs and those that they are compared with: by score, how many points are equal, and the
+    largest difference."""
+    told = []
+    for score in SCORES:
+        gaps = [
+            abs(own - other)
+            for run, base in pairs
+            for own, other in zip(_scores(run, score), _scores(base, score), strict=True)
+        ]
+        told += [f"{gaps.count(0.0)} of {len(gaps)}", f"{100 * max(gaps):.2f}"]
+    return told
 
 
 def draw_curves(axis: Literal["epochs", "seconds"]) -> Callable[[Result, Path], None]:

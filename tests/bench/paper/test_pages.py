@@ -98,9 +98,10 @@ def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
             {"epochs": count, "seconds": count * (1.0 + place), "train": score, "val": 0.9 * score}
             for count, score in enumerate((0.3, 0.6, 0.7 - place / 100), 1)
         ]
-        runs = [{"test": 0.5, "points": points}] * 2
+        run = {"test": 0.5, "points": points}
         label = side.contender(1).label
-        sides[side.role] = {"label": label, "exact": not label.startswith("locality"), "runs": runs}
+        kind = {"label": label, "exact": not label.startswith("locality")}
+        sides[side.role] = kind | {"runs": [run] * 2, "in_float64": run}
     entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
     return asdict(cell) | entry | {"problems": [], "ratios": []}
 
@@ -367,7 +368,8 @@ def test_how_far_sides_converge(tmp_path: Path) -> None:
     # Local batches are approximate, so nothing is said of their being equal.
     cell = result["cells"][0]["name"]
     assert [row for row in table.rows if row[0] == cell] == [
-        [cell, "vanilla, METIS", "4 of 6", "1.00", "4 of 6", "0.90"]
+        [cell, "vanilla, METIS", "all seeds", "4 of 6", "1.00", "4 of 6", "0.90"],
+        [cell, "vanilla, METIS", "one, in float64", "2 of 3", "1.00", "2 of 3", "0.90"],
     ]
     run = result["cells"][0]["sides"]["vanilla, METIS"]["runs"][0]
     assert reach(run, 0.5) == run["points"][1]
@@ -389,10 +391,8 @@ def test_penalties_of_types(tmp_path: Path) -> None:
     # Byte for byte, and row for row: 5 and 2.5 nanoseconds a byte.
     first = learnable_penalty_table(result).rows[0]
     assert first[2:] == ["author", "paper", "128", "2", "6"]
-    assert (
-        "rounds of a profile of every side: 3,"
-        in write_page(tmp_path, experiment, result).read_text()
-    )
+    page = write_page(tmp_path, experiment, result).read_text()
+    assert "rounds: 3, in each of which every side is profiled over 2 epochs" in page
 
 
 def test_loopback_and_hosts_are_told_apart(tmp_path: Path) -> None:

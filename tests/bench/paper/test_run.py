@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.paper import accuracy, grid
 from benchmarks.paper.cells import Grid
+from benchmarks.paper.convergence import equality_table
 from benchmarks.paper.experiment import Experiment, Published
 from benchmarks.paper.grid import CELLS_FOLDER, CONFIGS_FOLDER, Progress
 from benchmarks.paper.hopgnn import ALL, BASE, PG, ZERO
@@ -246,14 +247,13 @@ def test_curves_are_those_of_real_runs(options: Options, tmp_path: Path) -> None
     asked = replace(options, out=tmp_path / "out", seeds=1)
     result = run_job(make_job(experiment, asked, told.progress))
     (cell,) = result["cells"]
-    assert len(told.begun) == 2
-    ways = [side["runs"][0]["points"] for side in cell["sides"].values()]
-    for way in ways:
-        assert [point["epochs"] for point in way] == [1, 2]
-        assert 0 < way[0]["seconds"] < way[1]["seconds"]
-    # 130 and 40 nodes: as many are right under every exact engine.
-    assert [each["train"] for each in ways[0]] == [each["train"] for each in ways[1]]
-    assert [each["val"] for each in ways[0]] == [each["val"] for each in ways[1]]
+    assert len(told.begun) == 4
+    (run,) = cell["sides"]["zero-hop"]["runs"]
+    assert [point["epochs"] for point in run["points"]] == [1, 2]
+    assert 0 < run["points"][0]["seconds"] < run["points"][1]["seconds"]
+    # As many of 130 and 40 nodes are right under every exact engine.
+    (row,) = [row for row in equality_table(result).rows if row[2] == "one, in float64"]
+    assert row[3:] == ["2 of 2", "0.00", "2 of 2", "0.00"]
     assert "--train.score_training=true --train.seed=0" in cell["config"]
     assert (tmp_path / "out" / PICTURE_FILE).stat().st_size > 0
     # From the files: nothing is trained twice.
