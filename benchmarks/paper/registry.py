@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.paper import baselines, cooperative, heta, hifuse, hopgnn, merging_loss, pipeline
+from benchmarks.paper import (
+    baselines,
+    cooperative,
+    distdglv2,
+    heta,
+    hifuse,
+    hopgnn,
+    merging_loss,
+    pipeline,
+)
 
 EXPERIMENTS: Final = {
     experiment.name: experiment
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *baselines.EXPERIMENTS),
-        *(*heta.EXPERIMENTS, *hifuse.EXPERIMENTS),
+        *(*heta.EXPERIMENTS, *hifuse.EXPERIMENTS, *distdglv2.EXPERIMENTS),
         *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }
