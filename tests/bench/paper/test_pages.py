@@ -39,6 +39,7 @@ EXTRA = {
     "utilisation": {},
     "partial_bound": 4000,
     "groups": 2,
+    "roots": {"model_centric": 80.0, "locality": 76.0},
 }
 
 WORK = {measure: [3.0, 1.0, 1.0, 1.0] for measure in MEASURES}
@@ -87,9 +88,63 @@ def make_record(experiment: Experiment, cell: Cell, problems: tuple[str, ...] = 
     }
 
 
+_FORWARD = {"selection": 3, "aggregation": 20, "products": 4}
+_BATCHES = {"relations": 7, "batches": 2, "roots": 64, "sampled_edges": 900, "threads": 2}
+_RATES = {"arithmetic": 1e9, "memory": 2e9}
+MEASURED: dict[str, dict[str, Any]] = {
+    "hifuse-fig7": _BATCHES
+    | {
+        "sides": {
+            role: {"seconds": 3.0, "prepare": 1.0, "compute": 2.0}
+            for role in ("relation by relation", "PyG", "merged")
+        },
+        "ratios": [
+            {"role": "merged", "baseline": role, "mean": 2.0, "low": 1.5, "high": 2.5, "rounds": 3}
+            for role in ("relation by relation", "PyG")
+        ],
+    },
+    # As without PyG.
+    "hifuse-fig8": _BATCHES
+    | {
+        "operators": {
+            role: {"whole": 90, "forward": _FORWARD} for role in ("relation by relation", "merged")
+        }
+    },
+    "hifuse-table3": _BATCHES
+    | {"machine_rates": _RATES, "rates": {"merged": _RATES | {"calls": 4, "seconds": 0.1}}},
+    "distdglv2-table2": {
+        "partitioner": 2.0,
+        "load_save": 3.0,
+        "load": 4.0,
+        "train": 5.0,
+        "best_epoch": 6,
+        "epochs": 9,
+        "val": 0.7,
+        "phases": {"assign nodes (METIS, dgl)": 2.0},
+    },
+    "distdglv2-fig9": {
+        "clusters": {"count": 9, "per_batch": 2},
+        "runs": [
+            {
+                "seed": seed,
+                "sides": {
+                    side.role: {"val": [0.2, 0.5 + seed / 100], "test": 0.5, "iterations": 4}
+                    for side in EXPERIMENTS["distdglv2-fig9"].sides
+                },
+            }
+            for seed in range(2)
+        ],
+    },
+}
+"""by experiment that measures cells by itself, what it measured in each"""
+
+
 def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The cells of result.json, as if all had been run."""
     cells = experiment.grid.cells(OPTIONS)
+    if experiment.name in MEASURED:
+        found = {"nodes": 5, "edges": 6, "problems": [], "ratios": []}
+        return [asdict(cell) | found | MEASURED[experiment.name] for cell in cells]
     if experiment.name == "hopgnn-table1":
         measured = {"micrograph": 0.8, "subgraph": 0.4, "roots": 99, "published": None}
         localities = [
