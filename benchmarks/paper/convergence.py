@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from benchmarks.paper.accuracy import accuracy_values, train_once
 from benchmarks.paper.cells import Cell
@@ -49,8 +50,8 @@ def measure_curves(job: Job, cell: Cell) -> dict[str, Any]:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    path, clusters = _divide(job, cell)
-    per_batch = clusters_per_batch(graph, clusters, cell.batch_size)
+    clusters, per_batch = count_clusters(graph, cell.batch_size)
+    path = _divide(job, cell, clusters)
     config = make_config(accuracy_values(cell, str(graph.path), job.epochs), job.options.words)
     runs = []
     for seed in range(job.options.seeds):
@@ -73,17 +74,19 @@ def measure_curves(job: Job, cell: Cell) -> dict[str, Any]:
     }
 
 
-def clusters_per_batch(graph: PartitionedGraph, clusters: int, batch_size: int) -> int:
-    """How many clusters have about as many training nodes as a rank's batch has; at least one."""
-    return max(1, round(batch_size * clusters / max(1, graph.split("train").size)))
+def count_clusters(graph: PartitionedGraph, batch_size: int) -> tuple[int, int]:
+    """How many clusters a graph is divided into, and how many of them make a rank's batch, so that
+    it has about ``batch_size`` training nodes."""
+    training = graph.split("train").size
+    nodes = graph.schema.node_types[graph.schema.target_type()].count
+    clusters = max(2, nodes // _NODES_A_CLUSTER, training // batch_size)
+    return clusters, max(1, round(batch_size * clusters / training))
 
 
-def _divide(job: Job, cell: Cell) -> tuple[Path, int]:
+def _divide(job: Job, cell: Cell, clusters: int) -> Path:
     """Divide a cell's graph into clusters by METIS, which balances their nodes and edges but no
-    training nodes; returns the file of every node's cluster, and how many there are."""
+    training nodes; returns the file of every node's cluster."""
     graph = job.materials.graph(cell)
-    (node_type,) = graph.schema.node_types
-    clusters = max(2, graph.schema.node_types[node_type].count // _NODES_A_CLUSTER)
     folder = (job.options.work / CLUSTERS_FOLDER).absolute()
     path = folder / f"{graph.path.name}-{clusters}.npy"
     if not path.is_file():
@@ -91,8 +94,9 @@ def _divide(job: Job, cell: Cell) -> tuple[Path, int]:
         job.progress.say(f"dividing {graph.path.name} into {clusters} clusters")
         no_roots = np.empty(0, np.int64)
         found = assign(graph, clusters, "metis", SEED, no_roots, Phases(), folder)
-        np.save(path, found.homes[node_type].astype(np.int64), allow_pickle=False)
-    return path, clusters
+        homes = found.homes[graph.schema.target_type()]
+        np.save(path, homes.astype(np.int64), allow_pickle=False)
+    return path
 
 
 def _cluster_words(path: Path, per_batch: int, layers: int) -> list[str]:
@@ -191,6 +195,7 @@ def draw_curves(result: Result, path: Path) -> None:
                        label=role)  # fmt: skip
             place.fill_between(epochs, 100 * curves.min(0), 100 * curves.max(0), color=colour,
                                alpha=0.2, linewidth=0)  # fmt: skip
+        place.xaxis.set_major_locator(MaxNLocator(integer=True))
         finish(place, cell["name"], "both", x_label="epoch")
     axes[0].set_ylabel("validation accuracy, per cent", fontsize=9)
     legend_above(figure, axes[:1])

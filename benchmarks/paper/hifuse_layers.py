@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ def measure_epochs(job: Job, cell: Cell) -> dict[str, Any]:
     work = _workload(job, cell)
     sides = _sides(work)
     problems = _compare_logits(sides)
-    spent = {role: _Spent([], []) for role in sides}
+    spent = {role: _Spent() for role in sides}
     for turn in range(-1, job.rounds):
         totals = {role: [0.0, 0.0] for role in sides}
         for batch in range(len(work.batches)):
@@ -54,9 +54,12 @@ def measure_epochs(job: Job, cell: Cell) -> dict[str, Any]:
             for role in [*list(sides)[start:], *list(sides)[:start]]:
                 for stage, seconds in enumerate(_time_batch(work, sides[role], batch)):
                     totals[role][stage] += seconds
-        # The first turn warms up.
-        for role, (prepare, compute) in totals.items() if turn >= 0 else ():
-            spent[role].add(prepare, compute)
+        if turn < 0:
+            # It warmed up.
+            continue
+        for role, (prepare, compute) in totals.items():
+            spent[role].prepare.append(prepare)
+            spent[role].compute.append(compute)
     whole = {role: own.whole() for role, own in spent.items()}
     return {
         **_describe(work),
@@ -66,16 +69,12 @@ def measure_epochs(job: Job, cell: Cell) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
 class _Spent:
     """Seconds of a side, a round each."""
 
-    def __init__(self, prepare: list[float], compute: list[float]) -> None:
-        self.prepare, self.compute = prepare, compute
-
-    def add(self, prepare: float, compute: float) -> None:
-        """Note a round."""
-        self.prepare.append(prepare)
-        self.compute.append(compute)
+    prepare: list[float] = field(default_factory=list)
+    compute: list[float] = field(default_factory=list)
 
     def whole(self) -> list[float]:
         """Seconds of every round."""

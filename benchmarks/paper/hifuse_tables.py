@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from matplotlib.axes import Axes
 
 from benchmarks.layers.operators import AGGREGATION, PRODUCTS, SELECTION
 from benchmarks.layers.sides import BY_RELATION, MERGED
@@ -15,6 +17,9 @@ from benchmarks.paper.tables import NONE, number, percent
 
 _COLOURS: Final = {BY_RELATION: COLOURS[0], PYG_ROLE: COLOURS[1], MERGED: COLOURS[3]}
 _GIGA: Final = 1e9
+
+Measure = Callable[[Mapping[str, Any]], int]
+"""a number of operators, of what is told of a side"""
 
 
 def batches_table(result: Result) -> Table:
@@ -132,8 +137,9 @@ def _rate(rate: float, most: float | None) -> tuple[str, str]:
 
 
 def draw_operators(result: Result, path: Path) -> None:
-    """Operators of an epoch and of the forward pass's selection and aggregation, a bar a side."""
-    measures = {
+    """Operators of an epoch and of the forward pass's selection and aggregation, a bar a side, in
+    per cent of those relation by relation."""
+    measures: dict[str, Measure] = {
         "operators of an epoch": lambda own: own["whole"],
         "forward: selection and aggregation": lambda own: (
             own["forward"][SELECTION] + own["forward"][AGGREGATION]
@@ -143,20 +149,19 @@ def draw_operators(result: Result, path: Path) -> None:
     figure, axes = canvas(2, 12, 1.6 + 0.5 * len(cells), sharey=True)
     for place, (title, measure) in zip(axes, measures.items(), strict=True):
         _draw_bars(place, cells, measure)
-        place.set_xscale("log")
-        finish(place, title, "x")
+        finish(place, title, "x", x_label=f"per cent of {BY_RELATION}")
     axes[0].set_yticks(range(len(cells)), [cell["name"] for cell in cells])
     axes[0].invert_yaxis()
     legend_above(figure, axes[:1])
     save(figure, result, path)
 
 
-def _draw_bars(axes: Any, cells: Any, measure: Any) -> None:
+def _draw_bars(axes: Axes, cells: Sequence[Mapping[str, Any]], measure: Measure) -> None:
     for index, (role, colour) in enumerate(_COLOURS.items()):
         known = [
-            (place + 0.27 * (index - 1), measure(cell["operators"][role]))
-            for place, cell in enumerate(cells)
-            if role in cell["operators"]
+            (place + 0.27 * (index - 1), 100 * measure(own[role]) / measure(own[BY_RELATION]))
+            for place, own in enumerate(cell["operators"] for cell in cells)
+            if role in own
         ]
         if known:
             places, values = zip(*known, strict=True)

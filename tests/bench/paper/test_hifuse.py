@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from benchmarks.layers.operators import AGGREGATION, PRODUCTS, SELECTION, OperatorCount
-from benchmarks.layers.rates import Aggregation
+from benchmarks.layers.rates import Aggregation, Rates
 from benchmarks.layers.sides import BY_RELATION, MERGED
 from benchmarks.paper import hifuse_layers
 from benchmarks.paper.cells import Grid
@@ -103,7 +103,7 @@ def test_merging_takes_fewer_operators(options: Options) -> None:
 
 
 def test_rates_stand_beside_the_machines(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = hifuse_layers.Rates(1e12, 1e12)
+    machine = Rates(1e12, 1e12)
     monkeypatch.setattr(hifuse_layers, "measure_machine", lambda: machine)
     (cell,) = run("hifuse-table3", options, "rgcn")["cells"]
     assert cell["machine_rates"] == machine._asdict()
