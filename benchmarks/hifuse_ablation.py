@@ -45,8 +45,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
-from typed_batches import Asked, ask, header, layer_config
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.layers.sides import merge_hops
+from benchmarks.paper.tables import ratio_text
+from benchmarks.typed_batches import Asked, ask, header, layer_configs
 from hopper.bench.parity import LOSS_CEILING
 from hopper.bench.statistics import paired_ratio
 from hopper.device_copies import to_device
@@ -55,12 +59,9 @@ from hopper.engines.assemble import make_model, make_sampler, make_schedule
 from hopper.graph.block import Block, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.micrograph.subgraph import Subgraph
-from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph
 from hopper.train.rank import use_threads
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 RESULT_FILE = "hifuse_ablation.json"
 SWITCHES = ("reorganise", "merge", "offload", "parallel", "pipeline")
@@ -106,7 +107,7 @@ class Workload:
     ) -> None:
         self.graph = PartitionedGraph.open(path)
         self.device = device
-        configs = {merge: layer_config(path, model, hidden, merge=merge) for merge in (False, True)}
+        configs = layer_configs(path, model, hidden)
         schema = self.graph.schema
         self.models: dict[bool, HGNN] = {}
         for merge, config in configs.items():
@@ -266,10 +267,7 @@ class Epochs:
             return Batch(subgraph, places, None, work.lists[index])
         blocks = subgraph.typed_blocks(work.device)
         if "merge" in self._on:
-            for place, hop in enumerate(blocks):
-                layer = self._model.relation_layer(place)
-                known = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
-                merge_relations(hop, known, layer.types)
+            merge_hops(self._model, blocks)
         return Batch(subgraph, places, blocks, [])
 
 
@@ -311,8 +309,6 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
 
 def run(asked: Asked) -> None:
     """Compare, print and write."""
-    from benchmarks.paper.tables import ratio_text
-
     console = Console()
     cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     result = header(asked.device, asked.rounds)

@@ -22,17 +22,21 @@ FANOUTS: Final = [25, 20]
 BATCH_SIZE: Final = 1024
 
 
-def layer_config(path: Path, model: str, hidden: int, *, merge: bool) -> Config:
-    """Two layers on a partitioned graph; R-GCN without root weight, as PyG's is compared."""
+def layer_configs(path: Path, model: str, hidden: int) -> dict[bool, Config]:
+    """Two layers on a partitioned graph, by ``model.merge``; R-GCN without root weight, as PyG's is
+    compared."""
     root = {"root_weight": False} if model == "rgcn" else {}
-    return make_config(
-        {
-            "data": {"partitioned": str(path)},
-            "model": {"name": model, "layers": 2, "hidden": hidden, "merge": merge} | root,
-            "sampler": {"fanouts": FANOUTS},
-            "train": {"engine": "model_centric", "batch_size": BATCH_SIZE},
-        }
-    )
+    return {
+        merge: make_config(
+            {
+                "data": {"partitioned": str(path)},
+                "model": {"name": model, "layers": 2, "hidden": hidden, "merge": merge} | root,
+                "sampler": {"fanouts": FANOUTS},
+                "train": {"engine": "model_centric", "batch_size": BATCH_SIZE},
+            }
+        )
+        for merge in (False, True)
+    }
 
 
 def header(device: torch.device, rounds: int) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def _train_cell(job: Job, cell: Cell) -> dict[str, Any]:
             name = f"{cell.name}: {side.role}, seed {seed}"
             job.progress.begin(name)
             words = [*side.contender().words, f"--train.seed={seed}"]
-            accuracy[side.role] = _train(name, config, folder, words)
+            summary = train_once(name, config, folder, words)
+            accuracy[side.role] = float(summary["accuracy"]["test"])
         runs.append({"seed": seed, "accuracy": accuracy})
         told_values = ", ".join(f"{role} {value:.4f}" for role, value in accuracy.items())
         job.progress.say(f"{cell.name}, seed {seed}: {told_values}")
@@ -71,12 +72,23 @@ def accuracy_values(cell: Cell, partitioned: str, epochs: int) -> dict[str, Any]
     return values
 
 
-def _train(name: str, config: Config, folder: Path, words: Sequence[str]) -> float:
+def train_once(name: str, config: Config, folder: Path, words: Sequence[str]) -> dict[str, Any]:
+    """Train in a process of its own, on loopback; returns the run's summary.
+
+    Parameters
+    ----------
+    name: "cell: side, seed", for errors; its second half names the run's folder.
+    folder: where run and configuration are written.
+    words: overrides ``--section.key=value``.
+
+    Raises
+    ------
+    ClusterError, DeadlineExceeded: the run failed, or took too long.
+    """
     run_dir = folder / name.split(": ", 1)[1].replace(", ", "-").replace(" ", "-")
     file = folder / "config.json"
     write_text(file, config.model_dump_json(indent=1) + "\n")
-    summary = train_in_process(name, file, run_dir, words, _RUN_SECONDS)
-    return float(summary["accuracy"]["test"])
+    return train_in_process(name, file, run_dir, words, _RUN_SECONDS)
 
 
 def _write_config(job: Job, cell: Cell) -> None:

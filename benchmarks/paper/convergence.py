@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 from typing import Any, Final, Literal
 
 from benchmarks.paper.charts import canvas, colour_of, finish, legend_above, save
-from benchmarks.paper.each_cell import run_sides
+from benchmarks.paper.each_cell import Words, no_words, run_sides
 from benchmarks.paper.experiment import Result, Table
 from benchmarks.paper.grid import Job
 from benchmarks.paper.tables import NONE, sides_of
@@ -42,8 +42,12 @@ def count_curves(job: Job) -> int:
     return len(job.cells) * (job.options.seeds + 1) * len(job.experiment.sides)
 
 
-def run_curves(job: Job) -> Iterator[dict[str, Any]]:
+def run_curves(job: Job, words_of: Words = no_words) -> Iterator[dict[str, Any]]:
     """Train every side with every seed, whose scores after every epoch are kept.
+
+    Parameters
+    ----------
+    words_of: what sides' configurations have besides the words of their labels.
 
     Yields
     ------
@@ -55,7 +59,7 @@ def run_curves(job: Job) -> Iterator[dict[str, Any]]:
         f"seed {seed}": (f"--train.seed={seed}",) for seed in seeds
     }
     turns["seed 0 in float64"] = ("--train.seed=0", "--train.dtype=float64")
-    for cell in run_sides(job, turns, _curve):
+    for cell in run_sides(job, turns, _curve, words_of):
         for side in cell["sides"].values():
             side["in_float64"] = side["runs"].pop()
         yield cell

@@ -20,10 +20,17 @@ Turns = Mapping[str, tuple[str, ...]]
 """by name, what the runs of a turn add to the configuration"""
 Take = Callable[[Contender, Config, Mapping[str, Any]], Any]
 """from a side, the cell's configuration and a run's summary to what is kept of the run"""
+Words = Callable[[Job, Cell, str], tuple[str, ...]]
+"""from a cell and a side's role to what the side's configuration has besides its own words"""
 _CONFIG_FILE: Final = "config.json"
 _RUN_SECONDS: Final = 3600.0
 _KEPT: Final = ("date", "commit", "nodes", "edges", "emulation", "sides")
 """what result.json has of a cell's file"""
+
+
+def no_words(_job: Job, _cell: Cell, _role: str) -> tuple[str, ...]:
+    """Sides whose labels say all."""
+    return ()
 
 
 def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -48,7 +55,9 @@ def run_cells(job: Job, run: Callable[[Job, Cell], dict[str, Any]]) -> Iterator[
         yield kept
 
 
-def run_sides(job: Job, turns: Turns, take: Take) -> Iterator[dict[str, Any]]:
+def run_sides(
+    job: Job, turns: Turns, take: Take, words_of: Words = no_words
+) -> Iterator[dict[str, Any]]:
     """Train all sides of every cell in turns, over the same links.
 
     Yields
@@ -60,16 +69,17 @@ def run_sides(job: Job, turns: Turns, take: Take) -> Iterator[dict[str, Any]]:
     ------
     ClusterError: a run failed; names it.
     """
-    for kept in run_cells(job, partial(_run_sides, turns, take)):
+    for kept in run_cells(job, partial(_run_sides, turns, take, words_of)):
         yield kept["cell"] | {key: kept[key] for key in _KEPT} | {"problems": [], "ratios": []}
 
 
-def _run_sides(turns: Turns, take: Take, job: Job, cell: Cell) -> dict[str, Any]:
+def _run_sides(turns: Turns, take: Take, words_of: Words, job: Job, cell: Cell) -> dict[str, Any]:
     graph = job.materials.parts(cell)
     divisions = {
         method: job.materials.division(cell, method).path for method in job.experiment.divisions
     }
     sides = {side.role: side.contender(None, divisions) for side in job.experiment.sides}
+    of_sides = {role: (*side.words, *words_of(job, cell, role)) for role, side in sides.items()}
     config = job.config(cell, graph.path.absolute())
     folder = make_run_folder(job, cell)
     write_text(folder / _CONFIG_FILE, config.model_dump_json(indent=1) + "\n")
@@ -81,7 +91,7 @@ def _run_sides(turns: Turns, take: Take, job: Job, cell: Cell) -> dict[str, Any]
                 job.progress.begin(name)
                 run_dir = folder / f"{side.folder}-{turn}".replace(" ", "-")
                 summary = train(
-                    name, folder / _CONFIG_FILE, run_dir, [*side.words, *words], _RUN_SECONDS
+                    name, folder / _CONFIG_FILE, run_dir, [*of_sides[role], *words], _RUN_SECONDS
                 )
                 runs[role].append(take(side, config, summary))
                 seconds = sum(epoch["seconds"] for epoch in summary["epochs"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -25,7 +26,11 @@ def scaling_table(result: Result) -> Table:
     alone: dict[tuple[str, str], float] = {}
     rows = []
     for cell, role, side in sides_of(result):
-        seconds = median(epoch["seconds"] for run in side["runs"] for epoch in run["epochs"][1:])
+        seconds = median(
+            later["seconds"] - earlier["seconds"]
+            for run in side["runs"]
+            for earlier, later in pairwise(run["points"])
+        )
         base = alone.setdefault((cell["model"], role), seconds)
         rows.append(
             [cell["name"], role, str(cell["servers"]), number(seconds), number(base / seconds)]
@@ -105,6 +110,6 @@ EXPERIMENTS: Final = (
         iterations=0,
         shares_cpus=True,
         carry_out=run_curves,
-        count_runs=count_trainings,
+        count_runs=count_curves,
     ),
 )

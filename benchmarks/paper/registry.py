@@ -7,6 +7,7 @@ from typing import Final
 from benchmarks.paper import (
     baselines,
     cooperative,
+    distdglv2,
     heta,
     heta_accuracy,
     heta_penalties,
@@ -21,7 +22,7 @@ EXPERIMENTS: Final = {
     for experiment in (
         *(*hopgnn.EXPERIMENTS, *cooperative.EXPERIMENTS, *baselines.EXPERIMENTS),
         *(*heta.EXPERIMENTS, *heta_accuracy.EXPERIMENTS, *heta_penalties.EXPERIMENTS),
-        *hifuse.EXPERIMENTS,
+        *(*hifuse.EXPERIMENTS, *distdglv2.EXPERIMENTS),
         *(*pipeline.EXPERIMENTS, *merging_loss.EXPERIMENTS),
     )
 }

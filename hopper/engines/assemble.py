@@ -194,10 +194,10 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     """
     config, graph, target = request.config, request.graph, request.reads.target
     train_ids, world = graph.split("train"), world or request.ranks
-    kind, batch_size = engines_of(request)[0].schedule, config.train.batch_size
+    engine, batch_size = engines_of(request)[0], config.train.batch_size
     if config.sampler.kind == "full":
         batch_size = -(-train_ids.size // world)
-    schedule = kind(
+    schedule = engine.schedule(
         graph.placement(config.cluster.ranks_per_server),
         target,
         train_ids,
@@ -207,6 +207,7 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
         models=world,
         drop_last=config.train.last_batch == "drop" and config.sampler.kind != "full",
         most_iterations=config.train.iterations_per_epoch,
+        **engine.schedule_options(config),
     )
     if schedule.iterations == 0:
         raise RequestError(

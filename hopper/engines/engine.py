@@ -170,6 +170,11 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """
 
     @classmethod
+    def schedule_options(cls, config: Config) -> Mapping[str, Any]:
+        """Keywords for :attr:`schedule`, besides what every schedule takes; most take none."""
+        return {}
+
+    @classmethod
     def is_exact(cls, config: Config) -> bool:
         """Whether it is, configured so."""
         return cls.exact and not cls.rounds(config)

@@ -4,7 +4,7 @@ over."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.precompute.neighbours import Rows
@@ -29,7 +29,7 @@ class Table(NamedTuple):
 class Recipe(Protocol):
     """What is averaged over what."""
 
-    takes_parts: bool
+    takes_parts: ClassVar[bool]
     """whether the parts of a graph that was divided by relation can be averaged one by one"""
 
     def tables(self, stored: StoredGraph, widths: Mapping[str, int]) -> list[Table]:

@@ -71,7 +71,10 @@ def test_experiments_for_another_hopper_are_refused(monkeypatch: pytest.MonkeyPa
 
 def test_every_experiment_is_there() -> None:
     own = {"engines-2-hops", "engines-3-hops", "pipeline", "pipeline-typed", "lookahead"}
-    own |= {"hifuse-fig9", "baselines", "baselines-typed"}
+    own |= {"baselines", "baselines-typed"}
+    own |= {f"hifuse-{name}" for name in ("fig7", "fig8", "fig9", "table3")}
+    own |= {f"distdglv2-{name}" for name in ("fig8", "fig9", "table2")}
+    own |= {f"distdglv2-{name}{kind}" for name in ("fig6", "fig10") for kind in ("", "-typed")}
     own |= {
         "merging",
         "merging-deep",
@@ -84,7 +87,8 @@ def test_every_experiment_is_there() -> None:
 
 @each_experiment
 def test_what_the_paper_reports_has_its_place(experiment: Experiment) -> None:
-    assert bool(experiment.published) == experiment.name.startswith(("hopgnn-", "heta-", "hifuse-"))
+    papers = ("hopgnn-", "heta-", "hifuse-", "distdglv2-")
+    assert bool(experiment.published) == experiment.name.startswith(papers)
     for each in experiment.published:
         assert re.match(r"(section \d(\.\d)?|Table \d|Figure \d+)", each.place)
         assert each.what

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.paper.accuracy import half_interval
 from benchmarks.paper.cell_figures import cell_figures
 from benchmarks.paper.cells import Cell
+from benchmarks.paper.cluster_batches import run_cluster_curves
 from benchmarks.paper.convergence import equality_table, reach, run_curves, scores_table
 from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.gpu import Sample, utilisation
@@ -41,6 +42,7 @@ EXTRA = {
     "utilisation": {},
     "partial_bound": 4000,
     "groups": 2,
+    "roots": {"model_centric": 80.0, "locality": 76.0},
 }
 
 WORK = {measure: [3.0, 1.0, 1.0, 1.0] for measure in MEASURES}
@@ -103,6 +105,7 @@ def converged_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
         kind = {"label": label, "exact": not label.startswith("locality")}
         sides[side.role] = kind | {"runs": [run] * 2, "in_float64": run}
     entry = {"nodes": 5, "edges": 6, "emulation": None, "sides": sides}
+    entry |= {"clusters": {"count": 9, "per_batch": 2}}
     return asdict(cell) | entry | {"problems": [], "ratios": []}
 
 
@@ -122,9 +125,50 @@ def profiled_cell(experiment: Experiment, cell: Cell) -> dict[str, Any]:
     return asdict(cell) | entry | {"problems": [], "ratios": []}
 
 
+_FORWARD = {"selection": 3, "aggregation": 20, "products": 4}
+_BATCHES = {"relations": 7, "batches": 2, "roots": 64, "sampled_edges": 900, "threads": 2}
+_RATES = {"arithmetic": 1e9, "memory": 2e9}
+MEASURED: dict[str, dict[str, Any]] = {
+    "hifuse-fig7": _BATCHES
+    | {
+        "sides": {
+            role: {"seconds": 3.0, "prepare": 1.0, "compute": 2.0}
+            for role in ("relation by relation", "PyG", "merged")
+        },
+        "ratios": [
+            {"role": "merged", "baseline": role, "mean": 2.0, "low": 1.5, "high": 2.5, "rounds": 3}
+            for role in ("relation by relation", "PyG")
+        ],
+    },
+    # As without PyG.
+    "hifuse-fig8": _BATCHES
+    | {
+        "operators": {
+            role: {"whole": 90, "forward": _FORWARD} for role in ("relation by relation", "merged")
+        }
+    },
+    "hifuse-table3": _BATCHES
+    | {"machine_rates": _RATES, "rates": {"merged": _RATES | {"calls": 4, "seconds": 0.1}}},
+    "distdglv2-table2": {
+        "partitioner": 2.0,
+        "load_save": 3.0,
+        "load": 4.0,
+        "train": 5.0,
+        "best_epoch": 6,
+        "epochs": 9,
+        "val": 0.7,
+        "phases": {"assign nodes (METIS, dgl)": 2.0},
+    },
+}
+"""by experiment that measures cells by itself, what it measured in each"""
+
+
 def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The cells of result.json, as if all had been run."""
     cells = experiment.grid.cells(OPTIONS)
+    if experiment.name in MEASURED:
+        found = {"nodes": 5, "edges": 6, "problems": [], "ratios": []}
+        return [asdict(cell) | found | MEASURED[experiment.name] for cell in cells]
     if experiment.name == "hopgnn-table1":
         measured = {"micrograph": 0.8, "subgraph": 0.4, "roots": 99, "published": None}
         localities = [
@@ -148,7 +192,7 @@ def finished_cells(experiment: Experiment, problems: tuple[str, ...] = ()) -> li
         ]
     if experiment.carry_out is run_profiles:
         return [profiled_cell(experiment, cell) for cell in cells]
-    if experiment.carry_out is run_curves:
+    if experiment.carry_out in (run_curves, run_cluster_curves):
         return [converged_cell(experiment, cell) for cell in cells]
     return [
         cell_figures(make_record(experiment, cell, problems), experiment.comparisons)

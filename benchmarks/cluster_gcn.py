@@ -1,0 +1,151 @@
+"""ClusterGCN's batches (Chiang et al., KDD 2019) as plug-ins of Hopper, to be compared with.
+
+A partitioner has divided the graph into many clusters. In every epoch they are dealt at random, a
+few to each batch; a batch's roots are the training nodes of its clusters, and edges that leave
+these are dropped. Whether an edge stays depends on seed, epoch and the clusters of its ends alone,
+so draws remain those of single nodes. Graphs have one node type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from cache_server.draw import permutation
+from hopper.config import Config
+from hopper.engines.model_centric import ModelCentric
+from hopper.errors import RequestError
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
+from hopper.micrograph.source_draw import take_flagged
+
+
+class Clusters:
+    """Which batch of an epoch every node belongs to.
+
+    Parameters
+    ----------
+    path: an array, [nodes] of integers: the cluster of every original id, from 0.
+    per_batch: clusters that make a batch.
+    seed: of the order in which they are dealt.
+    """
+
+    def __init__(self, path: str, per_batch: int, seed: int) -> None:
+        self._of_node = np.load(path, allow_pickle=False)
+        self._count = int(self._of_node.max()) + 1
+        self._per_batch, self._seed = per_batch, seed
+        self.batches = -(-self._count // per_batch)
+        """of an epoch"""
+        self._dealt: tuple[int, NDArray[np.int64]] | None = None
+
+    def batch_of(self, epoch: int) -> NDArray[np.int64]:
+        """[nodes] int64: the number of each original id's batch."""
+        known = self._dealt
+        if known is None or known[0] != epoch:
+            order = permutation(self._seed, epoch, np.arange(self._count))
+            batches = np.empty(self._count, np.int64)
+            batches[order] = np.arange(self._count) // self._per_batch
+            known = self._dealt = (epoch, batches[self._of_node])
+        return known[1]
+
+
+class ClusterSampler(NeighborSampler):
+    """Draws as :class:`NeighborSampler`, and drops edges between nodes of different batches.
+
+    Parameters
+    ----------
+    clusters, per_batch: as of :class:`Clusters`.
+    """
+
+    def __init__(
+        self,
+        topologies: Mapping[Relation, Topology],
+        original_ids: Mapping[str, NDArray[np.int64]],
+        target: str,
+        fanouts: Sequence[int],
+        seed: int,
+        clusters: str,
+        per_batch: Annotated[int, Field(ge=1)] = 1,
+        **options: Unpack[SamplerOptions],
+    ) -> None:
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
+        self._clusters = Clusters(clusters, per_batch, seed)
+
+    @classmethod
+    def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
+        """See :class:`NeighborSampler`."""
+        if typed:
+            raise RequestError(f"sampler.kind: clusters are of one node type; {where} has several")
+
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
+        offsets, sources, positions = super().draw(hop, relation, destinations, moment)
+        batch_of, originals = self._clusters.batch_of(moment[0]), self.original_ids[relation.dst]
+        own = np.repeat(batch_of[originals[destinations]], np.diff(offsets))
+        flags = batch_of[originals[sources]] == own
+        offsets, sources, _ = take_flagged(offsets, sources, flags)
+        return offsets, sources, positions[flags]
+
+
+class ClusterSchedule(RootSchedule):
+    """Global batches whose mini-batch d holds the training nodes of one batch of clusters.
+
+    Parameters
+    ----------
+    clusters, per_batch: as of :class:`Clusters`.
+    """
+
+    def __init__(self, *given: Any, clusters: str, per_batch: int = 1, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._clusters = Clusters(clusters, per_batch, self._seed)
+        self.iterations = -(-self._clusters.batches // self._models)
+        if options.get("most_iterations"):
+            self.iterations = min(self.iterations, options["most_iterations"])
+
+    def batch(self, epoch: int, iteration: int) -> GlobalBatch:
+        """The global batch of one iteration.
+
+        Raises
+        ------
+        RequestError: none of its clusters has a training node.
+        """
+        order = self._epoch_order(epoch)
+        number = self._clusters.batch_of(epoch)[order]
+        first = iteration * self._models
+        parts = [order[number == first + model] for model in range(self._models)]
+        roots = self._global_ids[np.concatenate(parts)]
+        if not roots.size:
+            raise RequestError(
+                f"sampler.kind_options: no training node in epoch {epoch}, iteration {iteration}; "
+                "take more clusters per_batch"
+            )
+        bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
+        homes = self._placement.rank_of(self._target, roots)
+        return GlobalBatch(epoch, iteration, roots, bounds, homes)
+
+
+class ClusterBatches(ModelCentric):
+    """As ``model_centric``, on batches of clusters; ``sampler.kind`` has to be
+    :class:`ClusterSampler`, whose options give the clusters."""
+
+    name = "cluster_gcn"
+    exact = False
+    schedule = ClusterSchedule
+
+    @classmethod
+    def schedule_options(cls, config: Config) -> Mapping[str, Any]:
+        """See :class:`Engine`: the clusters are the sampler's."""
+        return config.sampler.kind_options

@@ -1,0 +1,1 @@
+"""Layers of typed models on sampled batches, Hopper's and PyTorch Geometric's, side by side."""

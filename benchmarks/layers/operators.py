@@ -1,0 +1,101 @@
+"""Counts the operators that a side launches: on a GPU each would be a kernel, or a few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.layers.sides import LayerSide
+from hopper.ops import csr, use_backend
+
+SELECTION: Final = "selection"
+"""operators whose results are whole numbers or truth values: which edges, which rows"""
+PRODUCTS: Final = "products"
+"""products of matrices"""
+AGGREGATION: Final = "aggregation"
+"""all others: rows are gathered, weighted and added up"""
+
+_PRODUCTS: Final = frozenset({"mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv", "dot"})
+_WITHOUT_KERNEL: Final = ("empty", "new_empty", "detach", "lift", "_unsafe_view", "_local_scalar")
+"""beginnings of names of operators that allocate, alias or read without a kernel"""
+
+
+class Operators(NamedTuple):
+    """Operators of an epoch.
+
+    Attributes
+    ----------
+    whole: forward and backward together.
+    forward: of the forward pass alone, by what they do.
+    """
+
+    whole: int
+    forward: dict[str, int]
+
+
+class OperatorCount(TorchDispatchMode):
+    """Counts what torch dispatches while it is entered, by what it does; views are left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run an operator, and count it."""
+        found = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if not func.is_view and not name.startswith(_WITHOUT_KERNEL):
+            self.counts[_kind(name, found)] += 1
+        return found
+
+
+def _kind(name: str, result: Any) -> str:
+    if name in _PRODUCTS:
+        return PRODUCTS
+    parts = result if isinstance(result, tuple | list) else [result]
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    if tensors and not any(part.is_floating_point() for part in tensors):
+        return SELECTION
+    return AGGREGATION
+
+
+def count_operators(side: LayerSide) -> Operators:
+    """Count the operators of one pass over all batches.
+
+    Hopper's message passing is computed by operators of torch meanwhile, so that none of its own
+    compiled kernels is left out; its transposition of edges for the backward pass, a compiled loop
+    on the CPU, counts as one. What the host prepares is left out.
+    """
+    with use_backend("torch"):
+        batches = range(len(side.work.batches))
+        forward = _count(side, side.forward, batches)
+        with patch.object(csr, "_counting_sort", wraps=csr._counting_sort) as transpositions:
+            whole = _count(side, side.compute, batches)
+    kinds = (SELECTION, AGGREGATION, PRODUCTS)
+    return Operators(
+        whole.total() + transpositions.call_count, {kind: forward[kind] for kind in kinds}
+    )
+
+
+def _count(
+    side: LayerSide, run: Callable[[int, Any], Tensor], batches: Iterable[int]
+) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for batch in batches:
+        prepared = side.prepare(batch, side.work.batches[batch])
+        with torch.enable_grad(), OperatorCount() as counted:
+            run(batch, prepared)
+        counts += counted.counts
+    return counts

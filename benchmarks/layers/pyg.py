@@ -1,0 +1,187 @@
+"""PyTorch Geometric's layers on the same batches, where ``torch_geometric`` is installed.
+
+``RGCNConv`` is a loop over relations (HiFuse's baseline), ``FastRGCNConv`` takes a matrix per edge,
+``HeteroConv`` of ``SAGEConv`` a convolution a relation, which makes rows of all nodes of a batch.
+The first two compute what ``rgcn`` does. ``RGATConv`` attends as ``rgat`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import accumulate
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.layers.batches import Workload
+from benchmarks.layers.sides import HopperSide, LayerSide
+from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
+from hopper.micrograph.subgraph import Subgraph
+
+MOST_NUMBERS: Final = 600_000_000
+"""of a matrix per edge: beyond it a side is left out"""
+
+
+class StackedHop:
+    """A hop as PyG's relational convolutions want it: nodes of all types behind one another.
+
+    Attributes
+    ----------
+    destinations: number of all types' destinations.
+    edge_index: [2, edges] int64, sources and destinations.
+    edge_type: [edges] int64, numbers of relations.
+    places: by type, which destinations are its own.
+    """
+
+    def __init__(self, hop: TypedBlocks, relations: Mapping[Relation, int]) -> None:
+        types = sorted(hop.sources)
+        sources = _starts({name: hop.sources[name] for name in types})
+        ends = _starts({name: hop.destinations[name] for name in types})
+        self.destinations = sum(hop.destinations[name] for name in types)
+        edges, kinds = [], []
+        for relation, block in hop.blocks.items():
+            rows = block.indices + sources[relation.src]
+            edges.append(torch.stack((rows, block.destinations() + ends[relation.dst])))
+            kinds.append(torch.full_like(block.indices, relations[relation]))
+        self.edge_index, self.edge_type = torch.cat(edges, 1), torch.cat(kinds)
+        self.places = {name: slice(ends[name], ends[name] + hop.destinations[name])
+                       for name in types}  # fmt: skip
+
+
+def _starts(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+
+
+class StackedSide(LayerSide):
+    """Two of PyG's convolutions over stacked nodes; a batch is stacked off the clock, since a
+    sampler without relations would draw it so.
+
+    Parameters
+    ----------
+    make: makes a convolution from the widths of rows and results, and the number of relations.
+    """
+
+    def __init__(self, work: Workload, make: Callable[[int, int, int], nn.Module]) -> None:
+        relations = number_relations(work)
+        self.convolutions = nn.ModuleList(
+            make(work.hidden, width, len(relations)) for width in (work.hidden, work.classes)
+        ).to(work.device)
+        super().__init__(work, self.convolutions)
+        self.hops = [
+            [StackedHop(hop, relations) for hop in batch.typed_blocks(work.device)]
+            for batch in work.batches
+        ]
+        self._rows = [torch.cat([rows[name] for name in sorted(rows)]) for rows in work.rows]
+
+    def prepare(self, batch: int, subgraph: Subgraph) -> list[StackedHop]:
+        """See :class:`LayerSide`: what has been stacked."""
+        return self.hops[batch]
+
+    def forward(self, batch: int, prepared: list[StackedHop]) -> Tensor:
+        """See :class:`LayerSide`."""
+        h = self._rows[batch]
+        for index, (convolution, hop) in enumerate(zip(self.convolutions, prepared, strict=True)):
+            h = convolution((h, h[: hop.destinations]), hop.edge_index, hop.edge_type)
+            if index == 0:
+                h = h.relu()
+        return h[prepared[-1].places[self.work.target]]
+
+    def take_weights(self, own: HopperSide) -> None:
+        """Copy the matrices of Hopper's R-GCN, so that logits can be compared."""
+        with torch.no_grad():
+            for index, convolution in enumerate(self.convolutions):
+                layer, weight = own.model.relation_layer(index), convolution.weight
+                assert isinstance(weight, Tensor)
+                for relation, place in number_relations(self.work).items():
+                    if relation in layer.relations:
+                        linear: Any = layer.aggregation(relation).weight
+                        weight[place] = linear.weight.t()
+
+
+class HeteroSide(LayerSide):
+    """PyG's HeteroConv: a convolution a relation, over dictionaries."""
+
+    def __init__(self, work: Workload) -> None:
+        from torch_geometric.nn import HeteroConv, SAGEConv
+
+        names = {
+            relation: (relation.src, relation.rel.replace(".", "_"), relation.dst)
+            for relation in number_relations(work)
+        }
+        widths = (work.hidden, work.hidden)
+        self.convolutions = nn.ModuleList(
+            HeteroConv(
+                {
+                    name: SAGEConv(widths, width, root_weight=False, bias=False)
+                    for name in names.values()
+                },
+                aggr="sum",
+            )
+            for width in (work.hidden, work.classes)
+        ).to(work.device)
+        super().__init__(work, self.convolutions)
+        self._hops = [
+            [
+                {
+                    names[relation]: torch.stack((block.indices, block.destinations()))
+                    for relation, block in hop.blocks.items()
+                    if block.num_edges
+                }
+                for hop in batch.typed_blocks(work.device)
+            ]
+            for batch in work.batches
+        ]
+
+    def prepare(self, batch: int, subgraph: Subgraph) -> list[dict[Any, Tensor]]:
+        """See :class:`LayerSide`: edges by relation, made off the clock."""
+        return self._hops[batch]
+
+    def forward(self, batch: int, prepared: list[dict[Any, Tensor]]) -> Tensor:
+        """See :class:`LayerSide`."""
+        h: dict[str, Tensor] = {n: x for n, x in self.work.rows[batch].items() if len(x)}
+        for index, (convolution, edges) in enumerate(zip(self.convolutions, prepared, strict=True)):
+            made = convolution(h, edges)
+            h = h | {name: x.relu() for name, x in made.items()} if index == 0 else made
+        return h[self.work.target][: self.work.batches[batch].num_roots]
+
+
+def number_relations(work: Workload) -> dict[Relation, int]:
+    """The graph's relations, each with its number."""
+    return {relation: place for place, relation in enumerate(sorted(work.graph.schema.relations))}
+
+
+def pyg_sides(work: Workload) -> dict[str, LayerSide]:
+    """What PyG offers for the batches' model, by name of the class; nothing where it is not
+    installed. A side that takes a matrix per edge is left out where memory is short."""
+    try:
+        from torch_geometric.nn import FastRGCNConv, RGATConv, RGCNConv
+    except ImportError:
+        return {}
+    most = max(batch.num_edges for batch in work.batches) * work.hidden * work.hidden
+    has_memory = most <= MOST_NUMBERS
+    model = work.configs[True].model.name
+    sides: dict[str, LayerSide] = {}
+    if model == "rgat" and has_memory:
+        attention = partial(
+            RGATConv,
+            attention_mechanism="within-relation",
+            attention_mode="additive-self-attention",
+            heads=1,
+            dim=1,
+        )
+        sides["RGATConv"] = StackedSide(work, attention)
+    if model == "rgcn":
+        plain = {"root_weight": False, "bias": False}
+        sides["RGCNConv"] = StackedSide(work, partial(RGCNConv, **plain))
+        sides["HeteroConv"] = HeteroSide(work)
+        if has_memory:
+            sides["FastRGCNConv"] = StackedSide(work, partial(FastRGCNConv, **plain))
+    return sides
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference of logits, over the largest of those expected."""
+    return float((found - expected).abs().max() / expected.abs().max())

@@ -1,0 +1,96 @@
+"""What computes a batch's layers, forward and backward; and Hopper's two ways of doing so."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from benchmarks.layers.batches import Workload
+from hopper.engines import Request
+from hopper.engines.assemble import make_model
+from hopper.graph.block import TypedBlocks
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.merged import MergedRelations, merge_relations
+from hopper.models.relational import HGNN
+
+BY_RELATION: Final = "relation by relation"
+MERGED: Final = "merged"
+
+
+def merge_hops(model: HGNN, hops: Sequence[TypedBlocks]) -> list[MergedRelations]:
+    """Lay the relations of every hop behind one another, as the layer that reads it wants them; the
+    layer finds them prepared."""
+    merged = []
+    for index, hop in enumerate(hops):
+        layer = model.relation_layer(index)
+        known = [r for r in layer.relations if r.dst in layer.types and r in hop.blocks]
+        merged.append(merge_relations(hop, known, layer.types))
+    return merged
+
+
+class LayerSide(ABC):
+    """One implementation of a model's layers.
+
+    Attributes
+    ----------
+    work: the batches.
+    parameters: what gradients are made for.
+    """
+
+    def __init__(self, work: Workload, parameters: nn.Module) -> None:
+        self.work = work
+        self.parameters = parameters
+
+    @abstractmethod
+    def prepare(self, batch: int, subgraph: Subgraph) -> Any:
+        """What the host makes of a sampled batch before the device computes it."""
+
+    @abstractmethod
+    def forward(self, batch: int, prepared: Any) -> Tensor:
+        """[roots, classes]: the logits, from what :meth:`prepare` made."""
+
+    def compute(self, batch: int, prepared: Any) -> Tensor:
+        """Go forward and backward; returns the logits, [roots, classes], without their graph."""
+        self.parameters.zero_grad(set_to_none=True)
+        logits = self.forward(batch, prepared)
+        self.work.loss(logits, batch).backward()
+        return logits.detach()
+
+    def step(self, batch: int) -> Tensor:
+        """Prepare and compute a batch that is sampled already; returns its logits."""
+        return self.compute(batch, self.prepare(batch, self.work.batches[batch]))
+
+
+class HopperSide(LayerSide):
+    """Hopper's layers, relation by relation or all relations of a layer at once.
+
+    Parameters
+    ----------
+    merge: whether relations are merged.
+    """
+
+    def __init__(self, work: Workload, *, merge: bool) -> None:
+        model = make_model(Request(work.configs[merge], work.graph)).to(work.device)
+        assert isinstance(model, HGNN)
+        super().__init__(work, model)
+        self.model = model
+        self.merge = merge
+
+    def prepare(self, batch: int, subgraph: Subgraph) -> list[TypedBlocks]:
+        """Blocks of every hop on the device; where relations are merged, laid behind one another
+        already. They are new each time: nothing of an earlier pass is prepared in them."""
+        blocks = subgraph.typed_blocks(self.work.device)
+        if self.merge:
+            merge_hops(self.model, blocks)
+        return blocks
+
+    def forward(self, batch: int, prepared: list[TypedBlocks]) -> Tensor:
+        """See :class:`LayerSide`."""
+        h: dict[str, Tensor] = dict(self.work.rows[batch])
+        for index, hop in enumerate(prepared):
+            h = self.model.relation_layer(index)(hop, h)
+        logits: Tensor = self.model.head(h[self.model.target])
+        return logits

@@ -1,0 +1,152 @@
+"""ClusterGCN's batches are what they are said to be, and one side of an experiment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.cluster_gcn import ClusterBatches, Clusters, ClusterSampler
+from benchmarks.paper.cells import Grid
+from benchmarks.paper.cluster_batches import CLUSTER_GCN
+from benchmarks.paper.grid import Progress
+from benchmarks.paper.job import make_job, run_job
+from benchmarks.paper.options import Options
+from benchmarks.paper.registry import EXPERIMENTS
+from hopper.bench import placement
+from hopper.config import Config, load_config, make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_sampler, make_schedule
+from hopper.errors import RequestError
+from hopper.partition import PartitionedGraph
+
+CLUSTERS = 12
+
+
+@pytest.fixture
+def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
+    """Twelve clusters at random."""
+    path = tmp_path / "clusters.npy"
+    count = tiny_graph.schema.node_types["node"].count
+    np.save(path, np.random.default_rng(5).permutation(count) % CLUSTERS)
+    return path
+
+
+@pytest.fixture
+def request_(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
+    """Two ranks, two clusters a batch, all neighbours."""
+    plug_in = ClusterSampler.__module__
+    options = f'{{clusters = "{clusters}", per_batch = 2}}'
+    words = [
+        f"--train.engine={plug_in}:{ClusterBatches.__name__}",
+        f"--sampler.kind={plug_in}:{ClusterSampler.__name__}",
+        *(f"--sampler.kind_options={options}", "--sampler.fanouts=[-1, -1]"),
+    ]
+    return Request(make_config(tiny_config.model_dump(), words), tiny_graph)
+
+
+def test_every_root_is_in_one_batch_of_whole_clusters(request_: Request, clusters: Path) -> None:
+    schedule, graph = make_schedule(request_), request_.graph
+    assert schedule.iterations == CLUSTERS // 2 // 2
+    of_node = np.load(clusters)[graph.original_ids("node")]
+    met = []
+    for epoch in range(2):
+        batches = [schedule.batch(epoch, index) for index in range(schedule.iterations)]
+        parts = [batch.of_model(model) for batch in batches for model in range(2)]
+        roots = np.concatenate(parts)
+        assert sorted(graph.original_ids("node")[roots]) == sorted(graph.split("train"))
+        own = [frozenset(of_node[part].tolist()) for part in parts]
+        assert [len(each) for each in own] == [2] * len(parts)
+        assert len(frozenset().union(*own)) == CLUSTERS
+        met.append(set(own))
+    assert met[0] != met[1]
+
+
+def test_edges_that_leave_the_batch_are_dropped_and_no_others(
+    request_: Request, clusters: Path
+) -> None:
+    batch = make_schedule(request_).batch(1, 0)
+    roots = batch.of_model(0)
+    found = make_sampler(request_).sample(roots, 1, 0)
+    plain = request_.config.model_copy(
+        update={"sampler": request_.config.sampler.model_copy(update={"kind": "node"})}
+    )
+    every = make_sampler(Request(_without_options(plain), request_.graph)).sample(roots, 1, 0)
+    of_node = np.load(clusters)[request_.graph.original_ids("node")]
+    own = np.unique(of_node[roots])
+    (relation,) = found.hops[0]
+    # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
+    sources = every.nodes["node"][every.hops[0][relation].indices]
+    assert 0 < found.hops[0][relation].indices.size == np.isin(of_node[sources], own).sum()
+    assert np.isin(of_node[found.nodes["node"]], own).all()
+
+
+def _without_options(config: Config) -> Config:
+    sampler = config.sampler.model_copy(update={"kind_options": {}})
+    train = config.train.model_copy(update={"engine": "model_centric"})
+    return config.model_copy(update={"sampler": sampler, "train": train})
+
+
+def test_a_batch_without_training_nodes_is_refused(
+    request_: Request, clusters: Path, tiny_graph: PartitionedGraph
+) -> None:
+    np.save(clusters, np.arange(tiny_graph.schema.node_types["node"].count))
+    schedule = make_schedule(request_)
+    assert schedule.iterations > 130 // 4
+    with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
+        _ = [schedule.batch(0, index) for index in range(schedule.iterations)]
+
+
+def test_clusters_are_dealt_anew_each_epoch(clusters: Path) -> None:
+    dealt = Clusters(str(clusters), per_batch=5, seed=1)
+    assert dealt.batches == 3
+    sizes = np.bincount(dealt.batch_of(0))
+    assert sizes.tolist() == [100, 100, 40]
+    assert (dealt.batch_of(0) != dealt.batch_of(1)).any()
+    assert (dealt.batch_of(0) == Clusters(str(clusters), 5, 1).batch_of(0)).all()
+
+
+def test_one_side_is_told_its_clusters(
+    tiny_graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def fake(
+        name: str, config_file: Path, _folder: Path, words: list[str], _limit: float
+    ) -> dict[str, Any]:
+        asked.append((name, load_config(config_file, words)))
+        epochs = [{"epoch": 0, "seconds": 1.0, "train": 0.5, "val": 0.5}]
+        return {"epochs": epochs, "accuracy": {"test": 0.5}}
+
+    monkeypatch.setattr(placement, "train_in_process", fake)
+    experiment = replace(
+        EXPERIMENTS["distdglv2-fig9"], grid=Grid((), ("sage",), hidden=(8,), layers=2), epochs=1
+    )
+    options = Options(
+        out=tmp_path / "out",
+        work=tmp_path / "work",
+        graphs=(str(tiny_graph.path.parent / "graph"),),
+        batch_size=65,
+        seeds=2,
+        servers=2,
+        emulated=False,
+    )
+    result = run_job(make_job(experiment, options, Progress(lambda _: None, lambda _: None)))
+    (cell,) = result["cells"]
+    assert cell["clusters"] == {"count": 2, "per_batch": 1}
+    by_clusters = [config for name, config in asked if CLUSTER_GCN.role in name]
+    # Two seeds, and one run in float64, of each side.
+    assert len(asked) == 9
+    assert [config.train.seed for config in by_clusters] == [0, 1, 0]
+    for config in by_clusters:
+        assert "ClusterBatches" in config.train.engine
+        assert config.sampler.fanouts == [-1, -1]
+        assert Path(config.sampler.kind_options["clusters"]).is_file()
+    assert all(
+        "Cluster" not in config.sampler.kind
+        for name, config in asked
+        if CLUSTER_GCN.role not in name
+    )
