@@ -146,6 +146,8 @@ _EXPERIMENTS: Final = (
             "one rank.",
         ),
         draw=draw_scaling,
+        # A small share of a processor comes in slices: an epoch has to be longer than a few.
+        iterations=8,
         extra=count_roots,
         shares_cpus=True,
     ),

@@ -36,7 +36,7 @@ def clusters(tiny_graph: PartitionedGraph, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def request_(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
+def cluster_request(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) -> Request:
     """Two ranks, two clusters a batch, all neighbours."""
     plug_in = ClusterSampler.__module__
     options = f'{{clusters = "{clusters}", per_batch = 2}}'
@@ -48,8 +48,10 @@ def request_(tiny_config: Config, tiny_graph: PartitionedGraph, clusters: Path) 
     return Request(make_config(tiny_config.model_dump(), words), tiny_graph)
 
 
-def test_every_root_is_in_one_batch_of_whole_clusters(request_: Request, clusters: Path) -> None:
-    schedule, graph = make_schedule(request_), request_.graph
+def test_every_root_is_in_one_batch_of_whole_clusters(
+    cluster_request: Request, clusters: Path
+) -> None:
+    schedule, graph = make_schedule(cluster_request), cluster_request.graph
     assert schedule.iterations == CLUSTERS // 2 // 2
     of_node = np.load(clusters)[graph.original_ids("node")]
     met = []
@@ -66,16 +68,18 @@ def test_every_root_is_in_one_batch_of_whole_clusters(request_: Request, cluster
 
 
 def test_edges_that_leave_the_batch_are_dropped_and_no_others(
-    request_: Request, clusters: Path
+    cluster_request: Request, clusters: Path
 ) -> None:
-    batch = make_schedule(request_).batch(1, 0)
+    batch = make_schedule(cluster_request).batch(1, 0)
     roots = batch.of_model(0)
-    found = make_sampler(request_).sample(roots, 1, 0)
-    plain = request_.config.model_copy(
-        update={"sampler": request_.config.sampler.model_copy(update={"kind": "node"})}
+    found = make_sampler(cluster_request).sample(roots, 1, 0)
+    plain = cluster_request.config.model_copy(
+        update={"sampler": cluster_request.config.sampler.model_copy(update={"kind": "node"})}
     )
-    every = make_sampler(Request(_without_options(plain), request_.graph)).sample(roots, 1, 0)
-    of_node = np.load(clusters)[request_.graph.original_ids("node")]
+    every = make_sampler(Request(_without_options(plain), cluster_request.graph)).sample(
+        roots, 1, 0
+    )
+    of_node = np.load(clusters)[cluster_request.graph.original_ids("node")]
     own = np.unique(of_node[roots])
     (relation,) = found.hops[0]
     # Of the first hop, from the roots alone, all edges to nodes of these clusters stay.
@@ -91,10 +95,10 @@ def _without_options(config: Config) -> Config:
 
 
 def test_a_batch_without_training_nodes_is_refused(
-    request_: Request, clusters: Path, tiny_graph: PartitionedGraph
+    cluster_request: Request, clusters: Path, tiny_graph: PartitionedGraph
 ) -> None:
     np.save(clusters, np.arange(tiny_graph.schema.node_types["node"].count))
-    schedule = make_schedule(request_)
+    schedule = make_schedule(cluster_request)
     assert schedule.iterations > 130 // 4
     with pytest.raises(RequestError, match=r"no training node in epoch 0, .* more clusters"):
         _ = [schedule.batch(0, index) for index in range(schedule.iterations)]
