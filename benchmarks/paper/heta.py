@@ -297,7 +297,7 @@ _EXPERIMENTS: Final = (
             ("section 8.3", "hit rate of papers on MAG240M, Heta and DGL-Opt", "67 and 11 %"),
         ),
         grid=replace(
-            GRID, graphs=("igbhet-like", "mag240m-like"), models=("rgat",), cache_sizes=("16M",)
+            GRID, graphs=("igbhet-like", "mag240m-like"), models=("rgat",), cache_sizes=("30%",)
         ),
         tables=(cache_table, summary_table, speed_table, traffic_table, parity_table),
         sides=tuple(
