@@ -60,6 +60,11 @@ class DistDGL:
         """See :class:`benchmarks.peers.peer.Peer`."""
         if config.model.name not in MODELS:
             return f"it has no {config.model.name} here"
+        other = [key for key in ("bases", "diagonal_blocks") if getattr(config.model, key)]
+        if other or not config.model.root_weight or not config.model.input_weights:
+            return "its R-GCN has a matrix for each relation and for each type's own rows"
+        if config.model.aggregator != "mean":
+            return f"its GraphSAGE takes means, and not {config.model.aggregator}"
         if config.sampler.kind != "node":
             return f"it draws node-wise, and not {config.sampler.kind}"
         if not self.python.is_file():
@@ -137,6 +142,7 @@ class Training:
             "batch_size": config.train.batch_size,
             "hidden": config.model.hidden,
             "heads": config.model.heads,
+            "head": config.model.head,
             "in_dim": self.told["types"][self.told["target"]]["dim"],
             "learning_rate": config.train.learning_rate,
             "epochs": config.train.epochs,

@@ -49,7 +49,8 @@ class RGCN(nn.Module):
 
     Parameters
     ----------
-    job: as that of :class:`Stack`, and ``target``, ``types`` (by name, ``dim``), ``relations``.
+    job: as that of :class:`Stack`, and ``target``, ``types`` (by name, ``dim``), ``relations``, and
+        ``head``: whether the last layer is as wide as the others, and a linear classifier follows.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
@@ -60,7 +61,8 @@ class RGCN(nn.Module):
             {name: nn.Linear(kind["dim"], hidden)
              for name, kind in job["types"].items() if kind["dim"]}
         )  # fmt: skip
-        widths = [*[hidden] * layers, job["classes"]]
+        widths = [*[hidden] * layers, hidden if job["head"] else job["classes"]]
+        self.head = nn.Linear(hidden, job["classes"]) if job["head"] else None
         names = {rel for _, rel, _ in job["relations"]}
         self.layers = nn.ModuleList(
             dgl.nn.HeteroGraphConv(
@@ -89,8 +91,10 @@ class RGCN(nn.Module):
                 count = block.num_dst_nodes(name)
                 if count:
                     made[name] = own[name](x[name][:count]) + sums.get(name, 0)
-            x = {k: torch.relu(v) for k, v in made.items()} if index < len(blocks) - 1 else made
-        return x[self.target]
+            is_last = index == len(blocks) - 1 and self.head is None
+            x = made if is_last else {name: torch.relu(rows) for name, rows in made.items()}
+        rows = x[self.target]
+        return rows if self.head is None else self.head(rows)
 
 
 def make_model(job: dict[str, Any]) -> nn.Module:

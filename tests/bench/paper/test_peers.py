@@ -158,6 +158,31 @@ def test_graphsage_is_a_stack_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shapes == [(3, 8), (3, 8), (8, 5), (8, 5)]
 
 
+@pytest.mark.parametrize("head", [False, True])
+def test_its_rgcn_has_a_head_where_hoppers_has(head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dgl")
+    monkeypatch.syspath_prepend(str(Path(distdgl.__file__).parent))
+    relations = [Relation("author", "writes", "paper"), Relation("paper", "written_by", "author")]
+    made = importlib.import_module("distdgl_models").make_model(
+        {
+            "model": "rgcn",
+            "target": "paper",
+            "hidden": 8,
+            "classes": 3,
+            "fanouts": [4, 4],
+            "types": {"author": {"dim": 0}, "paper": {"dim": 5}},
+            "relations": relations,
+            "head": head,
+        }
+    )
+    # The paper's input projection; by layer two relations' matrices and two types' own; the head.
+    last = (8, 8) if head else (3, 8)
+    expected = [(8, 5), *[(8, 8)] * 4, *[last] * 4, *([(3, 8)] if head else [])]
+    matrices = [tuple(each.shape) for each in made.parameters() if each.dim() == 2]
+    # DGL's GraphConv keeps its matrices the other way round.
+    assert sorted(map(sorted, matrices)) == sorted(map(sorted, expected))
+
+
 def test_what_cannot_be_trained_is_left_out(tmp_path: Path) -> None:
     absent = replace(OWN, python=tmp_path / "environments" / "distdgl" / "bin" / "python")
     config = lambda **words: make_config({"data": {"partitioned": "parts"}, **words})  # noqa: E731
@@ -166,6 +191,10 @@ def test_what_cannot_be_trained_is_left_out(tmp_path: Path) -> None:
     assert OWN.why_not(config(model={"name": "film"})) == "it has no film here"
     full = config(model={"name": "sage"}, sampler={"kind": "full"})
     assert OWN.why_not(full) == "it draws node-wise, and not full"
+    based = config(model={"name": "rgcn", "bases": 2})
+    assert str(OWN.why_not(based)).startswith("its R-GCN has a matrix for each relation")
+    pooled = config(model={"name": "sage", "aggregator": "pool"})
+    assert OWN.why_not(pooled) == "its GraphSAGE takes means, and not pool"
     with pytest.raises(RequestError, match=r"--peers: expected some of distdgl.*given 'dgl'"):
         Options(tmp_path, tmp_path, peers=("dgl",)).check()
 
