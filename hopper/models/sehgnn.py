@@ -114,7 +114,7 @@ class SeHGNN(HGNN):
 
     Raises
     ------
-    ConfigError: ``hidden`` is no multiple of ``heads``.
+    ConfigError: ``heads`` is no divisor of ``hidden``.
     """
 
     def __init__(
@@ -129,7 +129,9 @@ class SeHGNN(HGNN):
         dropout: float,
     ) -> None:
         if hidden % heads:
-            raise ConfigError(f"model.hidden: expected a multiple of heads = {heads}; got {hidden}")
+            raise ConfigError(
+                f"model.heads: expected a divisor of the width {hidden}, given {heads}"
+            )
         ((relations, types),) = reads
         paths = len(relations)
         layer = RelationLayer(

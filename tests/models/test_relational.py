@@ -330,12 +330,16 @@ def test_what_does_not_fit_is_named() -> None:
         make("hgt", heads=3)
     with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
         make("rgat", heads=5)
+    with pytest.raises(ConfigError, match=r"model\.heads: expected a divisor of the width 8"):
+        build_typed_model(
+            "sehgnn", target="paper", inputs=INPUTS, reads=[ROOTS], out_dim=4, hidden=8, heads=3
+        )
     with pytest.raises(ConfigError, match=r"model\.diagonal_blocks: expected a divisor"):
         make("rgcn", diagonal_blocks=3)
     with pytest.raises(ConfigError, match=r"model\.bases: rgat does not take it"):
         make("rgat", bases=2)
     with pytest.raises(
-        ConfigError, match=r"model\.name: expected rgcn, .*, hgnn or .*; given 'gin'"
+        ConfigError, match=r"model\.name: expected rgcn, .*, nars or .*; given 'gin'"
     ):
         make("gin")
     with pytest.raises(ConfigError, match=r"model\.heads: expected at least 1; given 0"):
