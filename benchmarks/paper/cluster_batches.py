@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from benchmarks.paper.materials import SEED
 from hopper.partition import PartitionedGraph
 from hopper.partition.assign import assign
 from hopper.partition.phases import Phases
+from hopper.train.rank_processes import set_environment
 
 _PLUG_IN: Final = "benchmarks.cluster_gcn"
 CLUSTER_GCN: Final = Side("ClusterGCN", f"{_PLUG_IN}:ClusterBatches")
@@ -36,7 +36,7 @@ def run_cluster_curves(job: Job) -> Iterator[dict[str, Any]]:
     them make a rank's batch.
     """
     cells = {cell.name: cell for cell in job.cells}
-    with _importable():
+    with set_environment(_importable()):
         for entry in run_curves(job, _words):
             cell = cells[entry["name"]]
             count, per_batch = count_clusters(job.materials.parts(cell), cell.batch_size)
@@ -90,16 +90,7 @@ def _divide(job: Job, cell: Cell, clusters: int) -> Path:
     return path
 
 
-@contextmanager
-def _importable() -> Iterator[None]:
-    """Let ranks that are started meanwhile import this checkout's ``benchmarks``."""
-    before = os.environ.get("PYTHONPATH")
-    root = str(Path(__file__).resolve().parents[2])
-    os.environ["PYTHONPATH"] = root if before is None else os.pathsep.join((root, before))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+def _importable() -> dict[str, str]:
+    """The environment in which ranks can import this checkout's ``benchmarks``."""
+    root, known = str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": root if known is None else os.pathsep.join((root, known))}

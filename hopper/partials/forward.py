@@ -95,7 +95,7 @@ class Forward:
         with log.stage("compute", operation="project", layer=index):
             # They are made while the others travel, and their gradients while theirs come back.
             own.make_rest()
-        came: dict[Kind, list[Tensor]] = {name: [own] for name, own in raw.items()}
+        came: dict[Kind, list[Tensor]] = {name: [others] for name, others in raw.items()}
         for each in exchanges:
             came |= {} if each is None else each.finish()
         with log.stage("compute", operation="aggregate", layer=index):

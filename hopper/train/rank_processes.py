@@ -115,7 +115,7 @@ def run_ranks(
         }
     try:
         with (
-            _environment(settings),
+            set_environment(settings),
             _quiet_agent(),
             scratch_folder("hopper-rank-records-") as folder,
             watching("rank-watch", (stragglers := _Stragglers(ranks, folder, end_limit)).watch),
@@ -275,8 +275,9 @@ def told_signal(error: SignalException) -> signal.Signals:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set what ranks inherit, and put this process's own environment back."""
+def set_environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set what processes that are started meanwhile inherit, and put this process's own environment
+    back."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
