@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines.accumulate import GroupTrainer
@@ -122,6 +124,7 @@ def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
 
 
 def _row_storage(config: Config, cluster: Cluster) -> RowStorage:
-    if config.learnable.storage == "mmap":
-        return MappedStorage(Path(config.learnable.folder or config.train.run_dir))
-    return MemoryStorage(cluster.device)
+    own = config.learnable
+    if own.storage == "mmap":
+        return MappedStorage(Path(own.folder or config.train.run_dir))
+    return MemoryStorage(torch.device("cpu") if own.storage == "host" else cluster.device)

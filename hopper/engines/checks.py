@@ -25,13 +25,13 @@ def check_request(request: Request) -> None:
     RequestError: names what the graph has, or the key, and what is needed.
     """
     _check_graph(request)
-    _check_model(request)
+    check_model(request)
     _check_engines(request)
     check_learnable(request)
     _check_cache(request)
     _check_sampler(request)
     _check_layout(request)
-    _check_threads()
+    check_threads()
 
 
 def _check_graph(request: Request) -> None:
@@ -46,7 +46,8 @@ def _check_graph(request: Request) -> None:
         raise RequestError(f"{where}: the graph has no training split")
 
 
-def _check_model(request: Request) -> None:
+def check_model(request: Request) -> None:
+    """Refuse a model that does not read graphs of this kind; errors as of :func:`check_request`."""
     config, schema = request.config, request.schema
     if request.graph.holdings and not config.model.typed:
         raise RequestError(
@@ -79,12 +80,12 @@ def _check_cache(request: Request) -> None:
     if own.policy == "none":
         return
     is_on_device = own.memory == "device"
-    is_on_disk = bool(request.reads.learned) and config.learnable.storage == "mmap"
-    if not (is_on_disk or is_on_device or is_fetching(request)):
+    is_apart = bool(request.reads.learned) and config.learnable.storage != "memory"
+    if not (is_apart or is_on_device or is_fetching(request)):
         raise RequestError(
-            f"cache.policy: {config.train.engine} reads no rows of other servers, and none on "
-            f'disk, so there is nothing to keep; expected "none", train.engine = '
-            f'{fetching_engines()}, learnable rows with learnable.storage = "mmap", or '
+            f"cache.policy: {config.train.engine} reads no rows of other servers, and all others "
+            f'where it trains, so there is nothing to keep; expected "none", train.engine = '
+            f'{fetching_engines()}, learnable rows with learnable.storage = "host" or "mmap", or '
             'cache.memory = "device"'
         )
     parse_cache_size(own.size)
@@ -131,8 +132,8 @@ def _check_layout(request: Request) -> None:
         check_parts(request, model)
 
 
-def _check_threads() -> None:
-    """Refuse a machine on which no parallel kernel runs."""
+def check_threads() -> None:
+    """Refuse a machine on which no parallel kernel runs; errors as of :func:`check_request`."""
     if not has_thread_pool():
         raise RequestError(
             "numba: expected OpenMP's library, libgomp.so.1 (Debian: apt-get install libgomp1), or "

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hopper.array_module import array_module
+from hopper.available_memory import available_memory
+from hopper.cluster import Cluster
 from hopper.device_copies import finish_copies, to_device
 from hopper.engines import Request, is_fetching
 from hopper.features import DeviceRows, PartitionedRows
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.row_cache import RecentRows, RowCache
+from hopper.partition.memory import format_bytes
 
 Ids = NDArray[np.int64]
 _ROWS_AT_ONCE: Final = 1 << 16
+_SHARE_OF_FREE_MEMORY: Final = 0.5
+"""that records may take; batches, models and mapped features need the rest"""
 _NOTHING: Final = np.empty(0, np.int64)
 
 
@@ -33,8 +39,8 @@ def cached_features(request: Request) -> list[str]:
 
 
 def cached_tables(request: Request) -> list[str]:
-    """The tables of learnable rows that are on disk, in order of name."""
-    if request.config.learnable.storage != "mmap":
+    """The tables of learnable rows that are not stored where the model is, in order of name."""
+    if request.config.learnable.storage == "memory":
         return []
     return sorted(set(request.reads.tables.values()))
 
@@ -42,13 +48,10 @@ def cached_tables(request: Request) -> list[str]:
 class CacheSource(ABC):
     """Where a cache's rows come from, by node type or table."""
 
-    on_disk: ClassVar[bool] = False
-    """whether they come from files of this machine; the same on every rank"""
-
-    @property
-    def bytes_on_disk(self) -> int:
-        """Of these files, this rank's."""
-        return 0
+    def why_decline(self, cluster: Cluster) -> str:
+        """Why to hold none of the rows would cost less; "" = it would not; every rank has to call
+        it, and finds the same."""
+        return ""
 
     @abstractmethod
     def known(self) -> dict[str, TypeProfile]:
@@ -217,18 +220,15 @@ class DeviceFeatures(Features):
         return self._rows.gather("features", node_type, ids)
 
 
-class RecordsOnDisk(CacheSource):
-    """Learnable rows that this rank owns, with the optimiser's state."""
-
-    on_disk = True
+class StoredRecords(CacheSource):
+    """Learnable rows that this rank owns, with the optimiser's state, in host memory."""
 
     def __init__(self, learnable: LearnableRows) -> None:
         self._learnable = learnable
 
-    @property
-    def bytes_on_disk(self) -> int:
-        """See :class:`CacheSource`."""
-        return sum(share.records.stored.nbytes for share in self._learnable)
+    def why_decline(self, cluster: Cluster) -> str:
+        """See :class:`CacheSource`: on the CPU, records are updated where they are."""
+        return "the model is in host memory as they are" if cluster.device.type == "cpu" else ""
 
     def known(self) -> dict[str, TypeProfile]:
         """See :class:`CacheSource`."""
@@ -251,14 +251,37 @@ class RecordsOnDisk(CacheSource):
         }
 
     def miss(self, name: str, ids: Ids) -> None:
-        """See :class:`CacheSource`: a record is read, and written back after its update, as far as
-        the disk. What lies in the page cache would tell of the moment, not of the type."""
+        """See :class:`CacheSource`: a record is read, and written back after its update."""
         share, places = self._learnable[name], torch.from_numpy(ids)
         share.records.write(places, share.records.read(places))
-        share.write_out()
 
     def fill(self, plan: CachePlan) -> None:
         """See :class:`CacheSource`."""
         for share in self._learnable:
             places = None if plan.policy == "lru" else plan.held[share.name]
             share.hold(plan.room[share.name], places)
+
+
+class RecordsOnDisk(StoredRecords):
+    """The same in mapped files."""
+
+    def why_decline(self, cluster: Cluster) -> str:
+        """See :class:`CacheSource`: where all of them fit in memory the kernel keeps them there,
+        and they are read and updated in place."""
+        stored = sum(share.records.stored.nbytes for share in self._learnable)
+        needed = stored * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        free = available_memory()
+        short = torch.tensor([int(needed > _SHARE_OF_FREE_MEMORY * free)])
+        cluster.all_reduce(short, "control", "finding out whether records fit in memory")
+        if int(short):
+            return ""
+        return (
+            f"their files, {format_bytes(needed)} on this machine, fit in the "
+            f"{format_bytes(free)} of memory that is free, where the kernel keeps them"
+        )
+
+    def miss(self, name: str, ids: Ids) -> None:
+        """See :class:`CacheSource`: as far as the disk. What lies in the page cache would tell of
+        the moment, not of the type."""
+        super().miss(name, ids)
+        self._learnable[name].write_out()

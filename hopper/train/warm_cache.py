@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from rich.progress import track
 
-from hopper.available_memory import available_memory
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.engines import AUTO, Request, engines_of, fetching_engines, is_fetching
@@ -34,18 +32,17 @@ from hopper.train.cache_sources import (
     Features,
     RecordsOnDisk,
     RemoteFeatures,
+    StoredRecords,
     cached_features,
     cached_tables,
 )
 
-_SHARE_OF_FREE_MEMORY: Final = 0.5
-"""that records may take; batches, models and mapped features need the rest"""
 _TOGETHER: Final = 16
 """iterations between two moments at which presampling ranks wait for each other"""
 
 
 def check_profile(request: Request) -> None:
-    """Refuse to profile what reads neither rows of other servers nor records on disk.
+    """Refuse to profile what reads neither rows of other servers nor records that are stored apart.
 
     Raises
     ------
@@ -62,7 +59,7 @@ def check_profile(request: Request) -> None:
     if not is_fetching(request):
         raise RequestError(
             f"train.engine: expected one that reads rows of other servers "
-            f'({fetching_engines()}), or learnable.storage = "mmap" of a graph with '
+            f'({fetching_engines()}), or learnable.storage = "host" or "mmap" of a graph with '
             f"learnable rows; given {config.train.engine}"
         )
     if graph.book.servers == 1:
@@ -143,7 +140,8 @@ class CacheMaker:
             found |= dict.fromkeys(features, RemoteFeatures(features, self.rows, stored_as))
         tables = cached_tables(self.request)
         if tables:
-            found |= dict.fromkeys(tables, RecordsOnDisk(self.engine.state.learnable))
+            kind = RecordsOnDisk if config.learnable.storage == "mmap" else StoredRecords
+            found |= dict.fromkeys(tables, kind(self.engine.state.learnable))
         return found
 
     def _each_source(self) -> list[CacheSource]:
@@ -156,8 +154,8 @@ class CacheMaker:
             return
         if not self._sources:
             self.say(
-                f"cache: {self.config.train.engine} reads no rows of other servers here, none on "
-                "disk, and none that may be held on its device: not made"
+                f"cache: {self.config.train.engine} reads no rows of other servers here, and none "
+                "that may be held where it trains: not made"
             )
             return
         sources = [each for each in self._each_source() if not self._decline(each)]
@@ -174,22 +172,12 @@ class CacheMaker:
         self.say(f"cache: {_told(plan.room)} rows in {format_bytes(plan.used(profile))} a rank")
 
     def _decline(self, source: CacheSource) -> bool:
-        """Whether to hold nothing of a source, since the kernel keeps in memory what is on disk
-        there: it is read and updated in place, which no cache does faster; collective."""
-        if not self.config.cache.decline or not source.on_disk:
-            return False
-        needed = source.bytes_on_disk * int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-        free = available_memory()
-        short = torch.tensor([int(needed > _SHARE_OF_FREE_MEMORY * free)])
-        self.cluster.all_reduce(short, "control", "finding out whether records fit in memory")
-        if int(short):
-            return False
-        self.say(
-            f"cache: declined for learnable rows: their records on disk, {format_bytes(needed)} "
-            f"on this machine, fit in the {format_bytes(free)} of memory that is free, where the "
-            "kernel keeps files"
-        )
-        return True
+        """Whether to hold nothing of a source, since that would cost more than it saves;
+        collective."""
+        reason = source.why_decline(self.cluster) if self.config.cache.decline else ""
+        if reason:
+            self.say(f"cache: declined for learnable rows: {reason}")
+        return bool(reason)
 
     def profile(self) -> CacheProfile:
         """The rank's profile: a saved one's visits where every rank has one, with penalties as they

@@ -124,7 +124,9 @@ def test_gradients_on_a_gpu_are_those_of_one_process_on_the_cpu(
             run = {"train": cases[-1]["train"] | {"run_dir": str(tmp_path / f"held {number}")}}
             cases.append(cases[-1] | run | {"cache": held})
             if model["name"] == "rgcn":
-                cases[-1]["learnable"] = LEARNABLE | {"storage": "mmap"}
+                cases[-1]["learnable"] = LEARNABLE | {
+                    "storage": "host" if engine == "raf" else "mmap"
+                }
     for number, engine in enumerate(ENGINES):
         case = graphs.case(
             f"layer {number}", HOMOGENEOUS["sage"], engine, {"share_gpus": True}, **gpu

@@ -173,12 +173,13 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         case("mapped", 3, resume=True, storage="mmap"),
         case("held", 1, storage="mmap", held="lru"),
         case("held", 3, resume=True, storage="mmap", held="hotness"),
+        case("in host memory", 3, storage="host", held="hotness+penalty"),
     ]
-    whole, _, resumed, _, mapped, recent, held = train_cases(cases, 2, tmp_path)
-    assert resumed["losses"] == mapped["losses"] == held["losses"] == whole["losses"]
-    assert resumed["val"] == mapped["val"] == held["val"] == whole["val"]
+    whole, _, resumed, _, mapped, recent, held, hosted = train_cases(cases, 2, tmp_path)
+    for found in (resumed, mapped, held, hosted):
+        assert (found["losses"], found["val"]) == (whole["losses"], whole["val"])
     # Features of other servers, too, are looked for.
-    for found in (recent, held):
+    for found in (recent, held, hosted):
         assert found["lookups"].keys() == {"author", "field", "nobody", "paper"}
         assert found["lookups"]["author"][1]
     assert held["lookups"]["author"][0]
