@@ -36,7 +36,7 @@ from hopper.bench.results import format_result
 from hopper.bench.span_lines import log_files, log_lines
 from hopper.bench.train_process import ended_by_signals
 from hopper.partition import PartitionedGraph
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 RESULT_FILE = "iteration_profile.json"
 EPOCHS, ITERATIONS = 4, 6

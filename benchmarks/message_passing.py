@@ -33,7 +33,7 @@ from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.graph.block import Edges
 from hopper.ops.csr import destinations, destinations_to_sources, edge_order
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 Call = Callable[[], Any]
 

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 DEFAULT = ("arxiv-like:1", "products-like:0.2", "uk-like:0.1")
 _POLL = 0.02

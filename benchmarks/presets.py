@@ -26,7 +26,7 @@ from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.micrograph.locality import measure_locality
 from hopper.partition import PartitionedGraph
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 DEFAULT = ("arxiv-like:1", "products-like:0.2", "uk-like:0.2", "in-like:0.2", "it-like:0.005")
 SERVERS = (2, 4, 8)

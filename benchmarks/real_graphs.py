@@ -32,7 +32,7 @@ from hopper.bench.train_process import train_in_process
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.hetero.divide import divide_graph
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
 TYPED = (*ENGINES, "raf")

@@ -37,7 +37,8 @@ from hopper.config import make_config
 from hopper.hetero.learnable import IDS
 from hopper.train.checkpoint import BEST_MODEL_FILE
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
-from hopper.train.results import EPOCHS_FILE, write_text
+from hopper.train.results import EPOCHS_FILE
+from hopper.whole_files import write_text
 
 SECONDS_A_RUN: Final = 600.0
 LARGEST_DIFFERENCE: Final = 1e-12

@@ -42,7 +42,8 @@ from hopper.config import make_config
 from hopper.errors import ClusterError
 from hopper.partition import PartitionedGraph
 from hopper.traffic import CAUSES
-from hopper.train.results import EPOCHS_FILE, write_text
+from hopper.train.results import EPOCHS_FILE
+from hopper.whole_files import write_text
 
 SEPARATE = ("model_centric", "zero_hop")
 SIDES = ("sweep", "sweep, own draws", *SEPARATE)

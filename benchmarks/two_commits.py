@@ -129,7 +129,7 @@ def main() -> int:
         result = _result(options, overrides, engines, runs)
     options.out.mkdir(parents=True, exist_ok=True)
     from hopper.bench.results import format_result
-    from hopper.train.results import write_text
+    from hopper.whole_files import write_text
 
     write_text(options.out / "result.json", format_result(result))
     if result["ratios"] is not None:

@@ -16,7 +16,7 @@ from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.cluster import choose_device
 from hopper.config import Config, make_config
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 FANOUTS: Final = [25, 20]
 BATCH_SIZE: Final = 1024

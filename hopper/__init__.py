@@ -8,10 +8,10 @@ run begin with it. Errors and :func:`train` are there at once. Classes that are 
 pydantic or numba are imported when their name is first used (PEP 562). Type checkers, editors and
 ``dir`` see all names with their own types from the start, and report a name that does not exist.
 
-``hopper.train`` is a function. ``torchrun -m hopper.train`` needs a package of that name as well,
-and Python binds a package to its parent's attribute when it is imported. This module leaves its
-attribute alone, so that the name is the function whatever was imported before. A module of the
-package is reached by ``from hopper.train.results import EpochRecord``.
+``hopper.train`` and ``hopper.predict`` are functions. ``torchrun -m hopper.train`` needs a package
+of that name as well, and Python binds a package to its parent's attribute when it is imported. This
+module leaves its attributes alone, so that the names are functions whatever was imported before. A
+module of the package is reached by ``from hopper.train.results import EpochRecord``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from hopper.errors import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
-    from typing import Any
+    from typing import Any, Literal
+
+    from torch import nn
 
     from cache_server.row_source import RowSource
     from hopper import config, graph, ops
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from hopper.models.metrics import Metric
     from hopper.partition import PartitionedGraph
     from hopper.partition.partitioner import Partitioner
+    from hopper.predict.parts import Predictions
     from hopper.train.loggers import Logger
     from hopper.train.results import EpochRecord, TrialRecord
     from hopper.train.run_result import RunResult, TrialResult
@@ -92,6 +95,7 @@ __all__ = [
     "Nodes",
     "PartitionedGraph",
     "Partitioner",
+    "Predictions",
     "RankLost",
     "RankSilent",
     "Relation",
@@ -111,9 +115,11 @@ __all__ = [
     "divide_graph",
     "graph",
     "load_config",
+    "load_model",
     "make_config",
     "make_sampler",
     "ops",
+    "predict",
     "train",
 ]
 
@@ -139,6 +145,7 @@ _HOMES = {
     "Nodes": "hopper.graph.block",
     "PartitionedGraph": "hopper.partition",
     "Partitioner": "hopper.partition.partitioner",
+    "Predictions": "hopper.predict.parts",
     "Relation": "hopper.graph",
     "Request": "hopper.engines",
     "RowSource": "cache_server.row_source",
@@ -188,6 +195,64 @@ def train(
     return train(config, overrides)
 
 
+def predict(
+    run: RunResult | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    what: Literal["labels", "probabilities", "logits", "embeddings"] = "labels",
+    nodes: str = "all",
+    format: Literal["npy", "parquet"] = "parquet",
+    memory: str = "256M",
+    overrides: Sequence[str] = (),
+) -> Predictions:
+    """Predict with a trained model: labels, probabilities, logits or embeddings of a graph's nodes.
+
+    Servers and ranks are started on this machine, as :func:`train` does, and taken down again.
+
+    Parameters
+    ----------
+    run: a finished run, or its folder.
+    out: a folder for the prediction, from which the same call goes on where it was ended early;
+        None = nothing is kept.
+    what: "labels" (class numbers, 0 and 1 for each of several labels, or values, as the graph's
+        labels are), "probabilities", "logits", or "embeddings" (what the classifier reads of a
+        node).
+    nodes: "all" of the target type, a split's name, or an .npy file of original ids.
+    format: of the files in ``out``: "parquet" or "npy".
+    memory: for the rows that one pass reads, such as "256M".
+    overrides: of the run's configuration: ``["--data.partitioned", "other"]`` predicts another
+        graph of the same node types, relations and widths.
+
+    Returns
+    -------
+    The nodes' original ids, ascending, and what was predicted of each.
+
+    Raises
+    ------
+    ConfigError, RequestError, GraphError: it cannot be done as asked. Nothing was started.
+    ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
+    """
+    import os
+
+    from hopper.predict.launch import predict_into, predict_once
+    from hopper.predict.order import Asked
+    from hopper.predict.parts import Predictions
+
+    asked = Asked(what, nodes, "npy" if out is None else format, memory, tuple(overrides))
+    folder = run if isinstance(run, str | os.PathLike) else run.run_dir
+    if out is None:
+        return predict_once(folder, asked)
+    predict_into(folder, out, asked)
+    return Predictions.open(out)
+
+
+def load_model(run: str | os.PathLike[str]) -> nn.Module:
+    """The trained model of a run's folder; as :meth:`RunResult.load_model`."""
+    from hopper.train.run_result import RunResult
+
+    return RunResult.open(run).load_model()
+
+
 # Type checkers do not see this function: they would take every name for one that exists.
 if not TYPE_CHECKING:
 
@@ -208,10 +273,10 @@ def __dir__() -> list[str]:
 
 
 class _Hopper(ModuleType):
-    """This module, which does not let the package ``hopper.train`` take the function's place."""
+    """This module, which lets no package take the place of a function of its name."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name != "train" or not isinstance(value, ModuleType):
+        if name not in ("train", "predict") or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
 

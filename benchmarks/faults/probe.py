@@ -50,7 +50,7 @@ from benchmarks.paper.experiment import Table  # noqa: E402
 from benchmarks.paper.page import markdown  # noqa: E402
 from hopper.bench.machine import commit, machine, tell_machine, versions  # noqa: E402
 from hopper.cli import main as hopper  # noqa: E402
-from hopper.train.results import write_text  # noqa: E402
+from hopper.whole_files import write_text  # noqa: E402
 
 PARTS = ("requests", "runs", "files")
 

@@ -19,7 +19,7 @@ from benchmarks.paper.toml import write_toml
 from hopper.bench.statistics import CONFIDENCE
 from hopper.bench.train_process import train_in_process
 from hopper.config import Config, make_config
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 SAME: Final = 0.001
 """a drop within this is "the same" (Table 3)"""

@@ -14,7 +14,7 @@ from hopper.bench.contender import Contender
 from hopper.bench.placement import open_hosts
 from hopper.config import Config
 from hopper.partition import PartitionedGraph
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 Turns = Mapping[str, tuple[str, ...]]
 """by name, what the runs of a turn add to the configuration"""

@@ -30,7 +30,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.micrograph.merge_number import MERGE
 from hopper.train.auto_engine import ENGINE_FILE
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 CELL_SCHEMA: Final = 1
 CELLS_FOLDER: Final = "cells"

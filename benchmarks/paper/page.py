@@ -11,7 +11,7 @@ from benchmarks.paper.experiment import Experiment, Result, Table
 from benchmarks.paper.result import RESULT_FILE
 from benchmarks.paper.tables import graph_name
 from hopper.bench.machine import tell_machine
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 PAGE_FILE: Final = "README.md"
 PICTURE_FILE: Final = "picture.webp"

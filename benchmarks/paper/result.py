@@ -16,7 +16,7 @@ from benchmarks.paper.experiment import Experiment
 from benchmarks.paper.options import Options
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 RESULT_SCHEMA: Final = 1
 RESULT_FILE: Final = "result.json"

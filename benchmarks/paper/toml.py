@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 
 def write_toml(path: Path, values: Mapping[str, Mapping[str, Any]], comment: Sequence[str]) -> None:

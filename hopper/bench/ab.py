@@ -40,7 +40,7 @@ from hopper.errors import ClusterError, RequestError
 from hopper.features import open_graph
 from hopper.partition import PartitionedGraph
 from hopper.train.recorded_gradients import GRADIENTS_FOLDER
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 CONFIG_FILE: Final = "config.json"
 RUNS_FOLDER: Final = "runs"
@@ -150,6 +150,11 @@ def make_plan(
         raise RequestError(f"--rounds: expected at least 1, given {rounds}")
     if limit is not None and not 0 < limit < math.inf:
         raise RequestError(f"--run-timeout: expected more than 0 seconds, given {limit:g}")
+    if config.train.init_from:
+        raise RequestError(
+            "train.init_from: engines are compared with one process that begins at random; "
+            f"expected nothing, given {config.train.init_from!r}"
+        )
     configs = [contender.configure(config) for contender in contenders]
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RequestError(f"--out: {out} exists and is not an empty folder; name another")

@@ -15,7 +15,8 @@ from hopper.config import Config
 from hopper.partition import PartitionedGraph
 from hopper.run_log import STAGES
 from hopper.traffic import CAUSES
-from hopper.train.results import ROW_KINDS, write_text
+from hopper.train.results import ROW_KINDS
+from hopper.whole_files import write_text
 
 RESULTS_SCHEMA: Final = 1
 RESULTS_FILE: Final = "results.json"

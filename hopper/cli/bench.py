@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,15 +18,11 @@ from hopper.errors import RequestError
 if TYPE_CHECKING:
     from hopper.bench.emulate.request import Request
 
-_OVERRIDE = re.compile(r"--\w+\.\w+(=.*)?", re.DOTALL)
-
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     bench = commands.add_parser("bench", help="measure engines against each other")
-    kinds = bench.add_subparsers(
-        dest="kind", required=True, metavar="KIND", parser_class=_OverridableParser
-    )
+    kinds = bench.add_subparsers(dest="kind", required=True, metavar="KIND")
     parser = kinds.add_parser(
         "ab",
         help="engines in turns on identical seeds and roots; parity is checked first",
@@ -48,7 +42,7 @@ def add_parser(commands: Any) -> None:
         help="deadline of each run (default: what the deadlines in the configuration add up to)",
     )  # fmt: skip
     _add_emulation(parser)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, takes_overrides=True)
     bench_paper.add_parser(kinds)
 
 
@@ -71,28 +65,6 @@ def _add_emulation(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="memory a host may use, such as 2G (default: no bound)",
     )
-
-
-class _OverridableParser(argparse.ArgumentParser):
-    """Leaves ``--section.key VALUE`` out of its arguments and keeps it as ``overrides``."""
-
-    def parse_known_args(  # type: ignore[override]  # argparse's overloads of the same call
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:
-        own: list[str] = []
-        overrides: list[str] = []
-        words = iter(sys.argv[1:] if args is None else args)
-        for word in words:
-            match = _OVERRIDE.fullmatch(word)
-            if match is None:
-                own.append(word)
-                continue
-            overrides.append(word)
-            if not match[1]:
-                overrides += [value for value in [next(words, None)] if value is not None]
-        found, unknown = super().parse_known_args(own, namespace)
-        found.overrides = overrides
-        return found, unknown
 
 
 def _run(options: argparse.Namespace) -> int:

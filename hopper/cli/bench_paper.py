@@ -42,7 +42,7 @@ def _add(kinds: Any, name: str, words: tuple[str, ...], text: str) -> None:
         add_help=False,
     )
     parser.add_argument("words", nargs="*")
-    parser.set_defaults(run=_run, first_words=words)
+    parser.set_defaults(run=_run, first_words=words, takes_overrides=True)
 
 
 def load_plug_in() -> ModuleType:

@@ -30,8 +30,7 @@ def add_parser(commands: Any) -> None:
         "before the first iteration. On a cluster: torchrun ... -m hopper.train.profile CONFIG.",
     )
     profile.add_argument("config", metavar="CONFIG.toml")
-    profile.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
-    profile.set_defaults(run=_run_profile)
+    profile.set_defaults(run=_run_profile, takes_overrides=True)
     plan = steps.add_parser(
         "plan",
         help="what a cache of a size would hold under every policy",
@@ -45,8 +44,7 @@ def add_parser(commands: Any) -> None:
     )
     plan.add_argument("--rank", type=whole, default=0, metavar="R", help="whose cache (default 0)")
     plan.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
-    plan.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
-    plan.set_defaults(run=_run_plan)
+    plan.set_defaults(run=_run_plan, takes_overrides=True)
 
 
 def _run_profile(options: argparse.Namespace) -> int:

@@ -11,16 +11,18 @@ from hopper.cli import (
     metatree,
     partition,
     precompute,
+    predict,
     report,
     schedule,
     serve,
     sweep,
     train,
 )
+from hopper.cli.overrides import OverridableParser
 
 _COMMANDS = (
     *(dataset, metatree, precompute, partition, serve, cache),
-    *(train, sweep, schedule, bench, report),
+    *(train, predict, sweep, schedule, bench, report),
 )
 
 
@@ -30,7 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
         prog="hopper",
         description="Train graph neural networks whose features do not fit one machine.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=OverridableParser
+    )
     for module in _COMMANDS:
         module.add_parser(commands)
     return parser

@@ -62,7 +62,8 @@ def _add_import(commands: Any) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a folder (npy, csv), a file of dgl.save_graphs (dgl) or a dataset's name (ogb)",
+        help="a folder (npy, csv, parquet), a file (dgl: of dgl.save_graphs; pyg: of torch.save; "
+        "graphml), or a dataset's name (ogb)",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
     parser.add_argument("--name", metavar="NAME", help="name of the graph")

@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
         "schedule",
         help="show the time steps of an iteration of the hop engine",
         description="Nothing is trained: every rank derives the time steps from the configuration "
-        "alone. Any key of it can be overridden as --section.key VALUE, at the end.",
+        "alone. Any key of it can be overridden as --section.key VALUE.",
         allow_abbrev=False,
     )
     parser.add_argument("--epoch", type=whole, default=0, metavar="E", help="default 0")
@@ -27,8 +27,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dissolve", type=whole, metavar="K", help="steps to dissolve (hop.merge)")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:

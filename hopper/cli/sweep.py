@@ -23,8 +23,7 @@ def add_parser(commands: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:

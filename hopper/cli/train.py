@@ -16,8 +16,7 @@ def add_parser(commands: Any) -> None:
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     parser.add_argument("config", metavar="CONFIG.toml")
-    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="--section.key VALUE ...")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:

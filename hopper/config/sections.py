@@ -38,11 +38,15 @@ _NO_BOUND: Final = 2**31 - 1
 """of roots"""
 BUILT_INS: Final = {
     "loss": ("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
-    "metric": ("auto", "accuracy", "micro_f1", "rmse"),
-    "optimizer": ("adam", "sgd"),
+    "metric": (
+        *("auto", "accuracy", "balanced_accuracy", "micro_f1", "macro_f1"),
+        *("roc_auc", "average_precision", "rmse", "mae"),
+    ),
+    "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("constant", "cosine", "step", "warmup"),
 }
 """by key of ``[train]``, what it names besides classes of one's own"""
+LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 
 
 class Data(Section):
@@ -142,15 +146,22 @@ class Train(Section):
     """cross_entropy | binary_cross_entropy | squared_error, or "package.module:Class"; "auto" = the
     one of these for the graph's kind of labels (docs/plug-ins.md)"""
     loss_options: Options = Field(default={})
-    """keywords of its class's constructor; so with all ``_options``"""
+    """keywords of its class's constructor; so with all ``_options``. cross_entropy: class_weights;
+    binary_cross_entropy: positive_weights"""
     metric: str = "auto"
-    """accuracy | micro_f1 | rmse, or "package.module:Class"; "auto" = the one of these for the
-    graph's kind of labels"""
+    """what selects the best model: accuracy | balanced_accuracy | micro_f1 | macro_f1 | roc_auc |
+    average_precision | rmse | mae, or "package.module:Class"; "auto" = accuracy of classes,
+    micro_f1 of several labels, rmse of values"""
     metric_options: Options = Field(default={})
+    more_metrics: list[str] = Field(default=[])
+    """others that are reported beside it, named as ``metric`` is"""
+    init_from: str = ""
+    """folder of a finished run of the same model, whose parameters and learnable rows this one
+    begins with; empty = random ones"""
     optimizer: str = "adam"
-    """adam | sgd, or "package.module:Class"; of all parameters but learnable rows"""
+    """adam | adamw | sgd, or "package.module:Class"; of all parameters but learnable rows"""
     optimizer_options: Options = Field(default={})
-    """adam: betas, epsilon"""
+    """adam and adamw: betas, epsilon"""
     learning_rate: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.003
     schedule: str = "constant"
     """what multiplies this learning rate and that of learnable rows at every update: constant |
@@ -199,7 +210,8 @@ class Train(Section):
     """roots a forward pass at most, of engines whose ranks train roots by themselves (the others
     take all in one); 0 = four times batch_size, or, of sampler.kind "full", all"""
     loggers: list[str] = Field(default=[])
-    """each "package.module:Class": told of every epoch on rank 0, besides what a run writes"""
+    """tensorboard | mlflow | wandb, or "package.module:Class": told of every epoch on rank 0,
+    besides what a run writes"""
     loggers_options: list[Options] = Field(default=[])
     """one table for each of ``loggers``, in their order; empty = none has options"""
 
@@ -208,7 +220,9 @@ class Train(Section):
         for key, names in BUILT_INS.items():
             check_form(key, getattr(self, key), names)
         for name in self.loggers:
-            check_form("loggers", name, ())
+            check_form("loggers", name, LOGGERS)
+        for name in self.more_metrics:
+            check_form("more_metrics", name, BUILT_INS["metric"][1:])
         if self.loggers_options and len(self.loggers_options) != len(self.loggers):
             raise ValueError(
                 f"loggers_options: expected one table for each of the {len(self.loggers)} loggers, "
@@ -312,16 +326,18 @@ class Learnable(Section):
     file begin at random"""
     frozen: list[str] = Field(default=[])
     """node types whose rows stay what they began with"""
-    storage: Literal["memory", "mmap"] = "memory"
-    """where rows and the optimiser's state are: with the model, or in mapped files, which may be
-    larger than memory"""
+    storage: Literal["memory", "host", "mmap"] = "memory"
+    """where rows and the optimiser's state are: with the model; in host memory, which may be larger
+    than a device's; or in mapped files, which may be larger than that. ``[cache]`` holds some of
+    the last two where the model is"""
     folder: str = ""
-    """of these files, on a disk of the rank's machine; empty = train.run_dir"""
+    """of mapped files, on a disk of the rank's machine; empty = train.run_dir"""
 
 
 class Cache(Section):
-    """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows on
-    disk with their optimiser's state, that a rank holds in memory (docs/cache.md)."""
+    """``[cache]``: rows of other servers, or rows to be copied to a device, and learnable rows in
+    host memory or on disk with their optimiser's state, that a rank holds in memory
+    (docs/cache.md)."""
 
     policy: Literal["none", "lru", "hotness", "hotness+penalty", "benefit"] = "none"
     """which rows are kept: those asked for last (lru), or those that presampling visits most, a
@@ -336,8 +352,9 @@ class Cache(Section):
     presample_epochs: Positive = 2
     """epochs that are sampled before training to count visits, where no profile is saved"""
     decline: bool = True
-    """hold no learnable rows that lie on disk where all of them fit in the memory that is free,
-    since the kernel keeps them there as it is; False = hold them all the same"""
+    """hold no learnable rows that are updated in place as it is: those on disk where all of them
+    fit in the memory that is free, since the kernel keeps them there, and those in host memory
+    where the model is there too; False = hold them all the same"""
 
 
 class Pipeline(Section):

@@ -134,7 +134,28 @@ class Adam(UpdateRule):
         )
 
 
-RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "sgd": Sgd}
+class AdamW(Adam):
+    """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter, ICLR 2019,
+    algorithm 2): parameters are multiplied by one less learning rate times ``weight_decay``."""
+
+    def __init__(
+        self,
+        parameters: Tensor,
+        *,
+        weight_decay: float = 0.0,
+        betas: tuple[Decay, Decay] = (0.9, 0.999),
+        epsilon: Annotated[float, Field(gt=0.0)] = 1e-8,
+    ) -> None:
+        super().__init__(parameters, betas=betas, epsilon=epsilon)
+        self._decoupled = weight_decay
+
+    def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
+        """See :class:`UpdateRule`."""
+        parameters.mul_(1.0 - learning_rate * self._decoupled)
+        super().update(parameters, gradient, learning_rate)
+
+
+RULES: Final[Mapping[str, type[UpdateRule]]] = {"adam": Adam, "adamw": AdamW, "sgd": Sgd}
 
 
 class Optimizer:

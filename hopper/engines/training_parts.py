@@ -12,12 +12,18 @@ from hopper.graph.schema import GraphSchema, LabelKind
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, Loss, check_loss
-from hopper.models.metrics import DEFAULT_METRICS, METRICS, Metric, check_metric
+from hopper.models.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    AnyMetric,
+    Metric,
+    check_metric,
+)
 from hopper.plug_ins import PlugIn, find_plug_in
 
 
 def make_objective(config: Config, schema: GraphSchema) -> Objective:
-    """Loss and metric of a configuration, for the graph's labels.
+    """Loss and metrics of a configuration, for the graph's labels.
 
     Raises
     ------
@@ -25,8 +31,8 @@ def make_objective(config: Config, schema: GraphSchema) -> Objective:
     """
     labels = schema.labels[schema.target_type()]
     loss = _find_loss(config, labels.kind).make(classes=labels.classes)
-    metric = _find_metric(config, labels.kind).make(classes=labels.classes)
-    return Objective(labels.kind, loss, metric)
+    metrics = [each.make(classes=labels.classes) for each in _find_metrics(config, labels.kind)]
+    return Objective(labels.kind, loss, metrics)
 
 
 def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
@@ -64,10 +70,18 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     ConfigError: one line that names the key, what was expected and what came.
     """
     labels, train = schema.labels[schema.target_type()], config.train
-    loss, metric = _find_loss(config, labels.kind), _find_metric(config, labels.kind)
-    made = loss.make(classes=labels.classes), metric.make(classes=labels.classes)
-    check_loss(loss.key, loss.name, made[0], labels.kind, labels.classes)
-    check_metric(metric.key, metric.name, made[1], labels.kind, labels.classes)
+    loss, metrics = _find_loss(config, labels.kind), _find_metrics(config, labels.kind)
+    made = loss.make(classes=labels.classes)
+    check_loss(loss.key, loss.name, made, labels.kind, labels.classes)
+    names: list[str] = []
+    for each in metrics:
+        metric = each.make(classes=labels.classes)
+        check_metric(each.key, each.name, metric, labels.kind, labels.classes)
+        if metric.name in names:
+            raise ConfigError(
+                f"{each.key}: expected metrics of other names, got {metric.name!r} twice"
+            )
+        names.append(metric.name)
     make_pace(config, iterations).check()
     rule, dtype = _find_rule(config), getattr(torch, train.dtype)
     first, second = (
@@ -84,11 +98,16 @@ def _find_loss(config: Config, kind: LabelKind) -> PlugIn[Loss]:
     return _for_labels(found, kind)
 
 
-def _find_metric(config: Config, kind: LabelKind) -> PlugIn[Metric]:
+def _find_metrics(config: Config, kind: LabelKind) -> list[PlugIn[AnyMetric]]:
+    """The one that selects the best model first."""
     train = config.train
     name = DEFAULT_METRICS[kind] if train.metric == "auto" else train.metric
-    found = find_plug_in("train.metric", name, Metric, METRICS, train.metric_options, ["classes"])
-    return _for_labels(found, kind)
+    asked = [("train.metric", name, train.metric_options)]
+    asked += [("train.more_metrics", each, {}) for each in train.more_metrics]
+    return [
+        _for_labels(find_plug_in(key, each, Metric, METRICS, options, ["classes"]), kind)
+        for key, each, options in asked
+    ]
 
 
 def _for_labels(found: PlugIn, kind: LabelKind) -> PlugIn:

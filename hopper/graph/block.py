@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
+from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 
 
@@ -215,6 +216,29 @@ class Block(Edges):
             return weights.to(dtype)
         totals = torch.segment_reduce(weights, "sum", offsets=self.indptr, axis=0, unsafe=True)
         return (weights / self.to_edges(totals)).to(dtype)
+
+    def to_pyg(self) -> Tensor:
+        """[2, edges] int64: PyG's ``edge_index``, sources first; a convolution of PyG takes it with
+        ``(x, x[:block.num_dst])``."""
+        return torch.stack([self.indices, self.destinations()])
+
+    def to_dgl(self) -> Any:
+        """A ``DGLBlock`` of the same edges, in the same order.
+
+        Raises
+        ------
+        RequestError: DGL is not installed.
+        """
+        try:
+            import dgl
+        except ImportError as error:
+            raise RequestError(
+                f"Block.to_dgl: DGL cannot be imported ({error}); install it with: "
+                "pip install 'hopper-gnn[dgl]'"
+            ) from error
+        ends = self.indices.cpu(), self.destinations().cpu()
+        block = dgl.create_block(ends, num_src_nodes=self.num_src, num_dst_nodes=self.num_dst)
+        return block.to(self.device)
 
     def rekeyed(self, iteration_key: int) -> Self:
         """The same with another key of dropout masks; what was prepared serves both."""

@@ -5,12 +5,14 @@ The layout is specified in docs/graph-directory.md.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
@@ -19,6 +21,10 @@ from hopper.graph.check_topology import check_topology
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
+
+if TYPE_CHECKING:
+    from hopper.graph.importers.convert import ImportOptions
+    from hopper.graph.importers.tables import GraphTables
 
 Check = Literal["full", "shapes"]
 
@@ -52,6 +58,111 @@ class GraphDirectory:
         graph = cls(root, read_schema(root))
         graph._check(full=check == "full")
         return graph
+
+    @classmethod
+    def from_pyg(
+        cls,
+        data: Any,
+        out: str | Path,
+        options: ImportOptions | None = None,
+        *,
+        name: str = "graph",
+    ) -> GraphDirectory:
+        """Write a PyG ``Data`` or ``HeteroData`` as a graph directory, and open it.
+
+        Read are ``x``, ``y``, ``edge_index``, ``edge_attr`` and the masks ``<split>_mask``.
+        A ``Data`` becomes node type "node" and relation node/edge/node.
+
+        Parameters
+        ----------
+        out: the folder to write; it must not exist or be empty.
+        options: what to do with the graph meanwhile: symmetrise, draw splits, ...
+
+        Raises
+        ------
+        GraphError: an attribute is not what it should be; names it. What is left out is told in a
+            warning.
+        RequestError: an option does not fit the graph, or ``out`` cannot be written.
+        """
+        from hopper.graph.importers.pyg import tables_from_pyg
+
+        return cls._from_tables(tables_from_pyg(data, name, name), out, options)
+
+    @classmethod
+    def from_dgl(
+        cls,
+        graph: Any,
+        out: str | Path,
+        options: ImportOptions | None = None,
+        *,
+        name: str = "graph",
+    ) -> GraphDirectory:
+        """The same of a ``DGLGraph``: ``feat`` and ``label`` of nodes, ``feat`` of edges, masks."""
+        from hopper.graph.importers.dgl import tables_from_dgl
+
+        return cls._from_tables(tables_from_dgl(graph, name, name), out, options)
+
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: Any,
+        out: str | Path,
+        options: ImportOptions | None = None,
+        *,
+        name: str = "graph",
+    ) -> GraphDirectory:
+        """The same of a ``networkx`` graph of one node type: node attributes ``features`` or single
+        numbers, ``label`` and ``split``, numbers of edges. An edge without direction becomes two.
+        """
+        from hopper.graph.importers.networkx import tables_from_networkx
+
+        return cls._from_tables(tables_from_networkx(graph, name, name), out, options)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        out: str | Path,
+        edges: ArrayLike | Mapping[tuple[str, str, str], ArrayLike],
+        features: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        labels: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        splits: Mapping[str, ArrayLike] | None = None,
+        *,
+        edge_features: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
+        counts: int | Mapping[str, int] | None = None,
+        target: str = "",
+        options: ImportOptions | None = None,
+        name: str = "graph",
+    ) -> GraphDirectory:
+        """The same of arrays or tensors: of one node type, called "node", or by type and relation.
+
+        Parameters
+        ----------
+        edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
+        features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
+        labels: [n] integers (classes, negative ones unlabelled), [n, c] of 0 and 1, or floats; or
+            by node type.
+        splits: by name, ids or a mask of nodes of the target type.
+        counts: of nodes; where there are none, as many as rows name, or else edges.
+        target: the node type that is predicted; the one with labels, where there is one.
+        """
+        from hopper.graph.importers.arrays import tables_from_arrays
+
+        tables = tables_from_arrays(
+            *(edges, features, labels, splits, edge_features, counts, target, name)
+        )
+        return cls._from_tables(tables, out, options)
+
+    @classmethod
+    def _from_tables(
+        cls, tables: GraphTables, out: str | Path, options: ImportOptions | None
+    ) -> GraphDirectory:
+        from hopper.graph.importers.check_tables import check_tables
+        from hopper.graph.importers.convert import ImportOptions, write_tables
+
+        check_tables(tables)
+        for note in write_tables(tables, out, options or ImportOptions()):
+            warnings.warn(note, stacklevel=3)
+        return cls.open(out, check="shapes")
 
     def topology(self, relation: Relation) -> Topology:
         """The CSC of a relation, ids being original ids."""

@@ -78,7 +78,22 @@ class RelationFirst:
         original: NDArray[np.int64],
         where: str,
     ) -> tuple[Tensor, Tensor]:
-        """[f, out]: of the roots that this rank finishes; and a zero that a loss has to add.
+        """[f, out]: :meth:`rows` classified."""
+        rows, tie = self.rows(plan, subgraph, x, x_roots, original, where)
+        logits: Tensor = self._model.head(rows)
+        return logits, tie
+
+    def rows(
+        self,
+        plan: RootPlan,
+        subgraph: Subgraph,
+        x: Mapping[str, Tensor],
+        x_roots: Tensor,
+        original: NDArray[np.int64],
+        where: str,
+    ) -> tuple[Tensor, Tensor]:
+        """[f, width]: the last layer's rows of the roots that this rank finishes; and a zero that a
+        loss has to add.
 
         The zero depends on all that was received: the gradients' way back is an exchange, which no
         rank may leave out.
@@ -123,8 +138,7 @@ class RelationFirst:
                     own, received = self._handed_out(own, plan, at)
                     tie = tie + received
             h = below
-        logits: Tensor = model.head(own)
-        return logits, tie
+        return own, tie
 
     def _inner(
         self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]

@@ -150,7 +150,7 @@ class RowRecords:
 
     def write_rows(self, places: Tensor, rows: Tensor) -> None:
         """Store [n, dim] rows alone in [n] int64 distinct places; see :meth:`read_again`."""
-        self.stored[places, 0] = rows
+        self.stored[places.to(self.stored.device), 0] = rows.to(self.stored)
 
     def write_back(self) -> None:
         """Let ``stored`` be true."""

@@ -7,9 +7,10 @@ and every engine may split the roots as it likes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,6 +19,7 @@ from hopper.graph.schema import LabelKind
 from hopper.models.label_examples import ROOTS, make_examples
 
 UNLABELLED: Final = -1
+Weights = tuple[Annotated[float, Field(ge=0.0, allow_inf_nan=False)], ...]
 
 
 class Loss(Protocol):
@@ -41,29 +43,62 @@ class Loss(Protocol):
 
 
 class CrossEntropy:
-    """``-log softmax(logits)[label]``; 0 for an unlabelled root (class -1)."""
+    """``-log softmax(logits)[label]``, times the weight of the label; 0 for an unlabelled root
+    (class -1).
+
+    Parameters
+    ----------
+    class_weights: one for each class; none = all are 1. The sum over roots is divided by their
+        number all the same, not by the sum of their weights.
+    """
 
     label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class",)
 
-    def __init__(self, *, classes: int) -> None:
-        pass
+    def __init__(self, *, classes: int, class_weights: Weights = ()) -> None:
+        self._weights = _as_weights("class_weights", class_weights, classes)
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See :class:`Loss`."""
-        return functional.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
+        return functional.cross_entropy(
+            logits,
+            labels,
+            weight=_like(self._weights, logits),
+            ignore_index=UNLABELLED,
+            reduction="none",
+        )
 
 
 class BinaryCrossEntropy:
-    """Binary cross-entropy, summed over classes."""
+    """Binary cross-entropy, summed over classes.
+
+    Parameters
+    ----------
+    positive_weights: one for each class, times the loss where the root has it; none = all are 1.
+    """
 
     label_kinds: ClassVar[tuple[LabelKind, ...]] = ("multi_hot",)
 
-    def __init__(self, *, classes: int) -> None:
-        pass
+    def __init__(self, *, classes: int, positive_weights: Weights = ()) -> None:
+        self._weights = _as_weights("positive_weights", positive_weights, classes)
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See :class:`Loss`."""
-        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+        return functional.binary_cross_entropy_with_logits(
+            logits, labels, pos_weight=_like(self._weights, logits), reduction="none"
+        ).sum(1)
+
+
+def _as_weights(option: str, weights: Weights, classes: int) -> Tensor | None:
+    if weights and len(weights) != classes:
+        raise ConfigError(
+            f"train.loss_options.{option}: expected {classes} numbers, one for each class; got "
+            f"{len(weights)}"
+        )
+    return torch.tensor(weights, dtype=torch.float64) if weights else None
+
+
+def _like(weights: Tensor | None, logits: Tensor) -> Tensor | None:
+    return None if weights is None else weights.to(logits)
 
 
 class SquaredError:

@@ -6,13 +6,16 @@ nothing here is ever a mean.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.schema import LabelKind
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, UNLABELLED, Loss
-from hopper.models.metrics import DEFAULT_METRICS, METRICS, Metric
+from hopper.models.metrics import DEFAULT_METRICS, METRICS, AnyMetric, WholeMetric
 from hopper.ops import in_full
 
 
@@ -31,25 +34,38 @@ class Objective:
 
     Parameters
     ----------
-    loss, metric: others than the defaults, which do not depend on the number of classes.
+    loss: another than the default, which does not depend on the number of classes.
+    metrics: others than the default; the first selects the best model.
+    classes: the width of logits, for the default metric.
     """
 
     def __init__(
-        self, kind: LabelKind, loss: Loss | None = None, metric: Metric | None = None
+        self,
+        kind: LabelKind,
+        loss: Loss | None = None,
+        metrics: Sequence[AnyMetric] = (),
+        classes: int = 1,
     ) -> None:
         self.kind = kind
-        self._loss = LOSSES[DEFAULT_LOSSES[kind]](classes=0) if loss is None else loss
-        self._metric = METRICS[DEFAULT_METRICS[kind]](classes=0) if metric is None else metric
+        self._loss = LOSSES[DEFAULT_LOSSES[kind]](classes=classes) if loss is None else loss
+        self._sizes: list[int] = []
+        """of the sums of each metric that has some"""
+        self._metrics = metrics or [METRICS[DEFAULT_METRICS[kind]](classes=classes)]
 
     @property
     def metric(self) -> str:
-        """Name of the metric."""
-        return self._metric.name
+        """Name of the metric that selects the best model."""
+        return self._metrics[0].name
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether a larger metric is a better one."""
-        return self._metric.higher_is_better
+        """Whether a larger one is a better one."""
+        return self._metrics[0].higher_is_better
+
+    @property
+    def needs_all_roots(self) -> bool:
+        """Whether a metric is computed of all roots at once."""
+        return any(isinstance(each, WholeMetric) for each in self._metrics)
 
     def shaped(self, rows: Tensor) -> Tensor:
         """Labels as the methods below take them, from rows [n, dim] as they are stored."""
@@ -83,19 +99,74 @@ class Objective:
 
     @torch.no_grad()
     def metric_sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[k] float64: sums to add over batches and ranks, then :meth:`metric_from_sums`.
+        """[k] float64: sums of all metrics that have some, to add over batches and ranks, then
+        :meth:`scores`.
 
         Unlabelled roots count nowhere. Parameters and errors as :meth:`loss_sum`.
         """
+        logits, labels = self._labelled(logits, labels)
+        found = [
+            each.sums(logits, labels) for each in self._metrics if not isinstance(each, WholeMetric)
+        ]
+        self._sizes = [each.numel() for each in found]
+        return torch.cat(found) if found else torch.empty(0, dtype=torch.float64)
+
+    @torch.no_grad()
+    def scores(
+        self, sums: Tensor, all_roots: tuple[Tensor, Tensor] | None = None
+    ) -> dict[str, float]:
+        """Every metric by its name, the one that selects first; NaN where nothing was labelled.
+
+        Parameters
+        ----------
+        sums: of :meth:`metric_sums`, added up.
+        all_roots: logits and labels of all roots, where :attr:`needs_all_roots`.
+        """
+        found, of_each = {}, iter(sums.split(self._sizes))
+        for each in self._metrics:
+            if isinstance(each, WholeMetric):
+                assert all_roots is not None
+                logits, labels = self._labelled(*all_roots)
+                found[each.name] = each.score_all(logits, labels) if len(logits) else math.nan
+            else:
+                found[each.name] = each.value(next(of_each))
+        return found
+
+    def label_sums(self, labels: Tensor, classes: int) -> Tensor:
+        """[classes + 1] float64, to add over ranks: how many roots have each class or label, or the
+        sums of their values; and how many there are.
+
+        Parameters
+        ----------
+        labels: [n] or [n, classes], as stored.
+        """
+        if self.kind == "class":
+            labels = labels[labels != UNLABELLED]
+            found = torch.bincount(labels, minlength=classes)
+        else:
+            found = labels.double().view(len(labels), classes).sum(0)
+        return torch.cat([found.double(), torch.tensor([float(len(labels))]).double()])
+
+    def one_answer(self, sums: Tensor, classes: int) -> Tensor:
+        """[classes] float64: the logits of one answer for all roots: the largest class, for each of
+        several labels what most roots have, or the mean.
+
+        Parameters
+        ----------
+        sums: of :meth:`label_sums`, added up.
+        """
+        found, count = sums[:-1], sums[-1].clamp(min=1)
+        if self.kind == "class":
+            return torch.nn.functional.one_hot(found.argmax(), classes).double()
+        return found / count - (0.5 if self.kind == "multi_hot" else 0.0)
+
+    def _labelled(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The roots that have labels, as metrics take them."""
         labels = self._as_given(logits, labels)
         if self.kind == "class":
-            labelled = labels != UNLABELLED
-            logits, labels = logits[labelled], labels[labelled]
-        return self._metric.sums(logits, labels)
-
-    def metric_from_sums(self, sums: Tensor) -> float:
-        """The metric from added sums; NaN where nothing was labelled."""
-        return self._metric.value(sums)
+            has_label = labels != UNLABELLED
+            logits, labels = logits[has_label], labels[has_label]
+        return logits, labels
 
     def _as_given(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Labels as losses and metrics take them: [n] int64, or [n, classes] of the logits' dtype,

@@ -300,6 +300,11 @@ class HGNN(nn.Module):
                 nn.init.xavier_uniform_(each.weight)
                 nn.init.zeros_(each.bias)
 
+    @property
+    def has_head(self) -> bool:
+        """Whether a classifier follows the last layer, whose rows are no logits then."""
+        return not isinstance(self.head, nn.Identity)
+
     def forward(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Tensor:
         """[num roots, out]: logits of the last hop's destinations of the target type.
 

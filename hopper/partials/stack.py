@@ -73,9 +73,11 @@ class Stack(ABC):
     model: what it is of.
     layers: in order of computation. widths: by node type, the width of its input rows.
     reads_features: whether the first layer reads input rows as they are, but for dropout.
+    has_head: whether a classifier follows the last layer.
     """
 
     reads_features: ClassVar[bool]
+    has_head: bool = False
     model: torch.nn.Module
     layers: list[StackLayer]
     widths: Mapping[str, int]
@@ -189,6 +191,7 @@ class TypedStack(Stack):
 
     def __init__(self, model: HGNN) -> None:
         self.model: HGNN = model
+        self.has_head = model.has_head
         self.widths = {each: model.widths[each] for each in model.types}
         self.layers = []
         for layer in map(model.relation_layer, range(len(model.layers))):

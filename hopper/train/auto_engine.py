@@ -22,7 +22,7 @@ from hopper.engines import Engine, Request, engines_of, find_engine
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
 from hopper.train.replay import replayed_engine
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 ENGINE_FILE: Final = "engine.json"
 

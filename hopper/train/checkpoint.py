@@ -40,6 +40,8 @@ class Progress:
     """of the epoch so far"""
     best_score: float | None = None
     best_epoch: int | None = None
+    best_scores: dict[str, float] = field(default_factory=dict)
+    """of that epoch, by metric"""
     epochs_without_gain: int = 0
     decisions: dict[str, Any] = field(default_factory=dict)
     """what the engine's next decisions depend on"""
@@ -122,7 +124,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     """What must be equal for a run to continue another: all that decides its bits."""
     of_run = (
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
-        *("loggers", "loggers_options", "score_training"),
+        *("init_from", "loggers", "loggers_options", "score_training"),
     )
     # What a machine makes of device and threads is compared instead.
     free = {("train", key) for key in (*of_run, "device", "threads")}

@@ -1,75 +1,43 @@
-"""Validation and test scores: what every way of scoring a split shares.
-
-Scores are over full neighbourhoods. No sampling, no dropout.
-"""
+"""Validation and test scores, over whole neighbourhoods: no sampling, no dropout."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.cluster import Cluster
-from hopper.engines import Request
-from hopper.engines.accumulate import join_rows
-from hopper.features import PartitionedRows
-from hopper.hetero.learnable import LeafRows, LearnableRows
+from hopper.array_exchange import exchange_arrays
+from hopper.hetero.learnable import LearnableRows
+from hopper.inference import Inference
+from hopper.inference.inference import Ids
 from hopper.models import Objective
 
-# Input rows of one pass, in bytes: bounds the memory of a chunk.
-_CHUNK_BYTES = 256 << 20
-# Roots of one pass where whole k-hop neighbourhoods are needed.
-ROOTS_PER_PASS = 256
-ROWS_PER_PASS = 200_000
 
+class Evaluator:
+    """Scores a model on a split, on all ranks together.
 
-@dataclass(frozen=True)
-class Scene:
-    """What every evaluator works with.
-
-    Attributes
+    Parameters
     ----------
-    dtype: of the model's parameters.
+    inference: computes logits.
     """
 
-    request: Request
-    cluster: Cluster
-    rows: PartitionedRows
-    objective: Objective
-    dtype: torch.dtype
-    learnable: LearnableRows
+    def __init__(self, inference: Inference, objective: Objective) -> None:
+        self._inference = inference
+        self._scene = inference.scene
+        self.objective = objective
 
-
-class Evaluator(ABC):
-    """Scores a model on a split, on all ranks together."""
-
-    def __init__(self, scene: Scene) -> None:
-        self._graph = scene.request.graph
-        self._reads = scene.request.reads
-        self._cluster = scene.cluster
-        self._placement = self._graph.placement(scene.cluster.ranks_per_server)
-        self._rows = scene.rows
-        self.objective = scene.objective
-        self._dtype = scene.dtype
-        self.learnable = scene.learnable
-        self._learned = LeafRows({}, {})
-        """of the pass under way"""
-        schema = self._graph.schema
-        self._target = schema.target_type()
-        self._classes = schema.labels[self._target].classes
+    @property
+    def learnable(self) -> LearnableRows:
+        """What is learned besides the model."""
+        return self._scene.learnable
 
     def has_split(self, split: str) -> bool:
         """Whether the graph has nodes in that split."""
-        return bool(self._graph.schema.splits.get(split))
+        return bool(self._inference.graph.schema.splits.get(split))
 
     @torch.no_grad()
-    def score(self, model: torch.nn.Module, split: str) -> float:
-        """The metric of a split, equal on every rank.
+    def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
+        """The metrics of a split by name, the one that selects first; equal on every rank.
 
         Raises
         ------
@@ -78,38 +46,50 @@ class Evaluator(ABC):
         was_training = model.training
         model.eval()
         try:
-            sums = self._sums(*self.logits(model, split))
+            ids, logits = self._inference.rows(model, self._inference.split(split))
         finally:
             model.train(was_training)
-        self._cluster.all_reduce(sums, "control", f"adding up the {split} score")
-        return self.objective.metric_from_sums(sums)
+        return self._scores(logits.cpu(), self._labels(ids), split)
 
-    def _scored(self, split: str) -> NDArray[np.int64]:
-        """[n] int64 global ids, ascending: the nodes of a split."""
-        return np.sort(self._graph.global_ids(self._target)[self._graph.split(split)])
+    @torch.no_grad()
+    def baseline(self, split: str) -> dict[str, float]:
+        """What one answer for all nodes would reach on a split: the largest class, for each of
+        several labels what most nodes have, or the mean; of training nodes."""
+        row = self.objective.one_answer(self._training_sums(), self._scene.classes)
+        labels = self._labels(self._share(split))
+        return self._scores(row.expand(len(labels), -1), labels, split)
 
-    @abstractmethod
-    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
-        """This rank's share of a split: [n] int64 global ids and [n, classes]."""
+    def _scores(self, logits: Tensor, labels: Tensor, split: str) -> dict[str, float]:
+        sums = self.objective.metric_sums(logits, labels)
+        self._scene.cluster.all_reduce(sums, "control", f"adding up the {split} score")
+        everyones = None
+        if self.objective.needs_all_roots:
+            everyones = self._gathered(logits, labels, split)
+        return self.objective.scores(sums, everyones)
 
-    def _sums(self, ids: NDArray[np.int64], logits: Tensor) -> Tensor:
-        stored = torch.from_numpy(self._rows.gather("labels", self._target, ids))
-        return self.objective.metric_sums(logits.cpu(), self.objective.shaped(stored))
+    def _training_sums(self) -> Tensor:
+        sums = self.objective.label_sums(self._labels(self._share("train")), self._scene.classes)
+        self._scene.cluster.all_reduce(sums, "control", "adding up training labels")
+        return sums
 
-    def _rows_per_chunk(self, width: int) -> int:
-        return max(1, _CHUNK_BYTES // (width * self._dtype.itemsize))
+    def _gathered(self, logits: Tensor, labels: Tensor, split: str) -> tuple[Tensor, Tensor]:
+        """Logits and labels of every rank's nodes, on all of them."""
+        cluster, width = self._scene.cluster, logits.shape[1]
+        if cluster.world == 1:
+            return logits, labels
+        # In float64 class numbers are exact.
+        own = [logits.double().contiguous().view(-1).numpy(), labels.double().view(-1).numpy()]
+        groups = [[each] * cluster.world for each in own]
+        found = exchange_arrays(cluster, groups, "control", f"gathering {split} logits")
+        every = [torch.from_numpy(np.concatenate(parts)) for parts in found]
+        return every[0].view(-1, width), every[1].view(-1, *labels.shape[1:]).to(labels.dtype)
 
-    def _read_learned(self, wanted: Mapping[str, Sequence[NDArray[np.int64]]]) -> None:
-        """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
-        groups; collective."""
-        self._learned = self.learnable.read(wanted, "evaluation")
+    def _share(self, split: str) -> Ids:
+        """[n] int64: this rank's nodes of a split."""
+        inference, cluster = self._inference, self._scene.cluster
+        placement = inference.graph.placement(cluster.ranks_per_server)
+        return placement.deal(inference.target, inference.split(split).ids).of(cluster.rank)
 
-    def _inputs(self, node_type: str, ids: NDArray[np.int64]) -> Tensor:
-        """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
-        own, features = self._reads.inputs[node_type], None
-        device = self._cluster.device
-        if own.features and device.type == "cpu":
-            features = self._rows.whole(own.node_type, ids).to(self._dtype)
-        elif own.features:
-            features = self._rows.whole(own.node_type, ids).gathered().to(device).to(self._dtype)
-        return join_rows(self._reads, node_type, ids, features, self._learned)
+    def _labels(self, ids: Ids) -> Tensor:
+        stored = torch.from_numpy(self._scene.rows.gather("labels", self._inference.target, ids))
+        return self.objective.shaped(stored)

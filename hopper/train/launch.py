@@ -23,12 +23,14 @@ from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
 from hopper.errors import ClusterError, RequestError, ServerLost
-from hopper.features import open_graph
+from hopper.features import PartitionedRows, open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
+from hopper.train.begin import begin_with
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
+from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_failures import explain
@@ -40,13 +42,14 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
-from hopper.train.results import refuse_finished, write_text
+from hopper.train.results import refuse_finished
 from hopper.train.resume import will_resume
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
 from hopper.train.verify import verify_data
 from hopper.train.warm_cache import check_profile, made_for
+from hopper.whole_files import write_text
 
 
 def train(
@@ -58,16 +61,35 @@ def train(
     checked = read_config(config, overrides)
     if checked.cluster.interface:
         sent_bytes(checked.cluster.interface)
-    graph, ranks, run_dir = prepare(checked)
-    places = [Place()] * graph.book.servers
-    with (
-        lock_run_folder(run_dir, "launcher"),
-        _ended_in_order(),
-        feature_servers(checked, run_dir, places) as servers,
-    ):
-        config_file = write_config(checked, run_dir, servers.addresses)
-        _run_ranks(config_file, ranks, servers, checked)
+    graph, run_dir = prepare(checked)
+    with lock_run_folder(run_dir, "launcher"):
+        run_on_this_machine(checked, graph, run_dir, "hopper.train")
     return RunResult.open(run_dir)
+
+
+def run_on_this_machine(
+    config: Config, graph: PartitionedGraph, run_dir: Path, module: str
+) -> None:
+    """Start feature servers and ranks here, wait for the ranks, and take the servers down.
+
+    Parameters
+    ----------
+    config: checked. run_dir: of the run, where files of servers and ranks go.
+    module: what each rank runs.
+
+    Raises
+    ------
+    ServerLost, RankLost, ClusterError: what ended first, and how.
+    """
+    places = [Place()] * graph.book.servers
+    with _ended_in_order(), feature_servers(config, run_dir, places) as servers:
+        config_file = write_config(config, run_dir, servers.addresses)
+        _run_ranks(config_file, ranks_of(config, graph), servers, config, module)
+
+
+def ranks_of(config: Config, graph: PartitionedGraph) -> int:
+    """How many ranks a configuration asks for."""
+    return graph.book.servers * config.cluster.ranks_per_server
 
 
 def profile(config: Config) -> list[CacheProfile]:
@@ -92,40 +114,40 @@ def profile(config: Config) -> list[CacheProfile]:
             # On the disk that training will use, whose penalties are measured.
             values["learnable"]["folder"] = config.train.run_dir or "runs"
         own = Config.model_validate(values)
-        graph, ranks, run_dir = prepare(own)
-        places = [Place()] * graph.book.servers
-        with _ended_in_order(), feature_servers(own, run_dir, places) as servers:
-            config_file = write_config(own, run_dir, servers.addresses)
-            _run_ranks(config_file, ranks, servers, own, "hopper.train.profile")
+        graph, run_dir = prepare(own)
+        run_on_this_machine(own, graph, run_dir, "hopper.train.profile")
     key = made_for(Request(config, graph))
-    return [load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks)]
+    return [
+        load_profile(profile_file(graph.path, key, rank)) for rank in range(ranks_of(own, graph))
+    ]
 
 
-def prepare(config: Config) -> tuple[PartitionedGraph, int, Path]:
+def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     """Check a run before anything is started, and make its folder.
 
     Returns
     -------
-    The graph, the number of ranks, and the folder as an absolute path.
+    The graph, and the folder as an absolute path.
 
     Raises
     ------
     ConfigError, RequestError, GraphError: names what is wrong.
     """
     graph = open_graph(config)
-    ranks = graph.book.servers * config.cluster.ranks_per_server
-    request = Request(config, graph)
+    ranks, request = ranks_of(config, graph), Request(config, graph)
     check_request(request)
     check_loggers(config)
     verify_data(config, graph, range(graph.book.servers))
+    for server in range(graph.book.servers):
+        check_labels(graph, PartitionedRows(graph, server, None))
     if config.train.engine == AUTO and config.train.replay:
         check_request(request.under(with_engine(config, replayed_engine(config))))
     read_decisions(config, ranks)
     for each in all_configs(config, ranks):
         own = request.under(each)
-        make_model(own)
+        begin_with(each, [make_model(own)], ())
         check_training_parts(each, graph.schema, make_schedule(own).iterations)
-    return graph, ranks, _make_run_dir(config)
+    return graph, _make_run_dir(config)
 
 
 def write_config(config: Config, run_dir: Path, addresses: list[str]) -> Path:
@@ -151,6 +173,8 @@ def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config)}
     values["cluster"]["servers"] = addresses
+    if config.train.init_from:
+        values["train"]["init_from"] = str(Path(config.train.init_from).absolute())
     values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())
     if config.data.verify == "full":
         # Everything has been, just now.
@@ -180,7 +204,7 @@ def _run_ranks(
     ranks: int,
     servers: FeatureServers,
     config: Config,
-    module: str = "hopper.train",
+    module: str,
 ) -> None:
     """Run all ranks to their end under torchrun's agent.
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from hopper.config import Config
 from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.train.results import EpochRecord
+from hopper.train.tracking import TRACKERS, Tracker
 
 
 class Logger(Protocol):
@@ -125,7 +126,9 @@ def check_loggers(config: Config) -> None:
     ------
     ConfigError: one line that names the key, what was expected and what came.
     """
-    _find_loggers(config)
+    for each in _find_loggers(config):
+        if issubclass(each.kind, Tracker):
+            each.kind.check()
 
 
 def make_loggers(config: Config, *, is_first: bool, say: Callable[[str], None]) -> RunLoggers:
@@ -153,7 +156,7 @@ def _find_loggers(config: Config) -> list[PlugIn[Logger]]:
             f"train.loggers[{index}]",
             name,
             Logger,
-            {},
+            TRACKERS,
             own,
             ["run_dir"],
             f"train.loggers_options[{index}]",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.engines import Engine
+from hopper.engines.unused import unused
 from hopper.micrograph.route import RootSchedule
 from hopper.pipeline import Pipeline
 from hopper.train.checkpoint import Progress
@@ -156,14 +157,16 @@ class Trainer:
         if not next(iter(training.values())).is_due(record.epoch):
             return scores
         with self._meter.evaluation(record):
+            found = {}
             for number, model in training.items():
                 self.engine.hand_out(number)
-                scores[number] = model.validate(record.epoch)
+                found[number] = model.validate(record.epoch)
+                scores[number] = found[number][self._objective.metric]
             best = best_first(scores, self._objective.higher_is_better)[0]
-            record.val = scores[best]
+            record.val, record.scores = scores[best], found[best]
             if self._config.score_training:
                 self.engine.hand_out(best)
-                record.train = training[best].score("train")
+                record.train = training[best].scores("train")[self._objective.metric]
         return scores
 
     def _finish_epoch(
@@ -209,21 +212,25 @@ class Trainer:
 
     def _conclude(self, console: RunConsole) -> None:
         """Score the best models on the test split, and write the summaries."""
-        tests = []
+        tests, baselines = [], self.models[0].baselines()
         for number, model in enumerate(self.models):
             self.engine.hand_out(number)
             test = model.test()
             tests.append(test)
-            if test is not None and not model.state.name:
+            if test and not model.state.name:
+                told = ", ".join(
+                    f"{name} {score:.4f} ({baselines['test'][name]:.4f})"
+                    for name, score in test.items()
+                )
                 console.say(
-                    f"test {self._objective.metric} {test:.4f} (best epoch "
-                    f"{model.progress.best_epoch})"
+                    f"test {told}, best epoch {model.progress.best_epoch}; in brackets what one "
+                    "answer for all nodes reaches"
                 )
         self.on_trained(console.say)
         state = self.engine.state
         memory = peak_rss_mib(state.cluster)
         save_learned_rows(self._run_dir, state.cluster, state.learnable)
-        self._files.conclude(tests, memory)
+        self._files.conclude(tests, baselines, memory)
         console.say(f"results in {self._run_dir}")
 
     def _introduce(self, console: RunConsole) -> None:
@@ -237,6 +244,8 @@ class Trainer:
         where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
         how = f"{self._config.dtype} on {state.cluster.device}"
         console.say(", ".join([f"{who} {where}", *what, how]))
+        for line in unused(state.request):
+            console.say(line)
 
 
 def _place_of(training: Models) -> Progress:

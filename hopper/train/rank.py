@@ -16,29 +16,23 @@ from hopper.array_module import array_module
 from hopper.cluster import Cluster, choose_device
 from hopper.config import Config
 from hopper.engines import AUTO, Request
-from hopper.engines.assemble import (
-    DTYPES,
-    make_full_sampler,
-    make_schedule,
-)
+from hopper.engines.assemble import DTYPES, make_schedule
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
-from hopper.hetero.root_shares import RootShares
-from hopper.models import Objective, check_training_labels
-from hopper.partition import PartitionedGraph
+from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
 from hopper.train.auto_engine import settle_engine
+from hopper.train.begin import begin_with
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
-from hopper.train.evaluate import Evaluator, Scene
-from hopper.train.layer_evaluate import LayerWiseEvaluator
+from hopper.train.evaluate import Evaluator
+from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
 from hopper.train.rank_processes import threads_of_a_rank
-from hopper.train.relation_evaluate import RelationEvaluator
 from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
@@ -95,9 +89,27 @@ def run_rank(config: Config) -> None:
         cluster.leave()
 
 
+def check_training(request: Request) -> None:
+    """Refuse what cannot be trained, as a rank finds it.
+
+    Raises
+    ------
+    ConfigError, RequestError: names the key, what was expected and what came.
+    """
+    check_request(request)
+    check_training_parts(request.config, request.schema)
+    check_loggers(request.config)
+
+
 @contextmanager
-def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
+def joined(
+    config: Config, check: Callable[[Request], None] = check_training
+) -> Iterator[tuple[Request, Cluster, PartitionedRows]]:
     """What is trained, the cluster that this rank has joined, and the rows that it can read.
+
+    Parameters
+    ----------
+    check: refuses what cannot be done, before ranks meet.
 
     Raises
     ------
@@ -110,9 +122,7 @@ def joined(config: Config) -> Iterator[tuple[Request, Cluster, PartitionedRows]]
         raise ConfigError("train.run_dir: name one: ranks cannot agree on one by themselves")
     graph = open_graph(config, own_server(config))
     request = Request(config, graph)
-    check_request(request)
-    check_training_parts(config, graph.schema)
-    check_loggers(config)
+    check(request)
     verify_as_rank(config, graph)
     shares = config.cluster.share_gpus
     device = choose_device(config.train.device, share_gpus=shares)
@@ -154,29 +164,23 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     """Assemble everything that one rank needs."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
-    _check_labels(graph, rows)
+    check_labels(graph, rows)
     if request.config.train.engine == AUTO:
         request = _settle(request, cluster, rows)
     config, log = request.config, RunLog()
     learnable = make_learnable(request, cluster)
     engine = make_engine(request, cluster, rows, log, learnable)
+    if not config.train.resume:
+        begin_with(config, (each.packed.module for each in engine.models), learnable)
     CacheMaker(engine, RunConsole(cluster.rank == 0, "").say).warm()
     identity = run_identity(config, graph, cluster)
     # What was sampled to make a cache is not training's.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
     objective, dtype = engine.state.trainer.objective, DTYPES[config.train.dtype]
-    scene = Scene(request, cluster, rows, objective, dtype, learnable)
-    evaluator = _make_evaluator(scene, engine.state.packed.module)
+    labels = graph.schema.labels[graph.schema.target_type()]
+    scene = Scene(request, cluster, rows, dtype, learnable, labels.classes)
+    evaluator = Evaluator(make_inference(scene, engine.state.packed.module), objective)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
-
-
-def _make_evaluator(scene: Scene, model: torch.nn.Module) -> Evaluator:
-    request, cluster = scene.request, scene.cluster
-    sampler = make_full_sampler(request, cluster.server, model)
-    holdings = request.reads.holdings
-    if not holdings:
-        return LayerWiseEvaluator(scene, sampler)
-    return RelationEvaluator(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
 
 
 def _settle(request: Request, cluster: Cluster, rows: PartitionedRows) -> Request:
@@ -209,19 +213,3 @@ def make_deterministic() -> None:
     torch.set_deterministic_debug_mode("error")
     # Reading uninitialised memory would be a bug elsewhere; filling it costs a pass over it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def _check_labels(graph: PartitionedGraph, rows: PartitionedRows) -> None:
-    """Every rank checks the training labels that its server stores."""
-    target = graph.schema.target_type()
-    train_ids = graph.split("train")
-    global_ids = graph.global_ids(target)[train_ids]
-    local = rows.is_local(target, global_ids)
-    labels = graph.schema.labels[target]
-    stored = torch.from_numpy(rows.local.gather("labels", target, global_ids[local]))
-    check_training_labels(
-        labels.kind,
-        Objective(labels.kind).shaped(stored),
-        torch.from_numpy(train_ids[local]),
-        labels.classes,
-    )

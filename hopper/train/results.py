@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +16,7 @@ from hopper.features import RowCounts
 from hopper.features.cached import Lookups
 from hopper.run_log import STAGES, Stage
 from hopper.traffic import CAUSES, Cause
+from hopper.whole_files import write_text
 
 EPOCHS_FILE = "epochs.jsonl"
 SUMMARY_FILE = "summary.json"
@@ -36,7 +35,8 @@ class EpochRecord:
     node type, or table of learnable rows, [hits, misses] of rows that were looked for in a cache,
     summed over ranks.
     val: the validation score; of several models, that of the best. train: the training nodes' score
-    of the same model, where ``train.score_training`` asks for it.
+    of the same model, where ``train.score_training`` asks for it. scores: those of validation by
+    metric, the one that selects first.
     stage_seconds: mean over ranks. evaluation_bytes: of all causes, summed over ranks.
     decisions: what the engine decided for the epoch, such as merging's number of steps; engine and
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
@@ -57,6 +57,7 @@ class EpochRecord:
     stage_seconds: dict[Stage, float]
     val: float | None = None
     train: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
     evaluation_seconds: float = 0.0
     evaluation_bytes: int = 0
     engine: str = ""
@@ -199,27 +200,6 @@ def refuse_finished(run_dir: Path) -> None:
         raise RequestError(
             f"train.run_dir: {run_dir} holds a finished run; name another, or resume it"
         )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it."""
-    with replacing(path) as unfinished:
-        unfinished.write_text(text)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """The temporary name to write a file under; it takes the place of ``path`` once its content is
-    on the disk, so that a power loss leaves old or new. After an error nothing is left of it."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    try:
-        yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _peak_rss_kib() -> int:

@@ -12,8 +12,8 @@ from hopper.config import Config
 from hopper.graph.layout import SCHEMA_FILE
 from hopper.graph.schema import GraphSchema
 from hopper.graph.schema_json import read_schema, schema_to_json
-from hopper.train.results import write_text
 from hopper.train.run_files import CONFIG_FILE
+from hopper.whole_files import write_text
 
 
 def describe_run(config: Config, schema: GraphSchema) -> None:

@@ -18,9 +18,9 @@ from hopper.train.results import (
     append_epoch,
     keep_epochs_before,
     refuse_finished,
-    write_text,
 )
 from hopper.train.trained_model import TrainedModel
+from hopper.whole_files import write_text
 
 CONFIG_FILE = "config.json"
 
@@ -82,20 +82,28 @@ class RunFiles:
                 if number in trials:
                     self._add(trial.folder, trials[number])
 
-    def conclude(self, tests: Sequence[float | None], memory: list[float]) -> None:
+    def conclude(
+        self,
+        tests: Sequence[Mapping[str, float]],
+        baselines: Mapping[str, Mapping[str, float]],
+        memory: list[float],
+    ) -> None:
         """Write the summaries.
 
         Parameters
         ----------
-        tests: by model, the best parameters' score on the test split.
+        tests: by model, the best parameters' scores on the test split by metric, if it is scored.
+        baselines: by split, the scores of one answer for all nodes.
         memory: by rank, MiB at most.
         """
         if not self._is_written:
             return
-        facts = self._facts(memory)
+        facts, metric = self._facts(memory), self._objective.metric
         scores = [
             {
-                "accuracy": {"val": model.progress.best_score, "test": test},
+                "accuracy": {"val": model.progress.best_score, "test": test.get(metric)},
+                "scores": {"val": model.progress.best_scores, "test": dict(test)},
+                "baselines": dict(baselines),
                 "best_epoch": model.progress.best_epoch,
             }
             for model, test in zip(self._models, tests, strict=True)

@@ -54,10 +54,27 @@ class _Trained:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """By name of the metric, the score of each split, "val" and "test", of the model that
-        :meth:`load_model` returns. A split that was not scored is left out."""
-        scores: dict[str, float | None] = self.summary["accuracy"]
-        return {self.metric: {name: score for name, score in scores.items() if score is not None}}
+        """By metric, the one that selected the model first, the score of each split, "val" and
+        "test", of the model that :meth:`load_model` returns. A split that was not scored is left
+        out."""
+        return self._by_metric("scores")
+
+    @property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The same of one answer for all nodes: the largest class of training nodes, for each of
+        several labels what most of them have, or their mean."""
+        return self._by_metric("baselines")
+
+    def _by_metric(self, key: str) -> dict[str, dict[str, float]]:
+        if key not in self.summary:
+            raise RequestError(
+                f"{self.run_dir / SUMMARY_FILE}: written by another version of Hopper: no {key!r}"
+            )
+        found: dict[str, dict[str, float]] = {self.metric: {}}
+        for split, scores in self.summary[key].items():
+            for name, score in scores.items():
+                found.setdefault(name, {})[split] = score
+        return found
 
     @property
     def best_epoch(self) -> int | None:
@@ -193,12 +210,16 @@ class RunResult(_Trained):
         return list(self.summary.get("ranking", []))
 
     @property
+    def chosen(self) -> RunResult | TrialResult:
+        """The run itself or, where it trained several models at once, the best trial."""
+        return self.trials[self.ranking[0]] if self.ranking else self
+
+    @property
     def model_file(self) -> Path:
         """The parameters of the best model by validation score, or of the last one where no epoch
         was scored, as safetensors; of several trials, the first of :attr:`ranking`."""
-        if self.ranking:
-            return self.run_dir / trial_name(self.ranking[0]) / BEST_MODEL_FILE
-        return super().model_file
+        chosen = self.chosen
+        return super().model_file if chosen is self else chosen.model_file
 
     @property
     def checkpoint_file(self) -> Path | None:
@@ -234,8 +255,9 @@ class RunResult(_Trained):
         RequestError: the parameters are missing, altered or of another model.
         ConfigError, GraphError: the configuration or the schema is missing or not readable.
         """
-        if self.ranking:
-            return self.trials[self.ranking[0]].load_model()
+        chosen = self.chosen
+        if chosen is not self:
+            return chosen.load_model()
         return self._load_model(read_run_schema(self.run_dir, self.config))
 
     def load_learnable_rows(self) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hopper.errors import RequestError
 from hopper.hetero.row_records import PickedRows
-from hopper.train.results import replacing
+from hopper.whole_files import replacing
 
 PLACES: Final = ".places"
 _VALUES_AT_ONCE: Final = 1 << 22
@@ -179,6 +179,21 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     with _opened(path) as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
+    """Rows of tensors of equally many rows, some at a time, in host memory.
+
+    Raises
+    ------
+    RequestError: the file is missing or altered, or lacks one of them.
+    """
+    with _opened(path) as file:
+        stored = [file.get_slice(name) for name in names]
+        shapes = [torch.Size(each.get_shape()) for each in stored]
+        step = min(_rows_at_once(shape) for shape in shapes)
+        for start in range(0, shapes[0][0], step):
+            yield [each[start : start + step] for each in stored]
 
 
 def read_facts(path: Path) -> dict[str, Any]:

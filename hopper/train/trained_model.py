@@ -78,17 +78,19 @@ class TrainedModel:
         progress.iteration, progress.losses = 0, []
         return record
 
-    def score(self, split: str) -> float:
-        """The score of a split with the parameters as they are now; collective."""
-        return self._evaluator.score(self.state.packed.module, split)
+    def scores(self, split: str) -> dict[str, float]:
+        """The scores of a split by metric, with the parameters as they are now; collective."""
+        return self._evaluator.scores(self.state.packed.module, split)
 
-    def validate(self, epoch: int) -> float:
-        """The validation score after an epoch."""
+    def validate(self, epoch: int) -> dict[str, float]:
+        """The validation scores after an epoch; the first selects the best model."""
         progress = self.progress
-        score = self.score("val")
+        scores = self.scores("val")
+        score = scores[self._evaluator.objective.metric]
         if self._is_better(score):
             self._complete(f"after epoch {epoch}")
             progress.best_score, progress.best_epoch = score, epoch
+            progress.best_scores = scores
             progress.epochs_without_gain = 0
             if self.state.cluster.rank == 0:
                 save_model(self._file, self.state.packed.module, epoch=epoch, val=score)
@@ -96,10 +98,10 @@ class TrainedModel:
                 table.keep()
         else:
             progress.epochs_without_gain += self._config.evaluate_every
-        return score
+        return scores
 
-    def test(self) -> float | None:
-        """Go back to the best model, and score it on the test split; None if it is not scored.
+    def test(self) -> dict[str, float]:
+        """Go back to the best model, and score it on the test split; empty if it is not scored.
 
         Where no epoch was scored, the model is what it is now, and is written to the file.
         """
@@ -119,8 +121,15 @@ class TrainedModel:
             for table in self._evaluator.learnable:
                 table.go_back()
         if not self._config.evaluate_every or not self._evaluator.has_split("test"):
-            return None
-        return self.score("test")
+            return {}
+        return self.scores("test")
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """By split that is scored, what one answer for all nodes reaches; collective."""
+        splits = [each for each in ("val", "test") if self._evaluator.has_split(each)]
+        return {
+            each: self._evaluator.baseline(each) for each in splits if self._config.evaluate_every
+        }
 
     def _is_better(self, score: float) -> bool:
         best = self.progress.best_score

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from hopper.engines.optimizer import Adam, Optimizer, Sgd, UpdateRule
+from hopper.engines.optimizer import Adam, AdamW, Optimizer, Sgd, UpdateRule
 from hopper.migrate.packed_model import PackedModel
 
-KINDS = {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}
+KINDS = {Adam: torch.optim.Adam, AdamW: torch.optim.AdamW, Sgd: torch.optim.SGD}
 
 
 def make_module() -> nn.Module:

@@ -108,7 +108,10 @@ def test_options_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"features of robot: .* expected no negative feature"):
         import_graph("npy", str(folder), tmp_path / "out", ImportOptions(row_normalize=True))
     assert not (tmp_path / "out").exists()
-    with pytest.raises(RequestError, match="expected one of npy, ogb, dgl, csv, given 'json'"):
+    with pytest.raises(
+        RequestError,
+        match="expected one of npy, ogb, dgl, pyg, csv, parquet, graphml, given 'json'",
+    ):
         import_graph("json", str(folder), tmp_path / "out")
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hopper.errors import GraphError, RequestError
+from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.models import Objective, check_training_labels
+from hopper.models.losses import BinaryCrossEntropy, CrossEntropy
 
 
 def cases():
@@ -28,7 +29,7 @@ def cases():
 
 @pytest.mark.parametrize(("kind", "logits", "labels"), cases())
 def test_parts_add_up_to_the_whole(kind, logits, labels):
-    objective = Objective(kind)
+    objective = Objective(kind, classes=3)
     pieces = [slice(0, 0), slice(0, 5), slice(5, 6), slice(6, 12)]
     loss = sum(objective.loss_sum(logits[p], labels[p]) for p in pieces)
     torch.testing.assert_close(loss, objective.loss_sum(logits, labels), atol=1e-12, rtol=1e-12)
@@ -53,21 +54,22 @@ def test_class_loss_and_accuracy():
     assert torch.equal(logits.grad[2], torch.zeros(2)), "an unlabelled root contributes nothing"
     sums = objective.metric_sums(logits, labels)
     assert sums.tolist() == [1.0, 3.0]
-    assert objective.metric_from_sums(sums) == pytest.approx(1 / 3)
+    assert objective.scores(sums)[objective.metric] == pytest.approx(1 / 3)
     assert (objective.metric, objective.higher_is_better) == ("accuracy", True)
 
 
 def test_multi_hot_loss_and_micro_f1():
     logits = torch.tensor([[1.0, -1.0, 2.0], [-1.0, -2.0, 3.0]])
     labels = torch.tensor([[1, 1, 0], [0, 0, 1]], dtype=torch.uint8)
-    objective = Objective("multi_hot")
+    objective = Objective("multi_hot", classes=3)
     bce = functional.binary_cross_entropy(logits.sigmoid(), labels.float(), reduction="none")
     torch.testing.assert_close(objective.loss_sum(logits, labels), bce.sum())
     sums = objective.metric_sums(logits, labels)
-    assert sums.tolist() == [2.0, 1.0, 1.0, 2.0]
-    assert objective.metric_from_sums(sums) == pytest.approx(2 / 3)
+    # By class, hits, false claims and misses; roots, and those of several labels.
+    assert sums.tolist() == [1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 2.0, 2.0]
+    assert objective.scores(sums)[objective.metric] == pytest.approx(2 / 3)
     nothing = objective.metric_sums(-torch.ones(2, 3), torch.zeros(2, 3, dtype=torch.uint8))
-    assert objective.metric_from_sums(nothing) == 1.0
+    assert objective.scores(nothing)[objective.metric] == 1.0
     assert (objective.metric, objective.higher_is_better) == ("micro_f1", True)
 
 
@@ -76,14 +78,15 @@ def test_float_loss_and_rmse():
     labels = torch.tensor([3.0, 4.0])
     objective = Objective("float")
     assert objective.loss_sum(logits, labels) == 4.0
-    assert objective.metric_from_sums(objective.metric_sums(logits, labels)) == math.sqrt(2)
+    assert objective.scores(objective.metric_sums(logits, labels))[objective.metric] == math.sqrt(2)
     assert (objective.metric, objective.higher_is_better) == ("rmse", False)
 
 
 @pytest.mark.parametrize(("kind", "logits", "labels"), cases())
 def test_nothing_labelled_is_nan(kind, logits, labels):
-    objective = Objective(kind)
-    assert math.isnan(objective.metric_from_sums(objective.metric_sums(logits[:0], labels[:0])))
+    objective = Objective(kind, classes=3)
+    sums = objective.metric_sums(logits[:0], labels[:0])
+    assert math.isnan(objective.scores(sums)[objective.metric])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_nothing_labelled_is_nan(kind, logits, labels):
     ],
 )
 def test_shapes_that_do_not_fit_are_named(kind, labels):
-    for part in (Objective(kind).loss_sum, Objective(kind).metric_sums):
+    for part in (Objective(kind, classes=3).loss_sum, Objective(kind, classes=3).metric_sums):
         with pytest.raises(RequestError, match=f"{kind} labels: expected shape"):
             part(torch.zeros(2, 4), labels)
 
@@ -124,3 +127,17 @@ def test_usable_training_labels_pass():
     check_training_labels("class", torch.tensor([], dtype=torch.int64), ids[:0], classes=3)
     check_training_labels("float", torch.zeros(0), ids[:0], classes=1)
     check_training_labels("float", torch.zeros(0, 2), ids[:0], classes=2)
+
+
+def test_weights_of_classes():
+    logits = torch.randn(6, 3, dtype=torch.float64)
+    labels, weights = torch.tensor([0, 1, 2, 2, -1, 0]), (1.0, 0.0, 2.5)
+    found = CrossEntropy(classes=3, class_weights=weights).root_losses(logits, labels)
+    plain = CrossEntropy(classes=3).root_losses(logits, labels)
+    torch.testing.assert_close(found, plain * torch.tensor([1.0, 0.0, 2.5, 2.5, 1.0, 1.0]))
+    hot = torch.tensor([[1.0, 0.0, 1.0]] * 6, dtype=torch.float64)
+    found = BinaryCrossEntropy(classes=3, positive_weights=weights).root_losses(logits, hot)
+    each = functional.binary_cross_entropy_with_logits(logits, hot, reduction="none")
+    torch.testing.assert_close(found, each[:, 0] + each[:, 1] + 2.5 * each[:, 2])
+    with pytest.raises(ConfigError, match=r"class_weights: expected 3 numbers, .*; got 1"):
+        CrossEntropy(classes=3, class_weights=(1.0,))

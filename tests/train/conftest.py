@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from hopper.graph.directory import GraphDirectory
+from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).resolve().parent
 SERVERS = 2
+NODES = {"author": 60, "paper": 90}
+RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
 START_LIMIT = 120.0
 END_LIMIT = 120.0
 HOPPER = [sys.executable, "-m", "hopper.cli"]
@@ -239,3 +243,36 @@ def runs(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def reference(runs: Runs) -> Run:
     """Three epochs of ``hopper train``, ended well: what other ways to the same run must equal."""
     return runs.finished("reference")
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> GraphDirectory:
+    """Papers with features, authors without."""
+    generator = np.random.default_rng(0)
+    schema = GraphSchema(
+        name="papers",
+        node_types={"author": NodeType(60), "paper": NodeType(90, 5, "float32")},
+        relations={relation: EdgeType(count) for relation, count in RELATIONS.items()},
+        target="paper",
+        labels={"paper": Labels("class", 3)},
+        splits={"train": 40, "val": 30},
+    )
+    with GraphWriter(tmp_path / "graph", schema) as writer:
+        for relation, count in RELATIONS.items():
+            ends = (generator.integers(0, NODES[each], count) for each in (relation.src, "paper"))
+            writer.topology(relation, *ends)
+        writer.features("paper")[:] = generator.standard_normal((90, 5))
+        writer.labels("paper", generator.integers(0, 3, 90))
+        order = generator.permutation(90)
+        writer.split("train", np.sort(order[:40]))
+        writer.split("val", np.sort(order[40:70]))
+    return GraphDirectory.open(tmp_path / "graph")
+
+
+@pytest.fixture
+def typed_runs(papers: GraphDirectory, tmp_path: Path) -> Iterator[Runs]:
+    """Starts runs on these papers, over two servers."""
+    partition_graph(papers, tmp_path / "parts", SERVERS, "random")
+    runs = Runs(tmp_path / "parts", tmp_path)
+    yield runs
+    runs.kill()

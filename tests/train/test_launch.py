@@ -114,7 +114,6 @@ def test_a_finished_run_is_not_overwritten(reference: Any, runs: Any) -> None:
         ("--train.engine p3", "was divided by node (random), not by relation"),
         ("--model.layers 3", "sampler.fanouts: expected one fanout per layer (3)"),
         ("--train.seed", "--train.seed: a value is missing"),
-        ("epochs 3", "expected --section.key value, got 'epochs'"),
         ("--data.partitioned /nowhere", "/nowhere"),
         ("--model.name rgcn --model.bases 2 --model.diagonal_blocks 2", "bases: excludes"),
         ("--train.loss huber", "train.loss: expected auto, cross_entropy, "),
@@ -144,6 +143,24 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
     assert told.startswith("error: ")
     assert message in told
     assert not (tmp_path / "run").exists()
+
+
+def test_words_that_are_no_overrides_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["train", "config.toml", "epochs", "3"],
+        ["dataset", "info", "graph", "--data.place=3"],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main(words)
+    told = capsys.readouterr().err
+    assert "unrecognized arguments: epochs 3" in told
+    assert "--data.place=3: this command reads no configuration" in told
+
+
+def test_overrides_stand_anywhere(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(runs.config("anywhere"))
+    assert main(["schedule", "--train.batch_size", "3", config, "--dissolve", "1"]) == 0
+    assert "1 of 2 time steps" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_missing_configuration_is_refused() -> None:

@@ -26,7 +26,7 @@ from hopper.train.rank_processes import (
     signals_as_exceptions,
     told_signal,
 )
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 
 def main(arguments: Sequence[str]) -> int:

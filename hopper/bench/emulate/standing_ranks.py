@@ -19,7 +19,7 @@ from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
 from hopper.scratch import scratch_folder
 from hopper.train.feature_servers import Place, stop_processes
 from hopper.train.rank_failures import Failure
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 _PREFIX: Final = "hopper-ranks-"
 _MEETING_PORT: Final = 29500

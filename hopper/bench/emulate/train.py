@@ -20,7 +20,7 @@ from hopper.bench.train_process import last_lines, run_dir_words
 from hopper.config import Config, load_config
 from hopper.errors import ClusterError, DeadlineExceeded, ServerLost
 from hopper.train.feature_servers import FeatureServers, feature_servers
-from hopper.train.launch import prepare, write_config
+from hopper.train.launch import prepare, ranks_of, write_config
 from hopper.train.rank_failures import Failure, explain, find_first, how_it_ended, was_killed
 from hopper.train.results import read_summary
 from hopper.train.run_lock import lock_run_folder
@@ -68,7 +68,8 @@ def train_on_hosts(
     values["cluster"]["interface"] = INTERFACE
     values["train"]["threads"] = threads
     config = Config.model_validate(values)
-    _graph, ranks, run_dir = prepare(config)
+    graph, run_dir = prepare(config)
+    ranks = ranks_of(config, graph)
     places = [host.place for host in cluster.hosts]
     try:
         with (

@@ -7,7 +7,7 @@ from typing import Final
 
 from hopper.bench.report.page import page
 from hopper.bench.report.source import read_source
-from hopper.train.results import write_text
+from hopper.whole_files import write_text
 
 __all__ = ["REPORT_FILE", "write_report"]
 

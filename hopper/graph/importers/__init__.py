@@ -11,9 +11,9 @@ from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables
 
-KINDS: Final = ("npy", "ogb", "dgl", "csv")
-_READ_APART: Final = ("ogb", "dgl")
-"""whose libraries read binary formats in C++, or unpickle"""
+KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
+_READ_APART: Final = ("ogb", "dgl", "pyg", "parquet", "graphml")
+"""whose libraries read binary formats in C++, unpickle, or expand what they read"""
 
 __all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
 
@@ -31,8 +31,9 @@ def import_graph(
 
     Parameters
     ----------
-    kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``)
-        or ``csv`` (a folder).
+    kind: ``npy`` (a folder), ``ogb`` (a dataset's name), ``dgl`` (a file of ``dgl.save_graphs``),
+        ``pyg`` (a file of ``torch.save``), ``csv`` or ``parquet`` (a folder) or ``graphml`` (a
+        file).
     name: what to call the graph; by default what its source calls it.
     root: where the ogb library keeps what it downloads.
 
@@ -85,8 +86,16 @@ def _read(kind: str, source: str, root: Path) -> GraphTables:
         from hopper.graph.importers.dgl import read_dgl
 
         return read_dgl(Path(source))
-    if kind == "csv":
-        from hopper.graph.importers.csv import read_csv
+    if kind == "pyg":
+        from hopper.graph.importers.pyg import read_pyg
 
-        return read_csv(Path(source))
+        return read_pyg(Path(source))
+    if kind == "graphml":
+        from hopper.graph.importers.networkx import read_graphml
+
+        return read_graphml(Path(source))
+    if kind in ("csv", "parquet"):
+        from hopper.graph.importers.table_folder import read_folder
+
+        return read_folder(Path(source), "csv" if kind == "csv" else "parquet")
     raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")

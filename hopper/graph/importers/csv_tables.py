@@ -71,9 +71,11 @@ class NodeTable:
         return len(self.rows)
 
     @property
-    def numbered(self) -> bool:
-        """Whether the ids are 0, 1, ... in order, so that nothing is lost by forgetting them."""
-        return all(name == str(row) for name, row in self.rows.items())
+    def names(self) -> list[str] | None:
+        """The ids by row; None where they are 0, 1, ... in order, so that nothing is lost by
+        forgetting them."""
+        is_numbered = all(name == str(row) for name, row in self.rows.items())
+        return None if is_numbered else list(self.rows)
 
 
 @dataclass
@@ -193,12 +195,12 @@ def read_node_table(file: Path) -> NodeTable:
     return NodeTable(rows, labels.finish(), splits, features)
 
 
-def read_edge_table(file: Path, sources: dict[str, int], targets: dict[str, int]) -> EdgeTable:
+def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeTable:
     """Read an edge table.
 
     Parameters
     ----------
-    sources, targets: rows by id of the source and the destination type.
+    sources, targets: of the source and the destination type.
 
     Raises
     ------
@@ -210,7 +212,7 @@ def read_edge_table(file: Path, sources: dict[str, int], targets: dict[str, int]
     src, dst = array("q"), array("q")
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
-        for column, ids, known in (("src", src, sources), ("dst", dst, targets)):
+        for column, ids, known in (("src", src, sources.rows), ("dst", dst, targets.rows)):
             row = known.get(line.values[column])
             if row is None:
                 raise line.refuse(column, "an id of the node table")

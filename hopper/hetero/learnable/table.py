@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -172,6 +173,25 @@ class TableShare:
         self.records.write_back()
         ids = torch.from_numpy(self._originals)
         return {f"{self.name}{IDS}": ids, self.name: self.records.rows}
+
+    def fill(self, ids: Ids, rows: Tensor) -> int:
+        """Make rows what they were elsewhere; returns how many of them are this rank's.
+
+        Parameters
+        ----------
+        ids: [n] int64, distinct original ids. rows: [n, dim].
+        """
+        order = self._by_original
+        places = np.searchsorted(self._originals, ids, sorter=order)
+        places = order[np.minimum(places, order.size - 1)] if order.size else places
+        own = self._originals[places] == ids if order.size else np.zeros(ids.size, np.bool_)
+        self.records.write_rows(torch.from_numpy(places[own]), rows[torch.from_numpy(own)])
+        return int(own.sum())
+
+    @cached_property
+    def _by_original(self) -> Ids:
+        """[rows] int64: the rows' places in order of original id."""
+        return np.argsort(self._originals)
 
     def hold(self, room: int, places: Ids | None) -> None:
         """Hold records in memory from now on, of rows that are stored elsewhere.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,11 +19,10 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LearnableRows
-from hopper.models import Objective, run_model
+from hopper.inference import FileRows, Inference, Scene, Wanted, make_inference
+from hopper.inference.layer_wise import LayerWise
+from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.train import evaluate
-from hopper.train.evaluate import Evaluator, Scene
-from hopper.train.layer_evaluate import LayerWiseEvaluator
 
 WRITES, CITES = Relation("author", "writes", "paper"), Relation("paper", "cites", "paper")
 
@@ -52,7 +51,9 @@ def graph(tmp_path: Path) -> PartitionedGraph:
     return partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random")
 
 
-def evaluator_of(model: dict[str, object], graph: PartitionedGraph) -> tuple[Request, Evaluator]:
+def inference_of(
+    model: dict[str, object], graph: PartitionedGraph, chunk_bytes: int = 1 << 20
+) -> tuple[Request, Inference]:
     config = make_config(
         {
             "data": {"partitioned": str(graph.path)},
@@ -63,8 +64,8 @@ def evaluator_of(model: dict[str, object], graph: PartitionedGraph) -> tuple[Req
     )
     cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
     request, rows = Request(config, graph), PartitionedRows(graph, 0, None)
-    scene = Scene(request, cluster, rows, Objective("class"), torch.float64, LearnableRows(cluster))
-    return request, LayerWiseEvaluator(scene, make_full_sampler(request, 0))
+    scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 3, chunk_bytes)
+    return request, make_inference(scene, make_model(request))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,10 @@ def evaluator_of(model: dict[str, object], graph: PartitionedGraph) -> tuple[Req
 def test_layers_in_chunks_score_like_whole_neighbourhoods(
     options: dict[str, object], graph: PartitionedGraph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request, evaluator = evaluator_of(options, graph)
+    request, computed = inference_of(options, graph)
     model = make_model(request).eval()
     with torch.no_grad():
-        ids, logits = evaluator.logits(model, "val")
+        ids, logits = computed.rows(model, computed.split("val"))
         rows = PartitionedRows(graph, 0, None)
         subgraph = make_full_sampler(request, 0).sample(ids, 0, 0)
         inputs = {
@@ -97,20 +98,58 @@ def test_layers_in_chunks_score_like_whole_neighbourhoods(
     )
     assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
     chunks: list[int] = []
-    made = LayerWiseEvaluator._new_rows
+    made = LayerWise._new_rows
 
-    def counted(self: LayerWiseEvaluator, *given: Any) -> torch.Tensor:
-        chunks.append(given[3].size)
-        return made(self, *given)
+    def counted(self: LayerWise, *given: Any) -> torch.Tensor:
+        rows = made(self, *given)
+        chunks.append(len(rows))
+        return rows
 
-    monkeypatch.setattr(LayerWiseEvaluator, "_new_rows", counted)
-    monkeypatch.setattr(evaluate, "_CHUNK_BYTES", 2048)
+    monkeypatch.setattr(LayerWise, "_new_rows", counted)
+    computed = inference_of(options, graph, chunk_bytes=2048)[1]
     with torch.no_grad():
-        again, parts = evaluator.logits(model, "val")
+        again, parts = computed.rows(model, computed.split("val"))
     assert len(chunks) > 10
     assert min(chunks) > 0
     np.testing.assert_array_equal(ids, again)
     assert torch.allclose(logits, parts, rtol=0, atol=1e-12)
+
+
+class Ended(Exception):
+    """In the place of a signal."""
+
+
+@pytest.mark.parametrize("output", ["logits", "embeddings"])
+@pytest.mark.parametrize("name", ["rgcn", "hgt"])
+def test_rows_in_files_are_those_in_memory_whenever_it_was_ended(
+    name: str, output: Literal["logits", "embeddings"], graph: PartitionedGraph, tmp_path: Path
+) -> None:
+    """Ended after every piece: what is there is not made again, and the bits are the same."""
+    request, computed = inference_of({"name": name}, graph, chunk_bytes=2048)
+    model = make_model(request).eval()
+    wanted = Wanted("all", np.arange(90), output)
+    with torch.no_grad():
+        ids, expected = computed.rows(model, wanted)
+    assert expected.shape == (90, 3 if output == "logits" else 8)
+    seen: list[tuple[str, int]] = []
+
+    def end(table: str, done: int, pieces: int) -> None:
+        seen.append((table, done))
+        raise Ended
+
+    for _ in range(500):
+        space = FileRows(tmp_path / "rows", told=end)
+        try:
+            with torch.no_grad():
+                again, found = computed.rows(model, wanted, space)
+        except Ended:
+            continue
+        break
+    else:
+        pytest.fail("it never came to an end")
+    assert len(seen) == len(set(seen)) > 10
+    np.testing.assert_array_equal(ids, again)
+    assert torch.equal(found, expected)
 
 
 def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -> None:
@@ -135,11 +174,11 @@ def test_a_model_without_layers_scores_by_whole_neighbourhoods(tmp_path: Path) -
     parts = partition_graph(
         GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 1, "random"
     )
-    request, evaluator = evaluator_of({"name": "gcn"}, parts)
+    request, computed = inference_of({"name": "gcn"}, parts)
     model = make_model(request).eval()
     with torch.no_grad():
-        ids, by_layers = evaluator.logits(model, "val")
-        again, whole = evaluator.logits(NoLayers(model), "val")
+        ids, by_layers = computed.rows(model, computed.split("val"))
+        again, whole = computed.rows(NoLayers(model), computed.split("val"))
     np.testing.assert_array_equal(ids, again)
     assert torch.allclose(by_layers, whole, rtol=0, atol=1e-12)
 

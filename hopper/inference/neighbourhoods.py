@@ -1,4 +1,4 @@
-"""Scores by whole neighbourhoods, for modules with only a ``forward()``."""
+"""Rows from whole neighbourhoods, for modules with only a ``forward()``."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.inference.inference import (
+    ROOTS_PER_PASS,
+    ROWS_PER_PASS,
+    Inference,
+    Scene,
+    Wanted,
+    check_output,
+)
+from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import run_model
-from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator, Scene
 
 
-class NeighbourhoodEvaluator(Evaluator):
-    """Scores every node by its full k-hop neighbourhood, some nodes a pass; fewer where these would
-    be too many rows. For graphs of one node type.
+class Neighbourhoods(Inference):
+    """Computes every node from its full k-hop neighbourhood, some nodes a pass; fewer where these
+    would be too many rows. For graphs of one node type.
 
     Parameters
     ----------
@@ -25,10 +33,17 @@ class NeighbourhoodEvaluator(Evaluator):
         super().__init__(scene)
         self._sampler = sampler
 
-    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
-        """See :class:`Evaluator`."""
-        target, rank = self._target, self._cluster.rank
-        mine = self._placement.deal(target, self._scored(split)).of(rank)
+    def takes_any_number(self, model: torch.nn.Module) -> bool:
+        """See :class:`Inference`."""
+        return True
+
+    def rows(
+        self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
+    ) -> tuple[NDArray[np.int64], Tensor]:
+        """See :class:`Inference`; logits alone, in memory."""
+        check_output(model, wanted.output, by_relation=False)
+        target, rank = self.target, self._cluster.rank
+        mine = self._placement.deal(target, wanted.ids).of(rank)
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)

@@ -1,29 +1,72 @@
-"""Import a folder of node and edge tables with a header line; specified in
-docs/graph-directory.md.
+"""Import a folder of node and edge tables, CSV or Parquet; specified in docs/graph-directory.md.
 
 ``nodes.csv`` or ``nodes__<type>.csv``: ``id`` (any text, distinct), optionally ``label`` (a class,
 an integer; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or ``value``
 (a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other column is
 a feature. ``edges.csv`` or ``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node
 tables), optionally ``split``; every other column is an edge feature. Rows are numbered in the order
-of the file.
+of the file. ``.parquet`` files have the same names and columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.csv_tables import EdgeTable, NodeTable, read_edge_table, read_node_table
-from hopper.graph.importers.tables import GraphTables, read_relation
+from hopper.graph.importers import csv_tables
+from hopper.graph.importers.tables import FeatureTable, GraphTables, read_relation
 from hopper.graph.layout import check_name
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Labels, Relation
+
+Suffix = Literal["csv", "parquet"]
+_KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
 
 
-def read_csv(folder: Path) -> GraphTables:
+class NodeTable(Protocol):
+    """What a node table says."""
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+
+    @property
+    def names(self) -> list[str] | None:
+        """The ids by row; None where they are 0, 1, ... in order."""
+
+    @property
+    def labels(self) -> tuple[Labels, NDArray[Any]] | None:
+        """Their labels, if there are any."""
+
+    @property
+    def splits(self) -> Mapping[str, Any] | None:
+        """Rows by split; None where the table has no such column."""
+
+    @property
+    def features(self) -> FeatureTable | None:
+        """Their features, if there are any."""
+
+
+class EdgeTable(Protocol):
+    """What an edge table says: the rows of both ends; the rest as of :class:`NodeTable`."""
+
+    src: NDArray[np.int64]
+    dst: NDArray[np.int64]
+
+    @property
+    def splits(self) -> Mapping[str, Any] | None:
+        """See :class:`NodeTable`."""
+
+    @property
+    def features(self) -> FeatureTable | None:
+        """See :class:`NodeTable`."""
+
+
+def read_folder(folder: Path, suffix: Suffix) -> GraphTables:
     """Read such a folder.
 
     The target is the node type or relation whose table has a ``split`` column; without one, the
@@ -31,49 +74,57 @@ def read_csv(folder: Path) -> GraphTables:
 
     Raises
     ------
-    GraphError: a table is missing or malformed; names file, line and column.
+    GraphError: a table is missing or malformed; names file, line or row, and column.
+    RequestError: Parquet cannot be read, since pyarrow is missing.
     """
-    nodes: dict[str, NodeTable] = {}
-    for file in _files(folder, "nodes"):
+    reader: Any = csv_tables
+    if suffix == "parquet":
+        from hopper.graph.importers import parquet_tables
+
+        reader = parquet_tables
+    nodes: dict[str, Any] = {}
+    for file in _files(folder, "nodes", suffix):
         node_type = _parts(file, 1, ["node"])[0]
         if node_type in nodes:
             raise GraphError(f"{file}: node type {node_type} has two tables")
-        nodes[node_type] = read_node_table(file)
+        nodes[node_type] = reader.read_node_table(file)
     if not nodes:
-        raise GraphError(f"{folder}: expected nodes.csv or nodes__<type>.csv, given neither")
+        raise GraphError(
+            f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
+        )
     tables = GraphTables(
         folder.name,
-        f"CSV tables {folder.name}",
+        f"{_KINDS[suffix]} tables {folder.name}",
         "",
         {name: t.count for name, t in nodes.items()},
         {},
     )
     edges: dict[Relation, EdgeTable] = {}
-    for file in _files(folder, "edges"):
+    for file in _files(folder, "edges", suffix):
         src, rel, dst = _parts(file, 3, ["node", "edge", "node"])
         relation = read_relation(src, rel, dst, edges, str(file))
         for end in (src, dst):
             if end not in nodes:
-                raise GraphError(f"{file}: expected a table nodes__{end}.csv, given none")
-        edges[relation] = read_edge_table(file, nodes[src].rows, nodes[dst].rows)
+                raise GraphError(f"{file}: expected a table nodes__{end}.{suffix}, given none")
+        edges[relation] = reader.read_edge_table(file, nodes[src], nodes[dst])
     _fill(tables, nodes, edges, folder)
     return tables
 
 
 def _fill(
     tables: GraphTables,
-    nodes: dict[str, NodeTable],
-    edges: dict[Relation, EdgeTable],
+    nodes: Mapping[str, NodeTable],
+    edges: Mapping[Relation, EdgeTable],
     folder: Path,
 ) -> None:
-    splits: dict[str | Relation, dict[str, Any]] = {}
+    splits: dict[str | Relation, Mapping[str, Any]] = {}
     for name, table in nodes.items():
         if table.features is not None:
             tables.features[name] = table.features
         if table.labels is not None:
             tables.labels[name] = table.labels
-        if not table.numbered:
-            tables.names[name] = list(table.rows)
+        if table.names is not None:
+            tables.names[name] = table.names
         if table.splits is not None:
             splits[name] = table.splits
     for relation, edge_table in edges.items():
@@ -95,12 +146,12 @@ def _fill(
     }
 
 
-def _files(folder: Path, prefix: str) -> list[Path]:
+def _files(folder: Path, prefix: str, suffix: Suffix) -> list[Path]:
     if not folder.is_dir():
         raise GraphError(f"{folder}: not a directory")
     return sorted(
         file
-        for file in folder.glob(f"{prefix}*.csv")
+        for file in folder.glob(f"{prefix}*.{suffix}")
         if file.stem == prefix or file.stem.startswith(f"{prefix}__")
     )
 

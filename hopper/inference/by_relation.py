@@ -1,7 +1,7 @@
-"""Scores on graphs that are divided by relation: every scored node's whole neighbourhood, each part
+"""Rows of nodes of graphs that are divided by relation: every node's whole neighbourhood, each part
 aggregated where it is stored.
 
-No sampling, no dropout. All ranks score some nodes together; no feature crosses a link.
+All ranks compute some nodes together; no feature crosses a link.
 """
 
 from __future__ import annotations
@@ -14,15 +14,23 @@ from torch import Tensor
 from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootShares
 from hopper.hetero.rooted import nodes_below, nodes_read
+from hopper.inference.inference import (
+    ROOTS_PER_PASS,
+    ROWS_PER_PASS,
+    Inference,
+    Scene,
+    Wanted,
+    check_output,
+)
+from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
-from hopper.train.evaluate import ROOTS_PER_PASS, ROWS_PER_PASS, Evaluator, Scene
 
 
-class RelationEvaluator(Evaluator):
-    """Scores together with the other ranks.
+class ByRelation(Inference):
+    """Computes some nodes after the other, together with the other ranks.
 
     Parameters
     ----------
@@ -35,15 +43,23 @@ class RelationEvaluator(Evaluator):
         self._sampler = sampler
         self._shares = shares
 
-    def logits(self, model: torch.nn.Module, split: str) -> tuple[NDArray[np.int64], Tensor]:
-        """See :class:`Evaluator`."""
+    def takes_any_number(self, model: torch.nn.Module) -> bool:
+        """See :class:`Inference`."""
+        return True
+
+    def rows(
+        self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
+    ) -> tuple[NDArray[np.int64], Tensor]:
+        """See :class:`Inference`; in memory."""
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
-        scored = self._scored(split)
+        check_output(model, wanted.output, by_relation=True)
+        compute = forward.logits if wanted.output == "logits" else forward.rows
+        scored = wanted.ids
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]
         ids = [np.empty(0, np.int64)]
-        outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+        outputs = []
         while todo:
             chunk = todo.pop(0)
             plan = forward.plan(chunk.size)
@@ -53,14 +69,16 @@ class RelationEvaluator(Evaluator):
                 continue
             x, x_roots = self._inputs_of(subgraph, chunk[plan.rows])
             original = self._originals[chunk[plan.rows]]
-            found, _ = forward.logits(plan, subgraph, x, x_roots, original, "evaluation")
+            found, _ = compute(plan, subgraph, x, x_roots, original, "evaluation")
             ids.append(chunk[plan.finishing])
             outputs.append(found.cpu())
+        if not outputs:
+            outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         return np.concatenate(ids), torch.cat(outputs)
 
     @property
     def _originals(self) -> NDArray[np.int64]:
-        return self._graph.original_ids(self._target)
+        return self.graph.original_ids(self.target)
 
     def _is_too_large(self, subgraph: Subgraph) -> bool:
         """Whether any rank would read more rows than a pass should; the same answer everywhere."""
@@ -72,7 +90,7 @@ class RelationEvaluator(Evaluator):
         self, subgraph: Subgraph, roots: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Input rows of a subgraph's nodes by type, and of roots; collective."""
-        self._read_learned(nodes_read(subgraph, self._target, roots))
+        self._read_learned(nodes_read(subgraph, self.target, roots))
         below = nodes_below(subgraph).items()
         x = {each: self._inputs(each, nodes) for each, nodes in below}
-        return x, self._inputs(self._target, roots)
+        return x, self._inputs(self.target, roots)

@@ -1,0 +1,62 @@
+"""``hopper predict RUN --out DIR``: what a trained model says of the nodes of a graph."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hopper.quick_imports import quick_imports
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "predict",
+        help="predict labels, probabilities or embeddings of nodes with a trained model",
+        description="Computes layer by layer over whole neighbourhoods, on servers and ranks that "
+        "are started on this machine. When it was ended early, the same command goes on. Of the "
+        "run's configuration, data.*, cluster.*, train.device and train.threads can be overridden "
+        "as --section.key VALUE: --data.partitioned names another graph.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.add_argument(
+        "--what",
+        choices=("labels", "probabilities", "logits", "embeddings"),
+        default="labels",
+        help="labels (the default) are classes, 0 or 1 of several, or values, as the graph's are",
+    )
+    parser.add_argument(
+        "--nodes",
+        default="all",
+        metavar="all|SPLIT|FILE.npy",
+        help="all of the target type (the default), those of a split, or a file of original ids",
+    )
+    parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
+    parser.add_argument(
+        "--memory", default="256M", metavar="SIZE", help="for the rows of one pass (default 256M)"
+    )
+    parser.add_argument(
+        "--prepare",
+        action="store_true",
+        help="start nothing: write what `torchrun ... -m hopper.predict DIR/_work/config.json` "
+        "reads on the machines of a cluster",
+    )
+    parser.set_defaults(run=_run, takes_overrides=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    with quick_imports():
+        from hopper.predict.launch import predict_into, prepare_prediction
+        from hopper.predict.order import Asked
+    asked = Asked(
+        *(options.what, options.nodes, options.format, options.memory), tuple(options.overrides)
+    )
+    if options.prepare:
+        file = prepare_prediction(options.run_dir, options.out, asked)
+        print(f"torchrun ... -m hopper.predict {file}")
+        return 0
+    count = predict_into(options.run_dir, options.out, asked)
+    print(f"{options.out}: {options.what} of {count:,} nodes")
+    return 0

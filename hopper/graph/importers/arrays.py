@@ -1,0 +1,134 @@
+"""A graph from arrays that are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.importers.attributes import as_array
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables, edge_ids_array, read_labels
+from hopper.graph.layout import check_name
+from hopper.graph.schema import Relation
+
+NODE: Final = "node"
+"""the node type of a graph of one"""
+_EDGES: Final = Relation(NODE, "edge", NODE)
+_WHERE: Final = "from_arrays"
+
+Triple = tuple[str, str, str]
+
+
+def tables_from_arrays(
+    edges: ArrayLike | Mapping[Triple, ArrayLike],
+    features: ArrayLike | Mapping[str, ArrayLike] | None,
+    labels: ArrayLike | Mapping[str, ArrayLike] | None,
+    splits: Mapping[str, ArrayLike] | None,
+    edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
+    counts: int | Mapping[str, int] | None,
+    target: str,
+    name: str,
+) -> GraphTables:
+    """What :meth:`hopper.GraphDirectory.from_arrays` describes.
+
+    Raises
+    ------
+    GraphError: an array is not what it should be; names it.
+    """
+    by_relation = edges if isinstance(edges, Mapping) else {_EDGES: edges}
+    tables = GraphTables(name, "arrays", "", {}, {})
+    for triple, ends in by_relation.items():
+        tables.edges[_relation(triple)] = _ends(ends, f"{_WHERE}: edges of {'/'.join(triple)}")
+    for node_type, rows in _by_type(features).items():
+        table = as_array(rows, f"{_WHERE}: features of {node_type}")
+        if table.ndim != 2:
+            raise GraphError(
+                f"{_WHERE}: features of {node_type}: expected shape [n, d], given "
+                f"{list(table.shape)}"
+            )
+        tables.features[node_type] = ArrayFeatures(table)
+    for node_type, values in _by_type(labels).items():
+        where = f"{_WHERE}: labels of {node_type}"
+        tables.labels[node_type] = read_labels(as_array(values, where), where)
+    of_edges = edge_features if isinstance(edge_features, Mapping) else {_EDGES: edge_features}
+    for triple, given in of_edges.items():
+        if given is not None:
+            relation = _relation(triple)
+            table = as_array(given, f"{_WHERE}: edge features of {relation}")
+            tables.edge_features[relation] = ArrayFeatures(
+                table[:, np.newaxis] if table.ndim == 1 else table
+            )
+    _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
+    tables.target = target or _only_target(tables)
+    for split, ids in (splits or {}).items():
+        where = f"{_WHERE}: split {split}"
+        found = as_array(ids, where)
+        count = tables.counts.get(tables.target, 0)
+        is_mask = found.dtype == np.bool_
+        if found.ndim != 1 or (is_mask and found.size != count):
+            raise GraphError(
+                f"{where}: expected [n] ids, or a mask of {count} nodes, given {found.dtype} of "
+                f"shape {list(found.shape)}"
+            )
+        chosen = np.flatnonzero(found) if is_mask else np.unique(found)
+        tables.splits[check_name(split, "split", _WHERE)] = (
+            chosen if chosen.size else np.empty(0, np.int64)
+        )
+    return tables
+
+
+def _by_type(given: ArrayLike | Mapping[str, ArrayLike] | None) -> Mapping[str, ArrayLike]:
+    if given is None:
+        return {}
+    return given if isinstance(given, Mapping) else {NODE: given}
+
+
+def _relation(triple: Triple) -> Relation:
+    if len(triple) != 3:
+        raise GraphError(
+            f"{_WHERE}: edges: expected (source, relation, destination), given {triple}"
+        )
+    return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
+
+
+def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    ends = as_array(given, where)
+    if ends.ndim != 2 or ends.shape[0] != 2 or not np.issubdtype(ends.dtype, np.integer):
+        raise GraphError(
+            f"{where}: expected integers of shape [2, edges], sources first; given {ends.dtype} of "
+            f"shape {list(ends.shape)}"
+        )
+    return edge_ids_array(ends[0]), edge_ids_array(ends[1])
+
+
+def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
+    """The number of nodes of every type: as told, or as many as rows and edges name."""
+    types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
+    for node_type in sorted(types | set(tables.features) | set(tables.labels)):
+        named = [
+            int(ids.max()) + 1
+            for relation, ends in tables.edges.items()
+            for end, ids in zip((relation.src, relation.dst), ends, strict=True)
+            if end == node_type and ids.size
+        ]
+        if node_type in tables.features:
+            named = [tables.features[node_type].shape[0]]
+        elif node_type in tables.labels:
+            named = [len(tables.labels[node_type][1])]
+        count = told.get(node_type)
+        tables.counts[check_name(node_type, "node type", _WHERE)] = (
+            max(named, default=0) if count is None else count
+        )
+
+
+def _only_target(tables: GraphTables) -> str:
+    candidates = list(tables.labels or tables.counts)
+    if len(candidates) != 1:
+        raise GraphError(
+            f"{_WHERE}: target: expected the node type that is predicted, one of "
+            f"{', '.join(candidates)}"
+        )
+    return candidates[0]

@@ -1,0 +1,138 @@
+"""Import a graph of NetworkX, or a GraphML file.
+
+Attributes of nodes: ``features`` (a list of numbers of one length) or any other numbers, one column
+each, in order of name; ``label`` (an integer, or a text, which is numbered in order); ``split`` (a
+split's name). Of edges: numbers, one column of edge features each. What else there is is named in a
+note. Nodes are numbered in the graph's order, and their names kept beside the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError
+from hopper.graph.importers.source_files import first_line, require_file
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables, read_labels
+from hopper.graph.schema import Relation
+
+_NODE: Final = "node"
+_EDGES: Final = Relation(_NODE, "edge", _NODE)
+_FEATURES, _LABEL, _SPLIT = "features", "label", "split"
+
+
+def read_graphml(file: Path) -> GraphTables:
+    """Read a GraphML file.
+
+    Raises
+    ------
+    GraphError: the file is missing, or is not GraphML.
+    """
+    import networkx
+
+    require_file(file, "GraphML")
+    try:
+        graph = networkx.read_graphml(file)
+    # Damaged files are told of in many ways.
+    except Exception as error:
+        raise GraphError(f"{file}: not readable as GraphML: {first_line(error)}") from error
+    return tables_from_networkx(graph, file.stem, str(file))
+
+
+def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
+    """Convert a ``networkx`` graph of one node type; an edge without direction becomes two.
+
+    Raises
+    ------
+    GraphError: an attribute is not what it should be; names node and attribute.
+    """
+    places = {node: place for place, node in enumerate(graph)}
+    tables = GraphTables(
+        name, f"NetworkX graph {Path(where).name}", _NODE, {_NODE: len(places)}, {}
+    )
+    pairs = [(places[src], places[dst]) for src, dst in graph.edges()]
+    data = [own for _, _, own in graph.edges(data=True)]
+    if not graph.is_directed():
+        # A loop is one edge either way.
+        back = [(place, (dst, src)) for place, (src, dst) in enumerate(pairs) if src != dst]
+        data += [data[place] for place, _ in back]
+        pairs += [pair for _, pair in back]
+    ends = np.array(pairs, np.int64).reshape(-1, 2)
+    tables.edges[_EDGES] = ends[:, 0].copy(), ends[:, 1].copy()
+    columns = _columns(data, f"{where}: edge", tables.notes)
+    if columns is not None:
+        tables.edge_features[_EDGES] = ArrayFeatures(columns)
+    nodes = [dict(graph.nodes[node]) for node in places]
+    labels = [own.pop(_LABEL, None) for own in nodes]
+    splits = [own.pop(_SPLIT, None) for own in nodes]
+    features = _node_features(nodes, where, tables.notes)
+    if features is not None:
+        tables.features[_NODE] = ArrayFeatures(features)
+    if any(label is not None for label in labels):
+        values = _label_values(labels, where, tables.notes)
+        tables.labels[_NODE] = read_labels(values, f"{where}: label")
+    for split in sorted({str(each) for each in splits if each not in (None, "")}):
+        found = [place for place, each in enumerate(splits) if str(each) == split]
+        tables.splits[split] = np.array(found, np.int64)
+    if any(node != place for node, place in places.items()):
+        tables.names[_NODE] = [str(node) for node in places]
+    return tables
+
+
+def _node_features(
+    nodes: Sequence[dict[str, Any]], where: str, notes: list[str]
+) -> NDArray[Any] | None:
+    lists = [own.pop(_FEATURES, None) for own in nodes]
+    if all(each is None for each in lists):
+        return _columns(nodes, f"{where}: node", notes)
+    _columns(nodes, f"{where}: node", notes, wanted=False)
+    lists = [each if hasattr(each, "__len__") else None for each in lists]
+    width = next((len(each) for each in lists if each is not None), 0)
+    for place, each in enumerate(lists):
+        if each is None or len(each) != width:
+            given = "nothing" if each is None else f"{len(each)} numbers"
+            raise GraphError(
+                f"{where}: {_FEATURES} of node {place}: expected {width} numbers, as others have, "
+                f"given {given}"
+            )
+    return np.array(lists, np.float32)
+
+
+def _columns(
+    owners: Sequence[Mapping[str, Any]], where: str, notes: list[str], *, wanted: bool = True
+) -> NDArray[Any] | None:
+    """[n, columns] float32: attributes that are numbers everywhere; others are noted."""
+    names = sorted({name for own in owners for name in own})
+    taken = [
+        name for name in names if wanted and all(isinstance(own.get(name), Real) for own in owners)
+    ]
+    left = [name for name in names if name not in taken]
+    if left:
+        notes.append(
+            f"{where} attributes left out: {', '.join(left)} (no number, or not there everywhere)"
+        )
+    if not taken:
+        return None
+    return np.array([[own[name] for name in taken] for own in owners], np.float32)
+
+
+def _label_values(labels: Sequence[Any], where: str, notes: list[str]) -> NDArray[Any]:
+    known = [label for label in labels if label is not None]
+    if all(isinstance(label, Integral) for label in known):
+        return np.array([-1 if label is None else int(label) for label in labels], np.int64)
+    if all(isinstance(label, Real) for label in known):
+        return np.array([np.nan if label is None else label for label in labels], np.float32)
+    if not all(isinstance(label, str) for label in known):
+        kinds = sorted({type(label).__name__ for label in known})
+        raise GraphError(
+            f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
+        )
+    classes = {text: number for number, text in enumerate(sorted(set(known)))}
+    told = ", ".join(f"{number} = {text}" for text, number in list(classes.items())[:10])
+    notes.append(f"{where}: {_LABEL}: {len(classes)} classes, in order of text: {told}")
+    return np.array([-1 if label is None else classes[label] for label in labels], np.int64)

@@ -1,0 +1,25 @@
+"""From a graph's layout to the way in which rows of its nodes are computed."""
+
+from __future__ import annotations
+
+import torch
+
+from hopper.engines.assemble import make_full_sampler
+from hopper.hetero.root_shares import RootShares
+from hopper.inference.by_relation import ByRelation
+from hopper.inference.inference import Inference, Scene
+from hopper.inference.layer_wise import LayerWise
+
+
+def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
+    """What computes rows of a graph.
+
+    Parameters
+    ----------
+    model: one like those whose rows will be computed.
+    """
+    request, cluster = scene.request, scene.cluster
+    sampler, holdings = make_full_sampler(request, cluster.server, model), request.reads.holdings
+    if not holdings:
+        return LayerWise(scene, sampler)
+    return ByRelation(scene, sampler, RootShares(holdings, cluster.ranks_per_server))

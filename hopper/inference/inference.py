@@ -1,0 +1,163 @@
+"""What every way of computing the rows of nodes shares.
+
+All neighbours are read, without sampling and without dropout, by all ranks together.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.cluster import Cluster
+from hopper.engines import Request
+from hopper.engines.accumulate import join_rows
+from hopper.errors import RequestError
+from hopper.features import PartitionedRows
+from hopper.hetero.learnable import LeafRows, LearnableRows
+from hopper.inference.row_space import RowSpace
+from hopper.models import GNN
+from hopper.models.relational import HGNN
+
+CHUNK_BYTES: Final = 256 << 20
+"""of the rows that one pass reads, where nothing else is asked for"""
+ROOTS_PER_PASS: Final = 256
+"""where whole k-hop neighbourhoods are needed"""
+ROWS_PER_PASS: Final = 200_000
+
+Ids = NDArray[np.int64]
+Output = Literal["logits", "embeddings"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What rows are computed with.
+
+    Attributes
+    ----------
+    dtype: of the model's parameters.
+    classes: how many numbers the model makes of a node.
+    chunk_bytes: of the rows that one pass reads.
+    """
+
+    request: Request
+    cluster: Cluster
+    rows: PartitionedRows
+    dtype: torch.dtype
+    learnable: LearnableRows
+    classes: int
+    chunk_bytes: int = CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Nodes of the target type, and what is wanted of them.
+
+    Attributes
+    ----------
+    name: of the nodes; what is planned for them is kept under it.
+    ids: [n] int64 global ids, ascending, the same on every rank.
+    output: embeddings are what the classifier reads of a node: the last layer's rows where a linear
+        head follows it, and otherwise the rows of the layer before it.
+    """
+
+    name: str
+    ids: Ids
+    output: Output = "logits"
+
+
+def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -> None:
+    """Refuse embeddings of what has none.
+
+    Parameters
+    ----------
+    by_relation: whether the graph is divided by relation.
+
+    Raises
+    ------
+    RequestError: says what was expected.
+    """
+    if output == "logits" or (isinstance(model, HGNN) and model.has_head):
+        return
+    if not isinstance(model, GNN | HGNN):
+        raise RequestError(
+            f"embeddings: {type(model).__name__} has only a forward(), and returns logits; "
+            "expected a hopper.models.gnn.GNN, or to predict logits"
+        )
+    if by_relation:
+        raise RequestError(
+            "embeddings: of a graph that is divided by relation rows of the last layer alone come "
+            "together; expected a graph divided by nodes, or a model with a head"
+        )
+    if len(model.layers) == 1:
+        raise RequestError(
+            "embeddings: the model's only layer makes logits; expected a model with more layers or "
+            "with a head, or to predict logits"
+        )
+
+
+class Inference(ABC):
+    """Computes rows of nodes, on all ranks together."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.graph = scene.request.graph
+        self._reads = scene.request.reads
+        self._cluster = scene.cluster
+        self._placement = self.graph.placement(scene.cluster.ranks_per_server)
+        self._rows = scene.rows
+        self._dtype = scene.dtype
+        self._learned = LeafRows({}, {})
+        """of the pass under way"""
+        self.target = self.graph.schema.target_type()
+        self._classes = scene.classes
+
+    def split(self, name: str) -> Wanted:
+        """The logits of a split's nodes."""
+        return Wanted(name, np.sort(self.graph.global_ids(self.target)[self.graph.split(name)]))
+
+    @abstractmethod
+    def takes_any_number(self, model: torch.nn.Module) -> bool:
+        """Whether some nodes at a time take no more work than all at once."""
+
+    @abstractmethod
+    def rows(
+        self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
+    ) -> tuple[Ids, Tensor]:
+        """This rank's share: [n] int64 global ids and [n, width]; every rank has to call it.
+
+        Parameters
+        ----------
+        model: in evaluation mode.
+        space: where rows of layers are kept; None = in memory.
+
+        Raises
+        ------
+        RequestError: as of :func:`check_output`.
+        ClusterError: a rank or server was lost, or a deadline passed.
+        StorageError: as of :meth:`RowSpace.fill`.
+        """
+
+    def _rows_per_chunk(self, width: int) -> int:
+        return max(1, self.scene.chunk_bytes // (width * self._dtype.itemsize))
+
+    def _read_learned(self, wanted: Mapping[str, Sequence[Ids]]) -> None:
+        """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
+        groups; collective."""
+        self._learned = self.scene.learnable.read(wanted, "evaluation")
+
+    def _inputs(self, node_type: str, ids: Ids) -> Tensor:
+        """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
+        own, features = self._reads.inputs[node_type], None
+        device = self._cluster.device
+        if own.features and device.type == "cpu":
+            features = self._rows.whole(own.node_type, ids).to(self._dtype)
+        elif own.features:
+            features = self._rows.whole(own.node_type, ids).gathered().to(device).to(self._dtype)
+        return join_rows(self._reads, node_type, ids, features, self._learned)

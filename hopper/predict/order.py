@@ -1,0 +1,186 @@
+"""What is to be predicted, of whom, and how it is written."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.config.bounds import parse_size
+from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.source_files import load_npy
+from hopper.graph.json_file import read_json
+from hopper.graph.schema import LabelKind
+from hopper.inference.inference import Output
+from hopper.partition import PartitionedGraph
+
+What = Literal["labels", "probabilities", "logits", "embeddings"]
+Format = Literal["parquet", "npy"]
+WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
+FORMATS: Final = ("parquet", "npy")
+DESCRIPTION_FILE: Final = "_prediction.json"
+"""in a prediction's folder; what begins with ``_`` is no part for readers of Parquet folders"""
+WORK_FOLDER: Final = "_work"
+ALL: Final = "all"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a caller asks of a run's model; :class:`Order` says what it means.
+
+    Attributes
+    ----------
+    overrides: of the run's configuration, such as ``("--data.partitioned", "other")``: another
+        graph of the same node types, relations and widths; sections ``data`` and ``cluster``,
+        ``train.device`` and ``train.threads``.
+    """
+
+    what: What = "labels"
+    nodes: str = ALL
+    format: Format = "parquet"
+    memory: str = "256M"
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """A prediction that was asked for.
+
+    Attributes
+    ----------
+    run: the folder of the run whose model predicts, absolute.
+    model: the checksum of its parameters.
+    what: class numbers, 0 and 1 for each of several labels, or values, as the graph's labels are
+        (``labels``); how probable each is; the numbers that these are made of (``logits``); or what
+        the classifier reads of a node (``embeddings``).
+    nodes: of whom: "all" nodes of the target type, a split's name, or the absolute path of an .npy
+        file of original ids.
+    graph: the partitioned directory, absolute. division: its fingerprint.
+    ranks: how many predict; their numbers are those of the parts. device: where they compute.
+    format: of the parts.
+    memory: for the rows that one pass reads, as ``parse_size`` takes it.
+    """
+
+    run: str
+    model: str
+    what: What
+    nodes: str
+    graph: str
+    division: str
+    ranks: int
+    device: str
+    format: Format
+    memory: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As :meth:`of_json` takes it."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, found: dict[str, Any], where: str) -> Order:
+        """The order that :meth:`to_json` described.
+
+        Raises
+        ------
+        GraphError: a field is missing.
+        """
+        names = [field.name for field in fields(cls)]
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise GraphError(f"{where}: {missing[0]}: missing field")
+        return cls(**{name: found[name] for name in names})
+
+    @property
+    def output(self) -> Output:
+        """What is computed for it."""
+        return "embeddings" if self.what == "embeddings" else "logits"
+
+    def check(self, kind: LabelKind) -> None:
+        """Refuse what there is not, and what labels of a kind do not have.
+
+        Raises
+        ------
+        RequestError: names the option, what was expected and what was given.
+        """
+        for option, given, known in (("what", self.what, WHATS), ("format", self.format, FORMATS)):
+            if given not in known:
+                raise RequestError(
+                    f"--{option}: expected one of {', '.join(known)}, given {given!r}"
+                )
+        parse_size(self.memory, "--memory")
+        if kind == "float" and self.what == "probabilities":
+            raise RequestError(
+                "--what probabilities: the labels are values, which have none; expected labels, "
+                "logits or embeddings"
+            )
+
+    def finish(self, rows: Tensor, kind: LabelKind) -> NDArray[Any]:
+        """[n] or [n, width]: what is written, from rows that the model computed.
+
+        Parameters
+        ----------
+        rows: [n, width], in host memory. kind: of the labels that it was trained on.
+        """
+        if self.what in ("logits", "embeddings"):
+            found = rows
+        elif kind == "class":
+            found = rows.argmax(1) if self.what == "labels" else torch.softmax(rows, 1)
+        elif kind == "multi_hot":
+            found = (rows > 0).to(torch.uint8) if self.what == "labels" else torch.sigmoid(rows)
+        else:
+            found = rows[:, 0] if rows.shape[1] == 1 else rows
+        return np.ascontiguousarray(found.numpy())
+
+    def node_ids(self, graph: PartitionedGraph, target: str) -> NDArray[np.int64]:
+        """[n] int64, ascending: the global ids of the nodes that are asked for.
+
+        Raises
+        ------
+        RequestError: there is no such split or file, or it names nodes that there are not.
+        """
+        globals_ = graph.global_ids(target)
+        if self.nodes == ALL:
+            return np.arange(globals_.size)
+        if not self.nodes.endswith(".npy"):
+            if self.nodes not in graph.schema.splits:
+                raise RequestError(
+                    f"--nodes {self.nodes}: expected {ALL}, one of the splits "
+                    f"{sorted(graph.schema.splits)}, or an .npy file of original ids"
+                )
+            return np.sort(globals_[graph.split(self.nodes)])
+        ids = load_npy(Path(self.nodes), "nodes")
+        where = f"--nodes {self.nodes}"
+        if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+            raise RequestError(
+                f"{where}: expected integers of shape [n], given {ids.dtype} of shape "
+                f"{list(ids.shape)}"
+            )
+        if ids.size and not 0 <= ids.min() <= ids.max() < globals_.size:
+            raise RequestError(
+                f"{where}: expected original ids of {target} in [0, {globals_.size}), given "
+                f"{ids.min()} to {ids.max()}"
+            )
+        distinct = np.unique(ids)
+        if distinct.size < ids.size:
+            raise RequestError(
+                f"{where}: expected distinct ids; {ids.size - distinct.size} of {ids.size} occur "
+                "again"
+            )
+        return np.sort(globals_[distinct])
+
+
+def read_order(out: Path) -> tuple[Order, dict[str, Any]]:
+    """The order of a prediction's folder, and all that the folder says of itself.
+
+    Raises
+    ------
+    GraphError: the folder holds no prediction.
+    """
+    file = out / DESCRIPTION_FILE
+    found = read_json(file, "no such file; expected the folder of a prediction")
+    return Order.of_json(found, str(file)), found

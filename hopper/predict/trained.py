@@ -1,0 +1,144 @@
+"""The run whose model predicts: its configuration, its model, and the rows that it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+import xxhash
+
+from hopper.config import Config, make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_model, check_threads
+from hopper.engines.model_reads import find_reads
+from hopper.errors import RequestError
+from hopper.graph.schema import Labels
+from hopper.hetero.learnable import LearnableRows
+from hopper.train.begin import restore_rows
+from hopper.train.run_description import read_run_schema
+from hopper.train.run_result import RunResult
+
+_FREE_SECTIONS: Final = {"data", "cluster"}
+_FREE_KEYS: Final = {"device", "threads", "run_dir"}
+"""of ``[train]``"""
+
+
+class TrainedRun:
+    """A finished run, as what predicts with its model sees it.
+
+    Raises
+    ------
+    RequestError: the run has not finished, or it is not a run's folder.
+    ConfigError, GraphError: its configuration or its schema is missing or not readable.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.result = RunResult.open(run_dir)
+        chosen = self.result.chosen
+        self.config = chosen.config
+        self.schema = read_run_schema(run_dir, self.config)
+        self.model_file = chosen.model_file
+
+    @property
+    def labels(self) -> Labels:
+        """Of the graph that it was trained on."""
+        return self.schema.labels[self.schema.target_type()]
+
+    def checksum(self) -> str:
+        """Of the model's file."""
+        if not self.model_file.is_file():
+            raise RequestError(f"{self.model_file}: no such file: the run has no model")
+        return xxhash.xxh3_128(self.model_file.read_bytes()).hexdigest()
+
+    def load_model(self) -> torch.nn.Module:
+        """In evaluation mode, in host memory."""
+        return self.result.load_model()
+
+    def request_config(self, overrides: Sequence[str]) -> Config:
+        """The configuration to predict with: the run's, but for what says where and how fast.
+
+        Raises
+        ------
+        ConfigError: an override is at fault.
+        RequestError: an override would make another model of it.
+        """
+        values = self.config.model_dump()
+        values["cluster"]["servers"] = []
+        for section in ("cache", "pipeline"):
+            values.pop(section)
+        values["sampler"]["device"] = "cpu"
+        values["train"] |= {"engine": "model_centric", "resume": False, "evaluate_every": 0}
+        values["train"] |= {"patience": 0, "score_training": False, "init_from": ""}
+        values["train"] |= {"replay": "", "record_gradients": []}
+        values["train"] |= {"loggers": [], "loggers_options": []}
+        values["hop"]["replicas"] = "synchronous"
+        values["learnable"] |= {"initial": "", "frozen": self._learned()}
+        own = make_config(values, overrides)
+        asked, as_trained = own.model_dump(), make_config(values).model_dump()
+        for key in asked.keys() - _FREE_SECTIONS:
+            if key == "train":
+                asked[key] = {each: asked[key][each] for each in asked[key].keys() - _FREE_KEYS}
+                as_trained[key] = {each: as_trained[key][each] for each in asked[key]}
+            if asked[key] != as_trained[key]:
+                raise RequestError(
+                    f"{key}: belongs to the model as it was trained; expected overrides of data, "
+                    "cluster, train.device or train.threads"
+                )
+        return own
+
+    def _learned(self) -> list[str]:
+        schema = self.schema
+        return find_reads(self.config, schema, schema.ordered_relations()).learned
+
+    def check(self, request: Request) -> None:
+        """Refuse a graph that the model cannot read.
+
+        Raises
+        ------
+        RequestError: names the node type or relation, what was expected and what was given.
+        """
+        check_threads()
+        check_model(request)
+        graph, where = request.schema, request.where
+        if graph.target_type() != self.schema.target_type():
+            raise RequestError(
+                f"{where}: the model predicts node type {self.schema.target_type()!r}; the graph's "
+                f"target is {graph.target_type()!r}"
+            )
+        trained = find_reads(self.config, self.schema, self.schema.ordered_relations())
+        _check_same_names(trained.relations, request.reads.relations, "relations", where)
+        _check_same_names(trained.inputs, request.reads.inputs, "node types", where)
+        for name, rows in trained.inputs.items():
+            given = request.reads.inputs[name].features
+            if given != rows.features:
+                raise RequestError(
+                    f"{where}: features of {rows.node_type}: expected {rows.features} columns, as "
+                    f"the model was trained with, given {given}"
+                )
+
+    def restore_rows(self, learnable: LearnableRows) -> None:
+        """Make this rank's learnable rows those that were learned with the model.
+
+        Raises
+        ------
+        RequestError: a file of them is missing or altered, or a node has none.
+        """
+        for name, missing in restore_rows(self.result, learnable).items():
+            if missing:
+                raise RequestError(
+                    f"learnable rows of {name}: {missing} nodes have none: they were not there in "
+                    "training; expected a graph of the same nodes of that type"
+                )
+
+
+def _check_same_names(
+    expected: Iterable[object], given: Iterable[object], what: str, where: str
+) -> None:
+    names, found = (sorted(map(str, side)) for side in (expected, given))
+    if names != found:
+        raise RequestError(
+            f"{where}: {what}: expected {', '.join(names)}, as the model was trained with; given "
+            f"{', '.join(found)}"
+        )

@@ -1,0 +1,29 @@
+"""Files that are whole or not there, whenever a process or a machine ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """The temporary name to write a file under; it takes the place of ``path`` once its content is
+    on the disk, so that a power loss leaves old or new. After an error nothing is left of it."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    try:
+        yield unfinished
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,118 @@
+"""The page for users of PyTorch Geometric: its code and its commands run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopper
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-pyg.md"
+HOPPER = [sys.executable, "-m", "hopper.cli"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With ``data.pt``: two communities, whose features tell them apart."""
+    generator = torch.Generator().manual_seed(0)
+    community = torch.arange(60) % 2
+    edges = torch.randint(0, 60, (2, 600), generator=generator)
+    edges = edges[:, community[edges[0]] == community[edges[1]]]
+    draw = torch.rand(60, generator=generator)
+    data = {
+        "x": torch.randn(60, 4, generator=generator) + community[:, None],
+        "y": community,
+        "edge_index": edges,
+        "train_mask": draw < 0.5,
+        "val_mask": (draw >= 0.5) & (draw < 0.75),
+        "test_mask": draw >= 0.75,
+    }
+    torch.save(data, tmp_path / "data.pt")
+    values = {
+        "data": {"partitioned": "parts"},
+        "model": {"name": "sage", "layers": 2, "hidden": 8},
+        "train": {"epochs": 2, "batch_size": 8, "engine": "zero_hop"},
+    }
+    lines = []
+    for section, keys in values.items():
+        lines.append(f"[{section}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    (tmp_path / "config.toml").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return [code for kind, code in found if kind == language]
+
+
+def test_the_code_runs_as_it_stands(folder: Path, runs: Any) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    [code] = blocks("python")
+    assert len(code.strip().splitlines()) <= 15
+    (folder / "script.py").write_text(code)
+    run = runs.start([sys.executable, "script.py"], "run", folder=folder)
+    assert run.finish() == 0, run.stdout + run.stderr
+    assert re.search(r"\n59 +59 +[01]\n", run.stdout), run.stdout
+
+
+def test_the_commands_run_as_they_stand(folder: Path, runs: Any) -> None:
+    commands = blocks("")[0].strip().splitlines()
+    assert len(commands) == 4
+    for number, command in enumerate(commands):
+        words = shlex.split(command)
+        assert words[0] == "hopper"
+        run = runs.start([*HOPPER, *words[1:]], f"step {number}", folder=folder)
+        assert run.finish() == 0, run.stdout + run.stderr
+    found = hopper.Predictions.open(folder / "labels")
+    np.testing.assert_array_equal(found.ids, np.arange(60))
+    assert set(found.values) <= {0, 1}
+
+
+def test_a_model_of_pyg_convolutions_trains(folder: Path, runs: Any) -> None:
+    pytest.importorskip("torch_geometric", reason="PyG is not installed")
+    hopper.GraphDirectory.from_pyg(
+        torch.load(folder / "data.pt", weights_only=True), folder / "graph"
+    )
+    hopper.divide_graph(hopper.GraphDirectory.open(folder / "graph"), folder / "parts", 2, "random")
+    losses = []
+    for engine in ("zero_hop", "model_centric"):
+        words = ("--model.name=pyg_model:PygSage", f"--train.engine={engine}")
+        command = [*HOPPER, "train", "config.toml", f"--train.run_dir={engine}", *words]
+        run = runs.start(command, engine, folder=folder)
+        assert run.finish() == 0, run.stdout + run.stderr
+        losses.append([epoch.loss for epoch in hopper.RunResult.open(folder / engine).epochs])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_edges_for_other_libraries(partitioned: Path) -> None:
+    config = hopper.make_config(
+        {
+            "data": {"partitioned": str(partitioned)},
+            "model": {"layers": 1},
+            "sampler": {"fanouts": [3]},
+        }
+    )
+    graph = hopper.PartitionedGraph.open(partitioned)
+    sampler = hopper.make_sampler(hopper.Request(config, graph))
+    [block] = sampler.sample(np.array([0, 5, 9]), 0, 0).blocks()
+    index = block.to_pyg()
+    assert index.shape == (2, block.num_edges)
+    rows = torch.randn(block.num_src, 2)
+    expected = torch.zeros(3, 2).index_add(0, index[1], rows[index[0]])
+    for place in range(3):
+        own = block.indices[block.indptr[place] : block.indptr[place + 1]]
+        torch.testing.assert_close(expected[place], rows[own].sum(0))
+    dgl = pytest.importorskip("dgl", reason="DGL is not installed")
+    made = block.to_dgl()
+    made.srcdata["h"] = rows
+    made.update_all(dgl.function.copy_u("h", "m"), dgl.function.sum("m", "h"))
+    torch.testing.assert_close(made.dstdata["h"], expected)
