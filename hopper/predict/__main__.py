@@ -8,4 +8,4 @@ from hopper.train.rank_main import run
 
 if __name__ == "__main__":
     follow_parent()
-    run(predict_rank)
+    run(predict_rank, "hopper.predict")

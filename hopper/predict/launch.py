@@ -18,7 +18,12 @@ from hopper.predict.order import WORK_FOLDER, Asked, Order
 from hopper.predict.parts import Predictions, check_format
 from hopper.predict.trained import TrainedRun
 from hopper.scratch import scratch_folder
-from hopper.train.launch import ranks_of, run_on_this_machine, write_config
+from hopper.train.launch import (
+    ranks_of,
+    require_main_thread,
+    run_on_this_machine,
+    write_config,
+)
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.verify import verify_data
 
@@ -40,6 +45,7 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
     ConfigError, RequestError, GraphError: it cannot be done as asked. Nothing was started.
     ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
     """
+    require_main_thread("hopper.predict")
     made = _prepare(run, out, asked)
     if made is None:
         shutil.rmtree(Path(out) / WORK_FOLDER, ignore_errors=True)

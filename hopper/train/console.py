@@ -6,9 +6,27 @@ import math
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from hopper.train.results import EpochRecord
+
+
+class _Rate(ProgressColumn):
+    """Iterations a second, of late."""
+
+    def render(self, task: Task) -> Text:
+        """See rich."""
+        return Text(f"{task.speed:.3g} it/s" if task.speed else "")
 
 
 class RunConsole:
@@ -25,8 +43,11 @@ class RunConsole:
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]:.4f}"),
+                TextColumn("loss {task.fields[loss]}"),
+                _Rate(),
                 TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
             )
@@ -52,12 +73,12 @@ class RunConsole:
         if self._bar is not None:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
-            self._bar.add_task("", total=total, completed=done, epoch=epoch, loss=math.nan)
+            self._bar.add_task("", total=total, completed=done, epoch=epoch, loss="")
 
     def step(self, loss: float) -> None:
         """An iteration ended."""
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], advance=1, loss=loss)
+            self._bar.update(self._bar.task_ids[0], advance=1, loss=_told(loss))
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
@@ -67,3 +88,8 @@ class RunConsole:
             f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}  {record.seconds:.2f} s  "
             f"sent {sent / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
         )
+
+
+def _told(loss: float) -> str:
+    """The loss, where this rank knows it."""
+    return "" if math.isnan(loss) else f"{loss:.4f}"

@@ -56,8 +56,7 @@ def train(
     config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
 ) -> RunResult:
     """The work of :func:`hopper.train`, which documents parameters, result and errors."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RequestError("hopper.train: call it from the main thread: it handles signals")
+    require_main_thread("hopper.train")
     checked = read_config(config, overrides)
     if checked.cluster.interface:
         sent_bytes(checked.cluster.interface)
@@ -65,6 +64,17 @@ def train(
     with lock_run_folder(run_dir, "launcher"):
         run_on_this_machine(checked, graph, run_dir, "hopper.train")
     return RunResult.open(run_dir)
+
+
+def require_main_thread(function: str) -> None:
+    """Refuse to start anything from another thread.
+
+    Raises
+    ------
+    RequestError: names the function.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RequestError(f"{function}: call it from the main thread: it handles signals")
 
 
 def run_on_this_machine(

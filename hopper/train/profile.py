@@ -25,4 +25,4 @@ def profile_rank(config: Config) -> None:
 
 if __name__ == "__main__":
     follow_parent()
-    run(profile_rank)
+    run(profile_rank, "hopper.train.profile")

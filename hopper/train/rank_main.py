@@ -14,13 +14,21 @@ from hopper.errors import HopperError, StorageError, explain_os_error
 from hopper.train.rank import run_rank
 from hopper.train.rank_failures import record_failure
 
-USAGE = "usage: torchrun ... -m hopper.train CONFIG.toml [--section.key VALUE ...]"
 
+def main(
+    arguments: list[str],
+    work: Callable[[Config], None] = run_rank,
+    module: str = "hopper.train",
+) -> int:
+    """Run this process's rank to its end; 0 if it did its work, 1 on an error, 2 on misuse.
 
-def main(arguments: list[str], work: Callable[[Config], None] = run_rank) -> int:
-    """Run this process's rank to its end; 0 if it did its work, 1 on an error, 2 on misuse."""
+    Parameters
+    ----------
+    module: that torchrun was given.
+    """
     if not arguments or arguments[0].startswith("-"):
-        print(USAGE, file=sys.stderr)
+        usage = f"usage: torchrun ... -m {module} CONFIG [--section.key VALUE ...]"
+        print(usage, file=sys.stderr)
         return 2
     get_error_handler().initialize()
     try:
@@ -42,10 +50,10 @@ def _explain(error: Exception) -> Exception:
     return error if told is None else StorageError(told)
 
 
-def run(work: Callable[[Config], None] = run_rank) -> None:
+def run(work: Callable[[Config], None] = run_rank, module: str = "hopper.train") -> None:
     """:func:`main`, and the process's end."""
     # A failed rank must not wait at exit for others that hang or are gone: leave at once.
-    code = main(sys.argv[1:], work)
+    code = main(sys.argv[1:], work, module)
     sys.stdout.flush()
     sys.stderr.flush()
     if code:
