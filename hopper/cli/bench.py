@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hopper.cli import bench_paper
 from hopper.cli.numbers import whole
+from hopper.cli.overrides import OverridableParser
 from hopper.errors import RequestError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
     bench = commands.add_parser("bench", help="measure engines against each other")
-    kinds = bench.add_subparsers(dest="kind", required=True, metavar="KIND")
+    kinds = bench.add_subparsers(
+        dest="kind", required=True, metavar="KIND", parser_class=OverridableParser
+    )
     parser = kinds.add_parser(
         "ab",
         help="engines in turns on identical seeds and roots; parity is checked first",
