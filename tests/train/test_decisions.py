@@ -53,7 +53,7 @@ def test_an_older_run_tried_no_other_number(decided: Any, runs: Any) -> None:
     folder.mkdir()
     lines = [epoch | {"decisions": {MERGE: 1}} for epoch in decided.epochs()]
     (folder / EPOCHS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    again = runs.finished("again", *ADAPTIVE, epochs=2, replay=str(folder))
+    again = runs.finished("after-an-older", *ADAPTIVE, epochs=2, replay=str(folder))
     assert [epoch["decisions"] for epoch in again.epochs()] == [{MERGE: 1}] * 2
 
 
