@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from hopper import GraphDirectory, GraphError
 from hopper.graph.importers import import_graph
@@ -16,6 +14,8 @@ from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.layout import names_file
 from hopper.graph.schema import Relation
 
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 EDGES = Relation("node", "edge", "node")
 
 

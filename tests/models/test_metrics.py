@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torchmetrics.functional import classification, regression
 
 from hopper.models import Objective
 from hopper.models.metrics import METRICS
 
+WHY = "torchmetrics is not installed"
+classification = pytest.importorskip("torchmetrics.functional.classification", reason=WHY)
+regression = pytest.importorskip("torchmetrics.functional.regression", reason=WHY)
 CLASSES = 5
 
 
