@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import torch
 from pydantic import Field
@@ -94,6 +94,9 @@ class Adam(UpdateRule):
     epsilon: added to the root of the second moment.
     """
 
+    penalises: ClassVar[bool] = True
+    """whether weight decay is added to the gradient"""
+
     def __init__(
         self,
         parameters: Tensor,
@@ -128,7 +131,7 @@ class Adam(UpdateRule):
             beta1=self._betas[0],
             beta2=self._betas[1],
             lr=learning_rate,
-            weight_decay=self._weight_decay,
+            weight_decay=self._weight_decay if self.penalises else 0.0,
             eps=self._epsilon,
             maximize=False,
         )
@@ -138,20 +141,11 @@ class AdamW(Adam):
     """Adam whose weight decay is no part of the gradient (Loshchilov and Hutter, ICLR 2019,
     algorithm 2): parameters are multiplied by one less learning rate times ``weight_decay``."""
 
-    def __init__(
-        self,
-        parameters: Tensor,
-        *,
-        weight_decay: float = 0.0,
-        betas: tuple[Decay, Decay] = (0.9, 0.999),
-        epsilon: Annotated[float, Field(gt=0.0)] = 1e-8,
-    ) -> None:
-        super().__init__(parameters, betas=betas, epsilon=epsilon)
-        self._decoupled = weight_decay
+    penalises: ClassVar[bool] = False
 
     def update(self, parameters: Tensor, gradient: Tensor, learning_rate: float) -> None:
         """See :class:`UpdateRule`."""
-        parameters.mul_(1.0 - learning_rate * self._decoupled)
+        parameters.mul_(1.0 - learning_rate * self._weight_decay)
         super().update(parameters, gradient, learning_rate)
 
 

@@ -88,6 +88,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             designated=state.config.raf.reduce == "designated",
         )
         self.forward = RelationFirst(state.cluster, state.log, model, shares)
+        self._head = model.head
         self._target = graph.schema.target_type()
         self._originals = graph.original_ids(self._target)
 
@@ -129,7 +130,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             x = trainer.with_learned(nodes_below(plan.subgraph), inputs.below)
             x_roots = trainer.with_learned(roots, inputs.of_roots)[self._target]
             with trainer.products():
-                logits, tie = self.forward.logits(
+                finished, tie = self.forward.rows(
                     shares,
                     plan.subgraph,
                     x,
@@ -137,6 +138,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                     self._originals[roots[self._target]],
                     batch.where,
                 )
+                logits = self._head(finished)
                 loss = trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 trainer.backward(state.packed, loss, tie)

@@ -69,20 +69,6 @@ class RelationFirst:
             self._plan = count, made
         return self._plan[1]
 
-    def logits(
-        self,
-        plan: RootPlan,
-        subgraph: Subgraph,
-        x: Mapping[str, Tensor],
-        x_roots: Tensor,
-        original: NDArray[np.int64],
-        where: str,
-    ) -> tuple[Tensor, Tensor]:
-        """[f, out]: :meth:`rows` classified."""
-        rows, tie = self.rows(plan, subgraph, x, x_roots, original, where)
-        logits: Tensor = self._model.head(rows)
-        return logits, tie
-
     def rows(
         self,
         plan: RootPlan,
@@ -92,8 +78,8 @@ class RelationFirst:
         original: NDArray[np.int64],
         where: str,
     ) -> tuple[Tensor, Tensor]:
-        """[f, width]: the last layer's rows of the roots that this rank finishes; and a zero that a
-        loss has to add.
+        """[f, width]: the last layer's rows of the roots that this rank finishes, which the model's
+        head makes logits of; and a zero that a loss has to add.
 
         The zero depends on all that was received: the gradients' way back is an exchange, which no
         rank may leave out.

@@ -54,7 +54,6 @@ class ByRelation(Inference):
         assert isinstance(model, HGNN)
         forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
         check_output(model, wanted.output, by_relation=True)
-        compute = forward.logits if wanted.output == "logits" else forward.rows
         scored = wanted.ids
         size = ROOTS_PER_PASS * self._cluster.world
         todo = [scored[start : start + size] for start in range(0, scored.size, size)]
@@ -69,7 +68,9 @@ class ByRelation(Inference):
                 continue
             x, x_roots = self._inputs_of(subgraph, chunk[plan.rows])
             original = self._originals[chunk[plan.rows]]
-            found, _ = compute(plan, subgraph, x, x_roots, original, "evaluation")
+            found, _ = forward.rows(plan, subgraph, x, x_roots, original, "evaluation")
+            if wanted.output == "logits":
+                found = model.head(found)
             ids.append(chunk[plan.finishing])
             outputs.append(found.cpu())
         if not outputs:

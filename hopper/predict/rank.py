@@ -62,9 +62,9 @@ def predict_rank(config: Config) -> None:
         memory = parse_size(order.memory)
         scene = Scene(request, cluster, rows, dtype, learnable, classes, memory)
         task = _Task(order, out, run, make_inference(scene, model), model)
-        task.run()
+        count = task.run()
         await_row_checks(check, cluster, RunConsole(cluster.rank == 0, "").say)
-        task.conclude()
+        task.conclude(count)
         learnable.close()
         cluster.leave()
 
@@ -98,8 +98,9 @@ class _Task:
     def _cluster(self) -> Cluster:
         return self.inference.scene.cluster
 
-    def run(self) -> None:
-        """Predict block after block, but those that all ranks have already."""
+    def run(self) -> int:
+        """Predict block after block, but those that all ranks have already; returns how many nodes
+        there are, over all ranks."""
         cluster, order = self._cluster, self.order
         ids = order.node_ids(self.inference.graph, self.inference.target)
         say = RunConsole(cluster.rank == 0, "").say
@@ -113,12 +114,17 @@ class _Task:
             if int(there[number]) < cluster.world:
                 self._predict(number, block)
                 say(f"block {number + 1} of {len(blocks)}: {block.size:,} nodes")
+        return ids.size
 
-    def conclude(self) -> None:
-        """Say that all parts are there; every rank has written its own."""
+    def conclude(self, count: int) -> None:
+        """Say that all parts are there; every rank has written its own.
+
+        Parameters
+        ----------
+        count: of nodes, over all ranks.
+        """
         cluster = self._cluster
         shutil.rmtree(self._space, ignore_errors=True)
-        count = self.order.node_ids(self.inference.graph, self.inference.target).size
         if cluster.rank == 0:
             finish_description(self.out, self.order, count)
         cluster.arrive("describing the prediction")

@@ -52,12 +52,15 @@ class Evaluator:
         return self._scores(logits.cpu(), self._labels(ids), split)
 
     @torch.no_grad()
-    def baseline(self, split: str) -> dict[str, float]:
-        """What one answer for all nodes would reach on a split: the largest class, for each of
-        several labels what most nodes have, or the mean; of training nodes."""
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """By split that is scored, what one answer for all nodes would reach: the largest class,
+        for each of several labels what most nodes have, or the mean; of training nodes."""
         row = self.objective.one_answer(self._training_sums(), self._scene.classes)
-        labels = self._labels(self._share(split))
-        return self._scores(row.expand(len(labels), -1), labels, split)
+        found = {}
+        for split in filter(self.has_split, ("val", "test")):
+            labels = self._labels(self._share(split))
+            found[split] = self._scores(row.expand(len(labels), -1), labels, split)
+        return found
 
     def _scores(self, logits: Tensor, labels: Tensor, split: str) -> dict[str, float]:
         sums = self.objective.metric_sums(logits, labels)

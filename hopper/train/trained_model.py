@@ -126,10 +126,7 @@ class TrainedModel:
 
     def baselines(self) -> dict[str, dict[str, float]]:
         """By split that is scored, what one answer for all nodes reaches; collective."""
-        splits = [each for each in ("val", "test") if self._evaluator.has_split(each)]
-        return {
-            each: self._evaluator.baseline(each) for each in splits if self._config.evaluate_every
-        }
+        return self._evaluator.baselines() if self._config.evaluate_every else {}
 
     def _is_better(self, score: float) -> bool:
         best = self.progress.best_score
