@@ -126,14 +126,14 @@ class ClusterSchedule(RootSchedule):
         number = self._clusters.batch_of(epoch)[order]
         first = iteration * self._models
         parts = [order[number == first + model] for model in range(self._models)]
-        roots = self._global_ids[np.concatenate(parts)]
+        roots = self._roots.find(np.concatenate(parts))
         if not roots.size:
             raise RequestError(
                 f"sampler.kind_options: no training node in epoch {epoch}, iteration {iteration}; "
                 "take more clusters per_batch"
             )
         bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
-        homes = self._placement.rank_of(self._target, roots)
+        homes = self._roots.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
 

@@ -36,6 +36,7 @@ LAYERS: Final = 5
 LABOR: Final = 6
 MERGING: Final = 8
 LEARNABLE: Final = 9
+NEGATIVES: Final = 10
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48

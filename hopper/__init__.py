@@ -204,6 +204,7 @@ def predict(
     format: Literal["npy", "parquet"] = "parquet",
     memory: str = "256M",
     overrides: Sequence[str] = (),
+    node_type: str = "",
 ) -> Predictions:
     """Predict with a trained model: labels, probabilities, logits or embeddings of a graph's nodes.
 
@@ -222,6 +223,8 @@ def predict(
     memory: for the rows that one pass reads, such as "256M".
     overrides: of the run's configuration: ``["--data.partitioned", "other"]`` predicts another
         graph of the same node types, relations and widths.
+    node_type: of whom; empty = the target type. Of a run that predicts links, those of both ends
+        have embeddings.
 
     Returns
     -------
@@ -238,7 +241,9 @@ def predict(
     from hopper.predict.order import Asked
     from hopper.predict.parts import Predictions
 
-    asked = Asked(what, nodes, "npy" if out is None else format, memory, tuple(overrides))
+    asked = Asked(
+        what, nodes, "npy" if out is None else format, memory, tuple(overrides), node_type
+    )
     folder = run if isinstance(run, str | os.PathLike) else run.run_dir
     if out is None:
         return predict_once(folder, asked)

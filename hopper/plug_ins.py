@@ -181,7 +181,7 @@ def _members(protocol: type[Any]) -> dict[str, Any]:
     """The public members of a protocol's classes, by name; what is merely annotated is None."""
     members: dict[str, Any] = {}
     for each in reversed(protocol.__mro__):
-        if each.__module__ in ("builtins", "typing", "abc"):
+        if each.__module__.partition(".")[0] in ("builtins", "typing", "abc", "torch"):
             continue
         members |= dict.fromkeys(inspect.get_annotations(each))
         members |= each.__dict__

@@ -47,6 +47,7 @@ LINES = (
     ("features",),
     ("models",),
     ("micrograph",),
+    ("tasks",),
     ("partials",),
     ("migrate",),
     ("hetero",),

@@ -85,10 +85,18 @@ def _add_import(commands: Any) -> None:
         help="keep only the largest (weakly) connected component",
     )
     parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="RELATION",
+        help="predict edges of this relation, src/rel/dst or its name; may be given several times; "
+        "all = of every relation of the source",
+    )
+    parser.add_argument(
         "--split",
         metavar="random:TRAIN:VAL",
         help="draw splits: nodes per class (random:20:30) or fractions (random:0.6:0.2); "
-        "the other labelled nodes are for testing",
+        "the other labelled nodes, or edges, are for testing",
     )
     parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
@@ -133,6 +141,7 @@ def run_import(arguments: argparse.Namespace) -> int:
         symmetrize=arguments.symmetrize,
         add_reverse=arguments.add_reverse,
         largest_component=arguments.largest_component,
+        targets=tuple(arguments.target),
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
         row_normalize=arguments.row_normalize,
         seed=arguments.seed,

@@ -33,6 +33,12 @@ def add_parser(commands: Any) -> None:
         metavar="all|SPLIT|FILE.npy",
         help="all of the target type (the default), those of a split, or a file of original ids",
     )
+    parser.add_argument(
+        "--type",
+        default="",
+        metavar="TYPE",
+        help="node type of whom; by default the target type, and of links that of their tails",
+    )
     parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
     parser.add_argument(
         "--memory", default="256M", metavar="SIZE", help="for the rows of one pass (default 256M)"
@@ -51,7 +57,9 @@ def _run(options: argparse.Namespace) -> int:
         from hopper.predict.launch import predict_into, prepare_prediction
         from hopper.predict.order import Asked
     asked = Asked(
-        *(options.what, options.nodes, options.format, options.memory), tuple(options.overrides)
+        *(options.what, options.nodes, options.format, options.memory),
+        tuple(options.overrides),
+        options.type,
     )
     if options.prepare:
         file = prepare_prediction(options.run_dir, options.out, asked)

@@ -19,6 +19,7 @@ from hopper.config.sections import (
     Pipeline,
     Raf,
     Sampler,
+    Task,
     Train,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "Pipeline",
     "Raf",
     "Sampler",
+    "Task",
     "Train",
     "load_config",
     "make_config",

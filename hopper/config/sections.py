@@ -37,15 +37,20 @@ FRONTIER_DEPENDENT = {
 _NO_BOUND: Final = 2**31 - 1
 """of roots"""
 BUILT_INS: Final = {
-    "loss": ("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
+    "loss": (
+        *("auto", "cross_entropy", "binary_cross_entropy", "squared_error"),
+        *("margin", "bpr"),
+    ),
     "metric": (
         *("auto", "accuracy", "balanced_accuracy", "micro_f1", "macro_f1"),
         *("roc_auc", "average_precision", "rmse", "mae"),
+        *("mrr", "hits@1", "hits@3", "hits@10"),
     ),
     "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("constant", "cosine", "step", "warmup"),
 }
 """by key of ``[train]``, what it names besides classes of one's own"""
+DECODERS: Final = ("dot", "distmult", "complex", "rotate", "mlp")
 LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 
 
@@ -143,15 +148,17 @@ class Train(Section):
     """roots per rank and iteration"""
     epochs: Positive = 3
     loss: str = "auto"
-    """cross_entropy | binary_cross_entropy | squared_error, or "package.module:Class"; "auto" = the
-    one of these for the graph's kind of labels (docs/plug-ins.md)"""
+    """cross_entropy | binary_cross_entropy | squared_error, of links cross_entropy |
+    binary_cross_entropy | margin | bpr, or "package.module:Class"; "auto" = the first of these for
+    the graph's kind of labels (docs/plug-ins.md), and cross_entropy of links"""
     loss_options: Options = Field(default={})
     """keywords of its class's constructor; so with all ``_options``. cross_entropy: class_weights;
-    binary_cross_entropy: positive_weights"""
+    binary_cross_entropy: positive_weights; margin: margin"""
     metric: str = "auto"
     """what selects the best model: accuracy | balanced_accuracy | micro_f1 | macro_f1 | roc_auc |
-    average_precision | rmse | mae, or "package.module:Class"; "auto" = accuracy of classes,
-    micro_f1 of several labels, rmse of values"""
+    average_precision | rmse | mae, of links mrr | hits@1 | hits@3 | hits@10, or
+    "package.module:Class"; "auto" = accuracy of classes, micro_f1 of several labels, rmse of
+    values, mrr of links"""
     metric_options: Options = Field(default={})
     more_metrics: list[str] = Field(default=[])
     """others that are reported beside it, named as ``metric`` is"""
@@ -243,6 +250,42 @@ class Train(Section):
     def own_seed(self) -> int:
         """The seed of initialisation and dropout."""
         return self.seed if self.model_seed is None else self.model_seed
+
+
+class Task(Section):
+    """``[task]``: what is predicted; all but ``kind`` is read of links (docs/links.md)."""
+
+    kind: Literal["auto", "node", "link"] = "auto"
+    """node = labels of nodes; link = which nodes an edge joins; "auto" = what the graph's target
+    says"""
+    dim: NonNegative = 0
+    """width of the rows that links are scored by, which the model makes of nodes; 0 =
+    model.hidden"""
+    decoder: str = "dot"
+    """dot | distmult | complex | rotate | mlp, or "package.module:Class": the score of a link, from
+    the rows of its ends"""
+    decoder_options: Options = Field(default={})
+    """rotate: margin; mlp: hidden"""
+    negatives: Literal["uniform", "joint", "in_batch", "degree"] = "joint"
+    """which nodes take the place of a link's ends, to be scored lower: uniform = any, drawn for
+    each link; joint = any, the same for all links of a global batch; in_batch = ends of its other
+    links; degree = in proportion to the power 3/4 of their training links"""
+    num_negatives: Positive = 64
+    """for each link and end"""
+    corrupt: Literal["head", "tail", "both"] = "both"
+    """the ends that are replaced, in training and in scores"""
+    exclude: bool = True
+    """whether neighbourhoods are drawn without the edges that a global batch predicts, and those
+    that say the same the other way round"""
+    filtered: bool = True
+    """whether nodes that are known to be linked are left out where a link is ranked"""
+    candidates: NonNegative = 0
+    """nodes that a link is ranked among in scores, the same for all; 0 = all of the type"""
+
+    @model_validator(mode="after")
+    def _check(self) -> Task:
+        check_form("decoder", self.decoder, DECODERS)
+        return self
 
 
 class Hop(Section):
@@ -427,6 +470,7 @@ class Config(Section):
     data: Data
     model: Model = Model()
     sampler: Sampler = Field(default={}, validate_default=True)
+    task: Task = Task()
     train: Train = Train()
     hop: Hop = Hop()
     cooperative: Cooperative = Cooperative()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -27,12 +27,15 @@ from hopper.features import (
 )
 from hopper.graph.block import TypedBlocks
 from hopper.hetero.learnable import LeafRows, distinct
+from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
+from hopper.models.run import run_root_rows
 from hopper.ops import StoredRows, products_in
 from hopper.run_log import RunLog
+from hopper.tasks import LinkBatches, pair_scores
 
 _HALF_SCALE: Final = 1024.0
 """times the loss that float16 starts from, whose smallest numbers are too large for many gradients;
@@ -141,6 +144,7 @@ class GroupTrainer:
     reads: what the model reads; :attr:`learned` has the learnable rows of an iteration.
     micro_batch: roots of one forward pass at most; larger groups take several passes.
     products_in: what matrix products are computed in, if not in ``dtype``.
+    links: what turns links into roots, where they are predicted; groups are of links then.
 
     Attributes
     ----------
@@ -159,7 +163,9 @@ class GroupTrainer:
         device: torch.device,
         *,
         products_in: torch.dtype | None = None,
+        links: LinkBatches | None = None,
     ) -> None:
+        self.links = links
         self.reads = reads
         self.learned = LeafRows({}, {})
         self.sampler = sampler
@@ -184,7 +190,13 @@ class GroupTrainer:
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
         """The subgraphs of a group, one per pass; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
-            return [self.sampler.sample(part, epoch, iteration) for part in self._passes(roots)]
+            return [self._sample(part, epoch, iteration) for part in self._passes(roots)]
+
+    def _sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+        if self.links is None:
+            return self.sampler.sample(roots, epoch, iteration)
+        pairs = self.links.pairs(roots, epoch, iteration)
+        return replace(self.sampler.sample(pairs.nodes, epoch, iteration), pairs=pairs)
 
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them.
@@ -222,7 +234,7 @@ class GroupTrainer:
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
-            labels = self.labels_of(rows, subgraph.roots)
+            labels = self.answers(rows, subgraph)
         return Pass(subgraph, features, labels)
 
     def train(
@@ -239,9 +251,21 @@ class GroupTrainer:
             nodes = {name: ids for name, ids in work.subgraph.nodes.items() if ids.size}
             inputs = self.with_learned(nodes, work.features)
             with self.products():
-                logits = run_model(packed.module, blocks, inputs)
+                logits = self._logits(packed.module, blocks, inputs, work.subgraph.pairs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
             self.backward(packed, loss)
+
+    def _logits(
+        self,
+        model: torch.nn.Module,
+        blocks: Sequence[TypedBlocks],
+        inputs: Mapping[str, torch.Tensor],
+        pairs: Pairs | None,
+    ) -> torch.Tensor:
+        """[n, ...]: what the loss is made of: a model's logits, or the scores of pairs."""
+        if pairs is None:
+            return run_model(model, blocks, inputs)
+        return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.nodes)), pairs)
 
     def backward(
         self, packed: PackedModel, loss: torch.Tensor, tie: torch.Tensor | None = None
@@ -267,6 +291,12 @@ class GroupTrainer:
     def _passes(self, roots: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
+
+    def answers(self, rows: InputRows, subgraph: Subgraph) -> torch.Tensor:
+        """[n, ...]: what the loss compares a subgraph's roots with, or the pairs of these."""
+        if subgraph.pairs is None:
+            return self.labels_of(rows, subgraph.roots)
+        return torch.from_numpy(subgraph.pairs.labels).to(self._device)
 
     def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: labels of nodes of the target type, as the loss reads them."""

@@ -19,12 +19,13 @@ from hopper.errors import RequestError
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.rooted import make_rooted_sampler
 from hopper.micrograph.array_sampler import ArraySampler
-from hopper.micrograph.route import RootSchedule
+from hopper.micrograph.route import RootSchedule, TrainingNodes, TrainingRoots
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.samplers import find_sampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
+from hopper.tasks import DECODER, LinkBatches, find_target, make_decoder
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -119,9 +120,12 @@ def make_group_trainer(
     micro_batch: roots of one forward pass at most.
     server, model: as of :func:`make_sampler`.
     """
-    config = request.config
+    config, links = request.config, make_link_batches(request)
+    sampler = make_sampler(request, server, model)
+    if links is not None:
+        sampler.left_out = links.left_out
     return GroupTrainer(
-        make_sampler(request, server, model),
+        sampler,
         request.reads,
         log,
         make_objective(config, request.schema),
@@ -129,7 +133,17 @@ def make_group_trainer(
         DTYPES[config.train.dtype],
         device,
         products_in=AUTOCAST[config.train.autocast],
+        links=links,
     )
+
+
+def make_link_batches(request: Request) -> LinkBatches | None:
+    """What turns the links of a request's batches into roots; None where nodes are predicted."""
+    config, graph = request.config, request.graph
+    if not request.schema.target_relations:
+        return None
+    schedule = make_schedule(request)
+    return LinkBatches(graph, config.task, request.links, schedule, config.train.seed)
 
 
 def make_model(request: Request) -> torch.nn.Module:
@@ -154,9 +168,9 @@ def make_model_of_schema(config: Config, schema: GraphSchema) -> torch.nn.Module
 
 
 def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch.nn.Module:
-    own = config.model
+    own, predicted = config.model, find_target(config, schema)
     shared: dict[str, Any] = own.options | {
-        "out_dim": schema.labels[reads.target].classes,
+        "out_dim": predicted.width,
         "hidden": own.hidden,
         "heads": own.heads,
         "dropout": own.dropout,
@@ -177,8 +191,23 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
     else:
         in_dim = reads.inputs[reads.target].width
         model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
+    if predicted.kind == "link":
+        _add_decoder(model, config, schema, predicted.width)
     check_exactness(model)
     return model
+
+
+def _add_decoder(model: torch.nn.Module, config: Config, schema: GraphSchema, width: int) -> None:
+    """Make a decoder part of a model, initialised from the seed alone."""
+    if hasattr(model, DECODER):
+        raise RequestError(
+            f"model.name: {config.model.name} has a {DECODER} of its own; expected the name to be "
+            "free for task.decoder"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.train.own_seed)
+        decoder = make_decoder(config, schema, width)
+    model.add_module(DECODER, decoder.to(DTYPES[config.train.dtype]))
 
 
 def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
@@ -192,16 +221,13 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     ------
     RequestError: an epoch has no iteration.
     """
-    config, graph, target = request.config, request.graph, request.reads.target
-    train_ids, world = graph.split("train"), world or request.ranks
+    config, world = request.config, world or request.ranks
+    roots = _training_roots(request)
     engine, batch_size = engines_of(request)[0], config.train.batch_size
     if config.sampler.kind == "full":
-        batch_size = -(-train_ids.size // world)
+        batch_size = -(-roots.ids.size // world)
     schedule = engine.schedule(
-        graph.placement(config.cluster.ranks_per_server),
-        target,
-        train_ids,
-        graph.global_ids(target),
+        roots,
         seed=config.train.seed,
         batch_size=batch_size,
         models=world,
@@ -212,6 +238,15 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     if schedule.iterations == 0:
         raise RequestError(
             f"train.batch_size: {batch_size} x {world} ranks with "
-            f'train.last_batch = "drop" leaves no iteration for {train_ids.size} training nodes'
+            f'train.last_batch = "drop" leaves no iteration for {roots.ids.size} training '
+            + ("links" if request.schema.target_relations else "nodes")
         )
     return schedule
+
+
+def _training_roots(request: Request) -> TrainingRoots:
+    if request.schema.target_relations:
+        return request.links
+    graph, target = request.graph, request.reads.target
+    placement = graph.placement(request.config.cluster.ranks_per_server)
+    return TrainingNodes(placement, target, graph.split("train"), graph.global_ids(target))

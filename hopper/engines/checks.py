@@ -4,7 +4,7 @@ it refuses."""
 from __future__ import annotations
 
 from hopper.array_module import array_module
-from hopper.config.model import TYPED_MODELS
+from hopper.config.model import ONE_LAYER, TYPED_MODELS
 from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
 from hopper.engines.registry import engines_for, engines_of, fetching_engines, is_fetching
@@ -15,6 +15,8 @@ from hopper.hetero.cache_plan import parse_cache_size
 from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
+from hopper.partition.layouts import Replicated
+from hopper.tasks import find_target
 
 
 def check_request(request: Request) -> None:
@@ -26,6 +28,7 @@ def check_request(request: Request) -> None:
     """
     _check_graph(request)
     check_model(request)
+    _check_links(request)
     _check_engines(request)
     check_learnable(request)
     _check_cache(request)
@@ -36,14 +39,42 @@ def check_request(request: Request) -> None:
 
 def _check_graph(request: Request) -> None:
     schema, where = request.schema, request.where
-    if not isinstance(schema.target, str):
-        raise RequestError(
-            f"{where}: the target is relation {schema.target}: edge prediction is not built yet"
-        )
-    if schema.target not in schema.labels:
-        raise RequestError(f"{where}: node type {schema.target!r} has no labels")
+    find_target(request.config, schema)
     if not schema.splits.get("train"):
         raise RequestError(f"{where}: the graph has no training split")
+
+
+def _check_links(request: Request) -> None:
+    """Refuse what links cannot be predicted with."""
+    config, layout = request.config, request.graph.layout
+    if not request.schema.target_relations:
+        return
+    if type(layout) is not Replicated:
+        raise RequestError(
+            f"{layout.explain(request.where)}; links are predicted of graphs divided by node with "
+            "replicated topology"
+        )
+    refused = [each.name for each in engines_of(request) if not each.predicts_links]
+    if refused:
+        fitting = [each.name for each in engines_for(layout) if each.predicts_links]
+        raise RequestError(
+            f"train.engine: {refused[0]} predicts nodes; links want one of {', '.join(fitting)} "
+            "(or auto)"
+        )
+    if not config.sampler.is_node_wise or config.sampler.device != "cpu":
+        raise RequestError(
+            "sampler.kind: neighbours of links' ends are drawn without the edges that would tell "
+            'them, which kinds "node" and "full" can, on device "cpu"; given '
+            f'"{config.sampler.kind}" on "{config.sampler.device}"'
+        )
+    if config.hop.replicas == "independent":
+        raise RequestError('hop.replicas: "independent" trains nodes; links want "synchronous"')
+    if config.model.name in ONE_LAYER or config.learnable.tables != "tied":
+        raise RequestError(
+            f"model.name: {config.model.name} with learnable.tables = "
+            f'"{config.learnable.tables}" reads hops from one type of nodes; links want a model of '
+            'the graph\'s own relations, and "tied"'
+        )
 
 
 def check_model(request: Request) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from hopper.config import Config
 from hopper.device_copies import to_device
 from hopper.engines.engine import Engine, Plan, TrainState
+from hopper.engines.shared_roots import SharedRoots, share_roots
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import (
@@ -30,6 +31,7 @@ from hopper.partials import (
     make_stack,
 )
 from hopper.partition.layouts import DividedTopology, Layout, Replicated
+from hopper.tasks import pair_scores
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -42,10 +44,12 @@ class CooperativePlan(Plan):
     ----------
     layers: what it computes, sends and receives, on the device that computes.
     others: by type whose input rows travel, [n, dim], those of other ranks' nodes.
+    shared: which rows of roots ranks hand each other, where links are predicted.
     """
 
     layers: IterationPlan
     others: Mapping[str, Tensor]
+    shared: SharedRoots | None
 
     @property
     def num_edges(self) -> int:
@@ -60,7 +64,8 @@ class CooperativePlan(Plan):
 
 @dataclass(frozen=True)
 class CooperativeInputs:
-    """By type that has any, [n, dim] features of this rank's nodes; and labels of its roots."""
+    """By type that has any, [n, dim] features of this rank's nodes; and labels of its roots, or
+    links."""
 
     features: dict[str, Tensor]
     labels: Tensor
@@ -79,10 +84,12 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     reads_remote_rows = False
     plans_on_host = True
     plans_together = True
+    predicts_links = True
 
     def __init__(self, state: TrainState) -> None:
         super().__init__(state)
         trainer, graph, reads = state.trainer, state.rows.graph, state.request.reads
+        self._target = reads.target
         in_dim = reads.inputs[reads.target].width
         self._stack = make_stack(state.packed.module, trainer.sampler, in_dim, self.name)
         self._travels_as = wire_dtype(state.config) or trainer.dtype
@@ -90,8 +97,10 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         self._forward = Forward(
             state.cluster, state.log, self._stack, self._wires, self._travels_as
         )
-        placement = graph.placement(state.cluster.ranks_per_server)
-        self._planner = Planner(trainer.sampler, placement, self.channel, self._stack, self._wires)
+        self._placement = graph.placement(state.cluster.ranks_per_server)
+        self._planner = Planner(
+            trainer.sampler, self._placement, self.channel, self._stack, self._wires
+        )
 
     @classmethod
     def rounds(cls, config: Config) -> bool:
@@ -102,7 +111,13 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """See :class:`Engine`."""
         state = self.state
         with state.log.stage("sample") as fields:
-            roots = batch.homed_at(state.cluster.rank)
+            rank, links, shared = state.cluster.rank, state.trainer.links, None
+            roots: Mapping[str, NDArray[np.int64]]
+            if links is None:
+                roots = {self._target: batch.homed_at(rank)}
+            else:
+                shared = share_roots(links, self._placement, batch, rank)
+                roots = shared.nodes
             layers = self._planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
@@ -112,7 +127,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         others = self._exchange_input_rows(layers, batch.where)
         reads = {name: [ids] for name, ids in layers.nodes.items()}
         sent = self.channel.traffic.take()
-        return CooperativePlan(batch, reads, layers.to(state.cluster.device), others, sent=sent)
+        on_device = layers.to(state.cluster.device)
+        return CooperativePlan(batch, reads, on_device, others, shared, sent=sent)
 
     def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
         """Those of other ranks that travel as they are, on the device that computes; collective."""
@@ -133,8 +149,11 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)
-            roots = plan.layers.nodes[trainer.reads.target][: plan.layers.roots]
-            labels = trainer.labels_of(rows, roots)
+            if plan.shared is None:
+                roots = plan.layers.nodes[self._target][: plan.layers.roots]
+                labels = trainer.labels_of(rows, roots)
+            else:
+                labels = torch.from_numpy(plan.shared.pairs.labels).to(self.state.cluster.device)
         return CooperativeInputs(features, labels)
 
     def goes_back_once(self, plan: CooperativePlan) -> bool:
@@ -147,10 +166,20 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         with state.log.stage("compute", roots=plan.layers.roots):
             rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
-                logits = self._forward.logits(plan.layers, rows, plan.others, batch.where)
+                logits = self._logits(plan, rows)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)
+
+    def _logits(self, plan: CooperativePlan, inputs: Mapping[str, Tensor]) -> Tensor:
+        """[n, ...]: of this rank's roots, or the scores of its links; collective."""
+        state, where = self.state, plan.batch.where
+        rows = self._forward.rows(plan.layers, inputs, plan.others, where)
+        if plan.shared is None:
+            return self._stack.logits(rows[self._target])
+        own = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.nodes])
+        ends = plan.shared.exchange(state.cluster, state.log, own, where)
+        return pair_scores(state.packed.module, ends, plan.shared.pairs)
 
     def _read_by_model(self, plan: CooperativePlan) -> dict[str, NDArray[np.int64]]:
         """By type, the nodes whose input rows are read."""

@@ -123,6 +123,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether ``train.engine = "auto"`` tries it"""
     is_baseline: ClassVar[bool] = False
     """whether others' speed is told against it"""
+    predicts_links: ClassVar[bool] = False
+    """whether its roots may be links"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule
     """what deals roots to global batches"""
 

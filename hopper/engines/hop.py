@@ -54,6 +54,7 @@ class Hop(Engine[HopPlan, InputRows]):
     """
 
     name = "hop"
+    predicts_links = True
 
     @classmethod
     def check(cls, request: Request) -> None:

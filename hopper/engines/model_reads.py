@@ -135,8 +135,9 @@ def find_reads(
     from hopper.hetero.metatree import make_metatree
 
     own, target = config.model, schema.target_type()
-    tree = make_metatree(make_metagraph(schema), target, own.layers, own.metapaths)
-    reached = tree.types_of(tree.roots)
+    others = schema.root_types[1:]
+    tree = make_metatree(make_metagraph(schema), target, own.layers, own.metapaths, others)
+    reached = tree.reached
     hops = list(reversed(range(own.layers)))
     unrolling = _tell_places_apart(config, schema, tree)
     if unrolling is None:
@@ -176,7 +177,7 @@ def _find_one_relation(config: Config, schema: GraphSchema) -> ModelReads:
 
 def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:
     """The names of places in the metatree; None where a type is one wherever it is met."""
-    reached, by_depth = tree.types_of(tree.roots), bool(config.model.metapaths)
+    reached, by_depth = tree.reached, bool(config.model.metapaths)
     is_learned = any(_learned_width(config, schema, each) for each in reached)
     by = _TOLD_APART_BY[config.learnable.tables] if is_learned else None
     if by is None and not by_depth:

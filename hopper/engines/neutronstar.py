@@ -44,6 +44,7 @@ class NeutronStar(Cooperative):
     """
 
     name = "neutronstar"
+    predicts_links = False
     layouts = (Replicated,)
     reads_remote_rows = True
     may_win = False

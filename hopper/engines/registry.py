@@ -54,7 +54,12 @@ def engines_of(request: Request) -> list[type[Engine]]:
     """The engine that a request names; for "auto", the exact ones that may be tried."""
     if request.config.train.engine != AUTO:
         return [find_engine(request.config).kind]
-    return [each for each in engines_for(request.graph.layout) if each.exact and each.may_win]
+    links = bool(request.schema.target_relations)
+    return [
+        each
+        for each in engines_for(request.graph.layout)
+        if each.exact and each.may_win and (each.predicts_links or not links)
+    ]
 
 
 def is_fetching(request: Request) -> bool:

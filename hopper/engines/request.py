@@ -9,6 +9,7 @@ from hopper.config import Config
 from hopper.engines.model_reads import ModelReads, find_reads
 from hopper.graph.schema import GraphSchema
 from hopper.partition import PartitionedGraph
+from hopper.tasks import TrainingLinks
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class Request:
         """
         graph = self.graph
         return find_reads(self.config, graph.schema, graph.relations, graph.holdings)
+
+    @cached_property
+    def links(self) -> TrainingLinks:
+        """The training links, where edges are predicted."""
+        placement = self.graph.placement(self.config.cluster.ranks_per_server)
+        return TrainingLinks(self.graph, placement)
 
     @property
     def schema(self) -> GraphSchema:

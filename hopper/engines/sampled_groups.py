@@ -45,6 +45,8 @@ def nodes_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]
 class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
     """An engine whose ranks train one group each, under their own replica."""
 
+    predicts_links = True
+
     @abstractmethod
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """[n] int64 global ids: the roots of a batch that this rank trains; may be empty."""

@@ -8,9 +8,11 @@ from hopper.config import Config
 from hopper.engines.learning_rate import SCHEDULES, LearningRateSchedule, Pace
 from hopper.engines.optimizer import RULES, Optimizer, UpdateRule, check_rule
 from hopper.errors import ConfigError
-from hopper.graph.schema import GraphSchema, LabelKind
+from hopper.graph.schema import GraphSchema, TargetKind
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective
+from hopper.models.link_losses import LINK_LOSSES
+from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, Loss, check_loss
 from hopper.models.metrics import (
     DEFAULT_METRICS,
@@ -20,6 +22,7 @@ from hopper.models.metrics import (
     check_metric,
 )
 from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.tasks import find_target, make_decoder
 
 
 def make_objective(config: Config, schema: GraphSchema) -> Objective:
@@ -29,10 +32,10 @@ def make_objective(config: Config, schema: GraphSchema) -> Objective:
     ------
     ConfigError: one of them cannot be found or made, or is for other labels; names the key.
     """
-    labels = schema.labels[schema.target_type()]
-    loss = _find_loss(config, labels.kind).make(classes=labels.classes)
-    metrics = [each.make(classes=labels.classes) for each in _find_metrics(config, labels.kind)]
-    return Objective(labels.kind, loss, metrics)
+    kind, width = find_target(config, schema)
+    loss = _find_loss(config, kind).make(classes=width)
+    metrics = [each.make(classes=width) for each in _find_metrics(config, kind)]
+    return Objective(kind, loss, metrics)
 
 
 def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
@@ -69,14 +72,15 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     ------
     ConfigError: one line that names the key, what was expected and what came.
     """
-    labels, train = schema.labels[schema.target_type()], config.train
-    loss, metrics = _find_loss(config, labels.kind), _find_metrics(config, labels.kind)
-    made = loss.make(classes=labels.classes)
-    check_loss(loss.key, loss.name, made, labels.kind, labels.classes)
+    (kind, width), train = find_target(config, schema), config.train
+    loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
+    check_loss(loss.key, loss.name, loss.make(classes=width), kind, width)
+    if kind == "link":
+        make_decoder(config, schema, width)
     names: list[str] = []
     for each in metrics:
-        metric = each.make(classes=labels.classes)
-        check_metric(each.key, each.name, metric, labels.kind, labels.classes)
+        metric = each.make(classes=width)
+        check_metric(each.key, each.name, metric, kind, width)
         if metric.name in names:
             raise ConfigError(
                 f"{each.key}: expected metrics of other names, got {metric.name!r} twice"
@@ -91,27 +95,27 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     check_rule(rule.name, (first, second), dtype)
 
 
-def _find_loss(config: Config, kind: LabelKind) -> PlugIn[Loss]:
-    train = config.train
+def _find_loss(config: Config, kind: TargetKind) -> PlugIn[Loss]:
+    train, built_ins = config.train, LINK_LOSSES if kind == "link" else LOSSES
     name = DEFAULT_LOSSES[kind] if train.loss == "auto" else train.loss
-    found = find_plug_in("train.loss", name, Loss, LOSSES, train.loss_options, ["classes"])
+    found = find_plug_in("train.loss", name, Loss, built_ins, train.loss_options, ["classes"])
     return _for_labels(found, kind)
 
 
-def _find_metrics(config: Config, kind: LabelKind) -> list[PlugIn[AnyMetric]]:
+def _find_metrics(config: Config, kind: TargetKind) -> list[PlugIn[AnyMetric]]:
     """The one that selects the best model first."""
-    train = config.train
+    train, built_ins = config.train, LINK_METRICS if kind == "link" else METRICS
     name = DEFAULT_METRICS[kind] if train.metric == "auto" else train.metric
     asked = [("train.metric", name, train.metric_options)]
     asked += [("train.more_metrics", each, {}) for each in train.more_metrics]
     return [
-        _for_labels(find_plug_in(key, each, Metric, METRICS, options, ["classes"]), kind)
+        _for_labels(find_plug_in(key, each, Metric, built_ins, options, ["classes"]), kind)
         for key, each, options in asked
     ]
 
 
-def _for_labels(found: PlugIn, kind: LabelKind) -> PlugIn:
-    """The same, if it is for labels of that kind."""
+def _for_labels(found: PlugIn, kind: TargetKind) -> PlugIn:
+    """The same, if it is for labels of that kind, or for links."""
     kinds = tuple(found.kind.label_kinds)
     if kind not in kinds:
         raise ConfigError(

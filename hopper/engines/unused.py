@@ -28,10 +28,12 @@ def unused(request: Request) -> list[str]:
     reached = {rows.node_type for rows in reads.inputs.values()}
     types = [each for each in schema.node_types if each not in reached]
     if types:
-        lines.append(f"node types {_listed(types)}: no hop from {reads.target} reaches them")
-    labels = [each for each in schema.labels if each != reads.target]
+        roots = ", ".join(schema.root_types)
+        lines.append(f"node types {_listed(types)}: no hop from {roots} reaches them")
+    predicted = ", ".join(map(str, schema.target_relations)) or reads.target
+    labels = [each for each in schema.labels if each != predicted]
     if labels:
-        lines.append(f"labels of {_listed(labels)}: only {reads.target} is predicted")
+        lines.append(f"labels of {_listed(labels)}: only {predicted} is predicted")
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:
         lines.append(f"splits {_listed(splits)}: expected train, val and test")

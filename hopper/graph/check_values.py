@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.schema import GraphSchema, Labels
+from hopper.graph.schema import Labels
 
 
 def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
@@ -20,14 +20,6 @@ def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[
     if labels.kind == "multi_hot":
         return np.dtype(np.uint8), [table]
     return np.dtype(np.float32), [(count,), table] if labels.classes == 1 else [table]
-
-
-def target_count(schema: GraphSchema) -> int:
-    """Number of target nodes, or of edges of the target relation: the bound of split ids."""
-    target = schema.target
-    if isinstance(target, str):
-        return schema.node_types[target].count
-    return schema.relations[target].count
 
 
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:

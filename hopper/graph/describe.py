@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph import layout
-from hopper.graph.check_values import is_labelled, target_count
+from hopper.graph.check_values import is_labelled
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Labels, Relation
 
@@ -30,12 +30,12 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
     schema = graph.schema
     touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}
     relations = [_relation(graph, relation, touched) for relation in schema.ordered_relations()]
-    target = schema.target
+    targets = [list(each) for each in schema.target_relations]
     return {
         "path": str(graph.path),
         "name": schema.name,
         "source": schema.source,
-        "target": target if isinstance(target, str) else list(target),
+        "target": (targets if schema.also else targets[0]) if targets else schema.target,
         "bytes": sum(file.stat().st_size for file in graph.path.rglob("*") if file.is_file()),
         "node_types": {
             name: {
@@ -147,7 +147,7 @@ def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
     ids = graph.split(name)
     summary: dict[str, Any] = {
         "count": int(ids.size),
-        "share": _share(int(ids.size), target_count(schema)),
+        "share": _share(int(ids.size), schema.target_count),
     }
     if isinstance(schema.target, str) and schema.target in schema.labels:
         labels = schema.labels[schema.target]

@@ -6,7 +6,7 @@ The layout is specified in docs/graph-directory.md.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from hopper.errors import GraphError
 from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_topology import check_topology
+from hopper.graph.links import Links, find_links
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -129,7 +130,7 @@ class GraphDirectory:
         *,
         edge_features: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
         counts: int | Mapping[str, int] | None = None,
-        target: str = "",
+        target: str | tuple[str, str, str] | Sequence[tuple[str, str, str]] = "",
         options: ImportOptions | None = None,
         name: str = "graph",
     ) -> GraphDirectory:
@@ -141,9 +142,11 @@ class GraphDirectory:
         features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
         labels: [n] integers (classes, negative ones unlabelled), [n, c] of 0 and 1, or floats; or
             by node type.
-        splits: by name, ids or a mask of nodes of the target type.
+        splits: by name, ids or a mask of nodes of the target type, or of edges of the target
+            relations, those of one behind those of another.
         counts: of nodes; where there are none, as many as rows name, or else edges.
-        target: the node type that is predicted; the one with labels, where there is one.
+        target: the node type that is predicted, or the relation whose edges are, or several; by
+            default the one node type with labels, where there is one.
         """
         from hopper.graph.importers.arrays import tables_from_arrays
 
@@ -213,6 +216,17 @@ class GraphDirectory:
         file = layout.split_file(self.path, name)
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
+    def links(self, split: str) -> Links:
+        """The edges of a split, by their ends; reads the target relations' topologies.
+
+        Raises
+        ------
+        GraphError: nodes are predicted, or there is no such split.
+        """
+        if not self.schema.target_relations:
+            raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
+        return find_links(self.schema, self.topology, np.asarray(self.split(split)))
+
     def _known_relation(self, relation: Relation) -> Relation:
         if relation not in self.schema.relations:
             raise GraphError(f"{self.path}: no relation {'/'.join(relation)}")
@@ -237,7 +251,7 @@ class GraphDirectory:
             ids = self.split(name)
             if full:
                 where = f"{layout.split_file(self.path, name)}: split {name}"
-                check_values.check_split(ids, check_values.target_count(self.schema), where)
+                check_values.check_split(ids, self.schema.target_count, where)
 
 
 def open_topology(

@@ -82,6 +82,11 @@ def split_file(root: Path, name: str) -> Path:
     return root / "splits" / f"{name}.npy"
 
 
+def links_file(root: Path, name: str) -> Path:
+    """The file of a split's links, in a partitioned directory."""
+    return root / "links" / f"{name}.npy"
+
+
 def names_file(root: Path, node_type: str) -> Path:
     """The optional file of what the source called a type's nodes, one line a row."""
     return root / "names" / f"{node_type}.txt"

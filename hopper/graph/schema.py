@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float"]
+TargetKind = Literal["class", "multi_hot", "float", "link"]
+"""what is predicted: labels of a kind, or links"""
 
 
 class Relation(NamedTuple):
@@ -60,8 +62,9 @@ class Labels:
 class GraphSchema:
     """Everything ``graph.json`` holds.
 
-    ``target`` is the node type that is predicted, or the relation for edge splits;
-    ``splits`` maps a split's name to its number of ids.
+    ``target`` is the node type that is predicted, or the relation whose edges are, ``also`` further
+    relations whose edges are predicted together with these; ``splits`` maps a split's name to its
+    number of ids.
     """
 
     name: str
@@ -71,6 +74,25 @@ class GraphSchema:
     labels: dict[str, Labels] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
     source: str = ""
+    also: tuple[Relation, ...] = ()
+
+    @property
+    def target_relations(self) -> tuple[Relation, ...]:
+        """The relations whose edges are predicted; none where nodes are."""
+        return () if isinstance(self.target, str) else (self.target, *self.also)
+
+    @property
+    def target_count(self) -> int:
+        """How many nodes, or edges, there are of what is predicted: the bound of split ids."""
+        if isinstance(self.target, str):
+            return self.node_types[self.target].count
+        return sum(self.relations[each].count for each in self.target_relations)
+
+    @property
+    def root_types(self) -> tuple[str, ...]:
+        """The node types whose rows predictions are made of, :meth:`target_type` first."""
+        ends = [end for each in self.target_relations for end in (each.dst, each.src)]
+        return tuple(dict.fromkeys([self.target_type(), *ends]))
 
     def target_type(self) -> str:
         """The target node type; for an edge target, the relation's destination type."""

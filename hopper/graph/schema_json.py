@@ -47,7 +47,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
             }
             for relation, kind in schema.relations.items()
         ],
-        "target": schema.target if isinstance(schema.target, str) else list(schema.target),
+        "target": _target_to_json(schema),
         "labels": {
             name: {"kind": labels.kind, "classes": labels.classes}
             for name, labels in schema.labels.items()
@@ -81,11 +81,13 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
         where=where,
         field="",
     )
+    target, *also = _targets(fields["target"], where)
     schema = GraphSchema(
         name=_text(fields["name"], where, "name"),
         node_types=_node_types(fields["node_types"], where),
         relations=_relations(fields["relations"], where),
-        target=_target(fields["target"], where),
+        target=target,
+        also=tuple(each for each in also if isinstance(each, Relation)),
         labels=_labels(fields.get("labels", {}), where),
         splits={
             name: _count(count, where, f"splits.{name}")
@@ -183,8 +185,11 @@ def _check_target(schema: GraphSchema, where: str) -> None:
             f"{where}: target: expected one of the node types {sorted(schema.node_types)}, "
             f"given {target!r}"
         )
-    if isinstance(target, Relation) and target not in schema.relations:
-        raise GraphError(f"{where}: target: expected one of the relations, given {target}")
+    for place, each in enumerate(schema.target_relations):
+        if each not in schema.relations:
+            raise GraphError(f"{where}: target: expected one of the relations, given {each}")
+        if each in schema.target_relations[:place]:
+            raise GraphError(f"{where}: target: {each} stands there twice")
 
 
 def _object(value: object, where: str, field: str) -> dict[str, Any]:
@@ -262,12 +267,29 @@ def _relations(value: object, where: str) -> dict[Relation, EdgeType]:
     return result
 
 
-def _target(value: object, where: str) -> str | Relation:
+def _target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
+    if isinstance(schema.target, str):
+        return schema.target
+    each = [list(relation) for relation in schema.target_relations]
+    return each if schema.also else each[0]
+
+
+def _targets(value: object, where: str) -> list[str | Relation]:
+    """A node type, or one relation or more."""
     if isinstance(value, str):
-        return value
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(x, str) for x in value):
-        return Relation(*value)
-    raise GraphError(f"{where}: target: expected a node type or [src, rel, dst], given {value!r}")
+        return [value]
+    given = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    triples = [
+        Relation(*each)
+        for each in given
+        if isinstance(each, list) and len(each) == 3 and all(isinstance(x, str) for x in each)
+    ]
+    if len(triples) < len(given):
+        raise GraphError(
+            f"{where}: target: expected a node type, [src, rel, dst] or a list of these, given "
+            f"{value!r}"
+        )
+    return list(triples)
 
 
 def _labels(value: object, where: str) -> dict[str, Labels]:

@@ -148,7 +148,7 @@ class GraphWriter:
         if ids.size != self.schema.splits[name]:
             raise GraphError(f"{where}: expected {self.schema.splits[name]} ids, given {ids.size}")
         ascending = np.sort(ids.astype(np.int64))
-        check_values.check_split(ascending, check_values.target_count(self.schema), where)
+        check_values.check_split(ascending, self.schema.target_count, where)
         save_array(layout.split_file(self._work, name), ascending)
         self._missing.discard(("split", name))
 

@@ -40,11 +40,19 @@ class Metatree:
     target: the type of the root. layers: k.
     children: by vertex above the leaves, the relations into its type that are followed, in
         canonical order; a vertex whose type has none is there with none.
+    others: types of further roots, whose hops are followed too.
     """
 
     target: str
     layers: int
     children: Mapping[Vertex, tuple[Relation, ...]]
+    others: tuple[str, ...] = ()
+
+    @property
+    def reached(self) -> list[str]:
+        """The distinct node types that hops from any root reach, those of roots included."""
+        relations = [each for own in self.children.values() for each in own]
+        return sorted({self.target, *self.others, *(each.src for each in relations)})
 
     @property
     def root(self) -> Vertex:
@@ -99,7 +107,11 @@ class Metatree:
 
 
 def make_metatree(
-    metagraph: Metagraph, target: str, layers: int, metapaths: Sequence[Sequence[str]] = ()
+    metagraph: Metagraph,
+    target: str,
+    layers: int,
+    metapaths: Sequence[Sequence[str]] = (),
+    others: Sequence[str] = (),
 ) -> Metatree:
     """Unroll the metagraph from the target, or follow metapaths alone (Algorithm 2, lines 1-5).
 
@@ -108,6 +120,7 @@ def make_metatree(
     layers: hops, at least 1; as many as the model has layers.
     metapaths: each a list of relations from the target outwards, at most ``layers`` long; what a
         type follows at a depth is the union of what the paths through it do there.
+    others: types of further roots.
 
     Raises
     ------
@@ -120,17 +133,22 @@ def make_metatree(
         )
     if not 1 <= layers <= _MOST_LAYERS:
         raise RequestError(f"layers: expected 1 to {_MOST_LAYERS:,}, given {layers}")
-    if not relations_into(metagraph, target):
+    if not relations_into(metagraph, target) and not others:
         raise RequestError(f"target: no relation leads to {target!r}, so it has no neighbours")
+    if metapaths and others:
+        raise RequestError(
+            f"model.metapaths: they start from one type of roots; expected none, since the ends of "
+            f"links are of types {', '.join([target, *others])}"
+        )
     if metapaths:
         return Metatree(target, layers, _along(metagraph, target, layers, metapaths))
     children: dict[Vertex, tuple[Relation, ...]] = {}
-    types = [target]
+    types = [target, *others]
     for depth in range(layers):
         for each in types:
             children[Vertex(each, depth)] = tuple(relations_into(metagraph, each))
         types = list(dict.fromkeys(r.src for each in types for r in children[Vertex(each, depth)]))
-    return Metatree(target, layers, children)
+    return Metatree(target, layers, children, tuple(others))
 
 
 def weigh(metagraph: Metagraph, tree: Metatree, relations: Sequence[Relation]) -> int:

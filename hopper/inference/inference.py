@@ -57,7 +57,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Nodes of the target type, and what is wanted of them.
+    """Nodes of a type, and what is wanted of them.
 
     Attributes
     ----------
@@ -65,11 +65,13 @@ class Wanted:
     ids: [n] int64 global ids, ascending, the same on every rank.
     output: embeddings are what the classifier reads of a node: the last layer's rows where a linear
         head follows it, and otherwise the rows of the layer before it.
+    node_type: theirs; empty = the target type.
     """
 
     name: str
     ids: Ids
     output: Output = "logits"
+    node_type: str = ""
 
 
 def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -> None:

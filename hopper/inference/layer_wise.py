@@ -167,7 +167,8 @@ class LayerWise(Inference):
             step = _Step(stack, index, wires[index], widths[index], plan[index], rows, space)
             rows = self._layer(step, is_there=index < first)
         assert rows is not None
-        ids, own = plan[-1].mine[self.target], rows[self.target].values
+        target = wanted.node_type or self.target
+        ids, own = plan[-1].mine[target], rows[target].values
         if stack.has_head and makes_logits:
             pieces = _pieces(ids.size, self._rows_per_chunk(max(1, own[:1].numel())))
             hidden = own
@@ -176,7 +177,7 @@ class LayerWise(Inference):
         return ids, own.reshape(ids.size, own.shape[1:].numel())
 
     def _classified(self, stack: Stack, rows: Tensor) -> Tensor:
-        return stack.logits({self.target: rows.to(self._cluster.device)})
+        return stack.logits(rows.to(self._cluster.device))
 
     def _first_missing(self, stack: Stack, depth: int, space: RowSpace) -> int:
         """The first layer whose rows some rank does not have; collective where any are kept."""
@@ -193,7 +194,8 @@ class LayerWise(Inference):
     def _plan(self, wanted: Wanted, stack: Stack, depth: int) -> list[_Share]:
         """This rank's share of every layer; collective, the first time."""
         layers = stack.layers[:depth]
-        key = wanted.name, wanted.output, *(tuple(layer.aggregations) for layer in layers)
+        target = wanted.node_type or self.target
+        key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
         if key in self._plans:
             return self._plans[key]
         placement, rank, names = self._placement, self._cluster.rank, list(stack.widths)
@@ -206,7 +208,7 @@ class LayerWise(Inference):
                     needed[name][placement.place_of(self._stored(name), ids)] = True
             return {name: ids[needed[name]] for name, ids in owned.items()}
 
-        mine = mark({self.target: [placement.deal(self.target, wanted.ids).of(rank)]})
+        mine = mark({target: [placement.deal(self._stored(target), wanted.ids).of(rank)]})
         plan: list[_Share] = []
         for layer in reversed(layers):
             reads = {name: self._read_by(mine, name, layer) for name in names}

@@ -84,10 +84,16 @@ class ArraySampler(NeighborSampler):
         found = np.concatenate([*parts, np.empty(0, np.int64)])
         return self._np.asarray(found.astype(np.int64, copy=False))
 
-    def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
-        """See :class:`NeighborSampler`."""
+    def sample(
+        self,
+        roots: NDArray[np.int64] | Mapping[str, NDArray[np.int64]],
+        epoch: int,
+        iteration: int,
+    ) -> Subgraph:
+        """See :class:`NeighborSampler`; of roots of the target type alone."""
+        assert not isinstance(roots, Mapping)
         xp = self._np
-        self._check_roots(roots)
+        self._check_roots(roots, self.target)
         if np.unique(roots).size != roots.size:
             raise ValueError("a root occurs twice in one batch")
         frontiers = {each: xp.empty(0, np.int64) for each in self.original_ids}

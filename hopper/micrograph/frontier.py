@@ -78,6 +78,58 @@ def draw_hop(
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
+def draw_hop_without(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    original_ids: NDArray[np.int64],
+    frontier: NDArray[np.int64],
+    fanout: int,
+    key: np.uint64,
+    nodes: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> Drawn:
+    """What :func:`draw_hop` draws, with the same keys, of lists that lack some neighbours.
+
+    Positions are those in the whole lists.
+
+    Parameters
+    ----------
+    nodes: [m] int64, ascending: the destinations whose lists lack some.
+    bounds, places: [m + 1] and [k] int64: which positions, ascending for each.
+    """
+    size = frontier.size
+    offsets = np.empty(size + 1, np.int64)
+    offsets[0] = 0
+    lacks = np.zeros(size, np.int64)
+    begins = np.zeros(size, np.int64)
+    for i in numba.prange(size):
+        node = frontier[i]
+        at = np.searchsorted(nodes, node)
+        if at < nodes.size and nodes[at] == node:
+            begins[i] = bounds[at]
+            lacks[i] = bounds[at + 1] - bounds[at]
+        degree = indptr[node + 1] - indptr[node] - lacks[i]
+        offsets[i + 1] = degree if fanout < 0 else min(degree, fanout)
+    for i in range(size):
+        offsets[i + 1] += offsets[i]
+    sources = np.empty(offsets[size], np.int64)
+    positions = np.empty(offsets[size], np.int64)
+    for i in numba.prange(size):
+        node, start, stop = frontier[i], offsets[i], offsets[i + 1]
+        first = indptr[node]
+        degree = indptr[node + 1] - first - lacks[i]
+        own = absorb(key, np.uint64(original_ids[node]))
+        draw_positions(own, degree, stop - start, positions[start:stop])
+        for j in range(start, stop):
+            for k in range(begins[i], begins[i] + lacks[i]):
+                # Those that are left close ranks.
+                positions[j] += positions[j] >= places[k]
+            sources[j] = indices[first + positions[j]]
+    return offsets, sources, positions
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
 def draw_hop_of_part(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],

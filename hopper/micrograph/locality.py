@@ -119,9 +119,6 @@ def _roots(graph: PartitionedGraph, wanted: int, seed: int) -> NDArray[np.int64]
     ids = np.flatnonzero(counts) if counts.any() else np.arange(counts.size)
     if ids.size == 0:
         raise RequestError(f"{graph.path}: node type {target!r} has no node to take as a root")
-    if not isinstance(graph.schema.target, str):
-        # Rows of a partitioned topology are global ids already; the order goes by original ids.
-        ids = graph.original_ids(target)[ids]
     return graph.global_ids(target)[permutation(seed, 0, ids)[:wanted]]
 
 

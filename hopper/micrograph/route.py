@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ from hopper.partition.placement import Placement
 class GlobalBatch:
     """The N mini-batches of one iteration together.
 
-    roots: [n] int64 global ids of the target type, mini-batch after mini-batch.
+    roots: [n] int64 global ids of the target type, or places of links among the training links,
+        mini-batch after mini-batch.
     bounds: [N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``.
     home_ranks: [n] int64, the rank that owns each root.
     """
@@ -59,15 +61,54 @@ class GlobalBatch:
         return self.roots[part][self.home_ranks[part] == rank]
 
 
+class TrainingRoots(Protocol):
+    """The roots that are trained.
+
+    ids: [n] int64, distinct, that do not depend on how the graph is divided.
+    """
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """See above."""
+
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[m] int64: the roots of some of the ids, as :class:`GlobalBatch` has them."""
+
+    def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[m] int64: the rank that owns each."""
+
+
+@dataclass(frozen=True)
+class TrainingNodes:
+    """Nodes as roots.
+
+    Attributes
+    ----------
+    placement: who owns them. node_type: theirs.
+    ids: [n] int64 original ids.
+    global_ids: [count] int64, global id of every original id of the type.
+    """
+
+    placement: Placement
+    node_type: str
+    ids: NDArray[np.int64]
+    global_ids: NDArray[np.int64]
+
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See :class:`TrainingRoots`: global ids."""
+        return self.global_ids[ids]
+
+    def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See :class:`TrainingRoots`."""
+        return self.placement.rank_of(self.node_type, roots)
+
+
 class RootSchedule:
     """The global batches of every epoch.
 
     Parameters
     ----------
-    placement: who owns roots.
-    target: node type of the roots.
-    train_ids: [n] int64 original ids of the training nodes.
-    global_ids: [count] int64, global id of every original id of the target type.
+    roots: all that are trained.
     seed: first word of the permutation's key.
     batch_size: roots a model and iteration.
     models: number of models N.
@@ -77,10 +118,7 @@ class RootSchedule:
 
     def __init__(
         self,
-        placement: Placement,
-        target: str,
-        train_ids: NDArray[np.int64],
-        global_ids: NDArray[np.int64],
+        roots: TrainingRoots,
         *,
         seed: int,
         batch_size: int,
@@ -88,14 +126,12 @@ class RootSchedule:
         drop_last: bool = False,
         most_iterations: int = 0,
     ) -> None:
-        self._placement = placement
-        self._target = target
-        self._train_ids = np.asarray(train_ids, np.int64)
-        self._global_ids = global_ids
+        self._roots = roots
+        self._ids = np.asarray(roots.ids, np.int64)
         self._seed = seed
         self._size = batch_size * models
         self._models = models
-        whole, rest = divmod(self._train_ids.size, self._size)
+        whole, rest = divmod(self._ids.size, self._size)
         self._whole_epoch = whole + (1 if rest and not drop_last else 0)
         self.iterations = self._whole_epoch
         if most_iterations:
@@ -110,14 +146,14 @@ class RootSchedule:
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """The global batch of one iteration; a short last one is dealt evenly to the models."""
         start = iteration * self._size
-        roots = self._global_ids[self._epoch_order(epoch)[start : start + self._size]]
+        roots = self._roots.find(self._epoch_order(epoch)[start : start + self._size])
         bounds = np.arange(self._models + 1) * roots.size // self._models
-        homes = self._placement.rank_of(self._target, roots)
+        homes = self._roots.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, permutation(self._seed, epoch, self._train_ids))
+            self._order = (epoch, permutation(self._seed, epoch, self._ids))
         return self._order[1]
 
 
@@ -147,7 +183,7 @@ class LocalRootSchedule(RootSchedule):
 
     def _roots_by_rank(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._by_rank is None or self._by_rank[0] != epoch:
-            roots = self._global_ids[self._epoch_order(epoch)]
-            homes = self._placement.rank_of(self._target, roots)
+            roots = self._roots.find(self._epoch_order(epoch))
+            homes = self._roots.home_ranks(roots)
             self._by_rank = (epoch, [roots[homes == rank] for rank in range(self._models)])
         return self._by_rank[1]

@@ -8,7 +8,7 @@ micrographs, whoever samples them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypedDict, Unpack
 
@@ -21,6 +21,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
+from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 _MOST_NODES = np.iinfo(np.int32).max
@@ -117,6 +118,8 @@ class NeighborSampler:
         self.dropout_seed = seed if dropout_seed is None else dropout_seed
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
         """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
+        self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
+        """by epoch and iteration, by relation as it is stored: edges that are not drawn"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
         self._lock = threading.Lock()
 
@@ -135,27 +138,35 @@ class NeighborSampler:
         RequestError: names the key, what was expected and what was given.
         """
 
-    def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+    def sample(
+        self,
+        roots: NDArray[np.int64] | Mapping[str, NDArray[np.int64]],
+        epoch: int,
+        iteration: int,
+    ) -> Subgraph:
         """Sample the subgraph of distinct roots.
 
         Parameters
         ----------
-        roots: [n] int64 global ids of the target type, distinct; n may be 0.
+        roots: [n] int64 global ids of the target type, distinct; n may be 0. Or those of several
+            types.
 
         Raises
         ------
-        ValueError: a root occurs twice, or is outside the target type.
+        ValueError: a root occurs twice, or is outside its type.
         """
-        self._check_roots(roots)
+        by_type = roots if isinstance(roots, Mapping) else {self.target: roots}
+        for node_type, ids in by_type.items():
+            self._check_roots(ids, node_type)
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
         sizes = [dict.fromkeys(self.original_ids, 0)]
         try:
-            self._enter(
-                np.ascontiguousarray(roots, dtype=np.int64), self.target, nodes, sizes[0], tables
-            )
-            if sizes[0][self.target] != roots.size:
-                raise ValueError("a root occurs twice in one batch")
+            for node_type, ids in by_type.items():
+                own = np.ascontiguousarray(ids, dtype=np.int64)
+                self._enter(own, node_type, nodes, sizes[0], tables)
+                if sizes[0][node_type] != ids.size:
+                    raise ValueError("a root occurs twice in one batch")
             hops = [
                 self._expand(hop, (epoch, iteration), nodes, sizes, tables)
                 for hop in range(len(self.fanouts))
@@ -176,8 +187,8 @@ class NeighborSampler:
             fanouts=self.fanouts,
         )
 
-    def _check_roots(self, roots: NDArray[np.int64]) -> None:
-        count = self.original_ids[self.target].size
+    def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
+        count = self.original_ids[node_type].size
         if roots.size and not 0 <= roots.min() <= roots.max() < count:
             raise ValueError(
                 f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
@@ -204,7 +215,13 @@ class NeighborSampler:
             self.fanouts[hop],
             self.hop_key(NEIGHBOURS, moment, hop, relation),
         )
+        left_out = {} if self.left_out is None else self.left_out(moment)
+        without = left_out.get(self.drawn_as.get(relation, relation))
         with threads_for(destinations.size):
+            if without is not None:
+                return frontier.draw_hop_without(
+                    topology.indptr, topology.indices, *asked, *without.arrays
+                )
             if topology.positions is None:
                 return frontier.draw_hop(topology.indptr, topology.indices, *asked)
             return frontier.draw_hop_of_part(

@@ -15,6 +15,7 @@ from hopper.device_copies import to_device
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.micrograph.pairs import Pairs
 
 
 class HopEdges(NamedTuple):
@@ -70,6 +71,8 @@ class Subgraph:
     """node types that are"""
     fanouts: Sequence[int] = ()
     """[hops] as of the sampler; read where some of a destination's edges are elsewhere"""
+    pairs: Pairs | None = None
+    """what is made of the roots, where links are predicted"""
 
     @property
     def num_roots(self) -> int:

@@ -7,17 +7,29 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hopper.graph.schema import LabelKind
+from hopper.graph.schema import TargetKind
 
 ROOTS: Final = 7
+_PAIRS: Final = 4
+"""a link's, its own included"""
 
 
-def make_examples(kind: LabelKind, classes: int) -> tuple[Tensor, Tensor]:
+def make_examples(kind: TargetKind, classes: int) -> tuple[Tensor, Tensor]:
     """[7, classes] float64 logits, and labels as losses and metrics are given them: [7] int64
-    classes, or [7, classes] float64."""
+    classes, or [7, classes] float64; of links as :class:`hopper.micrograph.pairs.Pairs` has them,
+    with 3 others."""
     generator = torch.Generator().manual_seed(0)
+    if kind == "link":
+        labels = torch.zeros(ROOTS, _PAIRS, dtype=torch.float64)
+        labels[:, 0], labels[0, 1] = 1.0, -1.0
+        return torch.randn(ROOTS, _PAIRS, dtype=torch.float64, generator=generator), labels
     logits = torch.randn(ROOTS, classes, dtype=torch.float64, generator=generator)
     if kind == "class":
         return logits, torch.randint(0, classes, (ROOTS,), generator=generator)
     values = torch.randn(ROOTS, classes, dtype=torch.float64, generator=generator)
     return logits, (values > 0).double() if kind == "multi_hot" else values
+
+
+def make_rank_examples() -> tuple[Tensor, Tensor]:
+    """[7, 1] float64 ranks of links, and labels, as metrics are given them."""
+    return torch.arange(1.0, ROOTS + 1, dtype=torch.float64).unsqueeze(1), torch.ones(ROOTS, 1)

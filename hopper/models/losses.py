@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hopper.errors import ConfigError, HopperError
-from hopper.graph.schema import LabelKind
+from hopper.graph.schema import TargetKind
 from hopper.models.label_examples import ROOTS, make_examples
 
 UNLABELLED: Final = -1
@@ -26,8 +26,8 @@ class Loss(Protocol):
     """The loss of each root. Its class is called with the keyword ``classes``, the width of logits,
     and the options of the configuration."""
 
-    label_kinds: ClassVar[tuple[LabelKind, ...]]
-    """what kinds of labels it is for: "class", "multi_hot", "float" """
+    label_kinds: ClassVar[tuple[TargetKind, ...]]
+    """what kinds of labels it is for: "class", "multi_hot", "float"; or "link" """
 
     def root_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """[n] of the logits' dtype, differentiable: the loss of each root.
@@ -36,8 +36,10 @@ class Loss(Protocol):
 
         Parameters
         ----------
-        logits: [n, classes], float32 or float64.
-        labels: [n] int64 for kind "class", else [n, classes] of the logits' dtype.
+        logits: [n, classes], float32 or float64; of links [n, 1 + k], the scores of each and of
+            what it is compared with.
+        labels: [n] int64 for kind "class", else as wide as logits and of their dtype; of links as
+            :class:`hopper.micrograph.pairs.Pairs` has them.
         """
         ...
 
@@ -52,7 +54,7 @@ class CrossEntropy:
         number all the same, not by the sum of their weights.
     """
 
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
 
     def __init__(self, *, classes: int, class_weights: Weights = ()) -> None:
         self._weights = _as_weights("class_weights", class_weights, classes)
@@ -76,7 +78,7 @@ class BinaryCrossEntropy:
     positive_weights: one for each class, times the loss where the root has it; none = all are 1.
     """
 
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("multi_hot",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("multi_hot",)
 
     def __init__(self, *, classes: int, positive_weights: Weights = ()) -> None:
         self._weights = _as_weights("positive_weights", positive_weights, classes)
@@ -104,7 +106,7 @@ def _like(weights: Tensor | None, logits: Tensor) -> Tensor | None:
 class SquaredError:
     """The squared error, summed over outputs."""
 
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("float",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
 
     def __init__(self, *, classes: int) -> None:
         pass
@@ -119,14 +121,15 @@ LOSSES: Final[Mapping[str, Callable[..., Loss]]] = {
     "binary_cross_entropy": BinaryCrossEntropy,
     "squared_error": SquaredError,
 }
-DEFAULT_LOSSES: Final[Mapping[LabelKind, str]] = {
+DEFAULT_LOSSES: Final[Mapping[TargetKind, str]] = {
     "class": "cross_entropy",
     "multi_hot": "binary_cross_entropy",
     "float": "squared_error",
+    "link": "cross_entropy",
 }
 
 
-def check_loss(key: str, name: str, loss: Loss, kind: LabelKind, classes: int) -> None:
+def check_loss(key: str, name: str, loss: Loss, kind: TargetKind, classes: int) -> None:
     """Try a loss on a few made-up roots, before a run depends on it.
 
     Parameters

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hopper.errors import ConfigError, HopperError
-from hopper.graph.schema import LabelKind
-from hopper.models.label_examples import ROOTS, make_examples
+from hopper.graph.schema import TargetKind
+from hopper.models.label_examples import ROOTS, make_examples, make_rank_examples
 
 
 class Metric(Protocol):
@@ -23,8 +23,8 @@ class Metric(Protocol):
 
     name: ClassVar[str]
     """as shown, such as "accuracy" """
-    label_kinds: ClassVar[tuple[LabelKind, ...]]
-    """what kinds of labels it is for: "class", "multi_hot", "float" """
+    label_kinds: ClassVar[tuple[TargetKind, ...]]
+    """what kinds of labels it is for: "class", "multi_hot", "float"; or "link" """
     higher_is_better: ClassVar[bool]
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -32,8 +32,8 @@ class Metric(Protocol):
 
         Parameters
         ----------
-        logits: [n, classes], on the CPU.
-        labels: [n] int64 for kind "class", all labelled, else [n, classes] of the logits' dtype.
+        logits: [n, classes], on the CPU; of links [n, 1], their ranks, 1 being the best.
+        labels: [n] int64 for kind "class", all labelled, else as wide as logits and of their dtype.
         """
         ...
 
@@ -46,7 +46,7 @@ class Accuracy:
     """The share of roots whose largest logit is that of their class."""
 
     name: ClassVar[str] = "accuracy"
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self, *, classes: int) -> None:
@@ -68,7 +68,7 @@ class WholeMetric(Protocol):
     all roots of a split. Otherwise as :class:`Metric`."""
 
     name: ClassVar[str]
-    label_kinds: ClassVar[tuple[LabelKind, ...]]
+    label_kinds: ClassVar[tuple[TargetKind, ...]]
     higher_is_better: ClassVar[bool]
 
     def score_all(self, logits: Tensor, labels: Tensor) -> float:
@@ -85,7 +85,7 @@ class RocAuc:
     of two classes, that of the second."""
 
     name: ClassVar[str] = "roc_auc"
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class", "multi_hot")
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class", "multi_hot")
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self, *, classes: int) -> None:
@@ -138,7 +138,7 @@ class _ByClass:
     The largest logit claims a class; of several labels every positive logit does.
     """
 
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class", "multi_hot")
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class", "multi_hot")
     higher_is_better: ClassVar[bool] = True
 
     def __init__(self, *, classes: int) -> None:
@@ -210,7 +210,7 @@ class BalancedAccuracy(_ByClass):
     """The mean over classes of the share of their roots that are recognised."""
 
     name: ClassVar[str] = "balanced_accuracy"
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("class",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("class",)
 
     def value(self, sums: Tensor) -> float:
         """See :class:`Metric`."""
@@ -222,7 +222,7 @@ class Rmse:
     """The root of the mean squared error over all values."""
 
     name: ClassVar[str] = "rmse"
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("float",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
     higher_is_better: ClassVar[bool] = False
 
     def __init__(self, *, classes: int) -> None:
@@ -242,7 +242,7 @@ class Mae:
     """The mean absolute error over all values."""
 
     name: ClassVar[str] = "mae"
-    label_kinds: ClassVar[tuple[LabelKind, ...]] = ("float",)
+    label_kinds: ClassVar[tuple[TargetKind, ...]] = ("float",)
     higher_is_better: ClassVar[bool] = False
 
     def __init__(self, *, classes: int) -> None:
@@ -268,14 +268,15 @@ METRICS: Final[Mapping[str, Callable[..., AnyMetric]]] = {
     "rmse": Rmse,
     "mae": Mae,
 }
-DEFAULT_METRICS: Final[Mapping[LabelKind, str]] = {
+DEFAULT_METRICS: Final[Mapping[TargetKind, str]] = {
     "class": "accuracy",
     "multi_hot": "micro_f1",
     "float": "rmse",
+    "link": "mrr",
 }
 
 
-def check_metric(key: str, name: str, metric: AnyMetric, kind: LabelKind, classes: int) -> None:
+def check_metric(key: str, name: str, metric: AnyMetric, kind: TargetKind, classes: int) -> None:
     """Try a metric on a few made-up roots, before a run depends on it.
 
     Parameters
@@ -290,7 +291,7 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: LabelKind, classe
     if isinstance(metric, WholeMetric):
         _check_score(told, metric, kind, classes)
         return
-    logits, labels = make_examples(kind, classes)
+    logits, labels = make_rank_examples() if kind == "link" else make_examples(kind, classes)
     half = ROOTS // 2
     try:
         whole, none, *parts = [
@@ -314,7 +315,7 @@ def check_metric(key: str, name: str, metric: AnyMetric, kind: LabelKind, classe
         raise ConfigError(f"{told}: expected value() to return a float; got {values}")
 
 
-def _check_score(told: str, metric: WholeMetric, kind: LabelKind, classes: int) -> None:
+def _check_score(told: str, metric: WholeMetric, kind: TargetKind, classes: int) -> None:
     try:
         found = metric.score_all(*make_examples(kind, classes))
     except HopperError:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.schema import LabelKind
+from hopper.graph.schema import LabelKind, TargetKind
 from hopper.models.losses import DEFAULT_LOSSES, LOSSES, UNLABELLED, Loss
 from hopper.models.metrics import DEFAULT_METRICS, METRICS, AnyMetric, WholeMetric
 from hopper.ops import in_full
@@ -30,6 +30,8 @@ class Objective:
     [n, c]                classes
     float, float32 [n]    squared error, summed over outputs     RMSE
     or [n, c]
+    link, float32         cross-entropy of the link among what   MRR
+    [n, 1 + k]            it is compared with
     ====================  =====================================  ===========================
 
     Parameters
@@ -41,7 +43,7 @@ class Objective:
 
     def __init__(
         self,
-        kind: LabelKind,
+        kind: TargetKind,
         loss: Loss | None = None,
         metrics: Sequence[AnyMetric] = (),
         classes: int = 1,

@@ -306,7 +306,13 @@ class HGNN(nn.Module):
         return not isinstance(self.head, nn.Identity)
 
     def forward(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> Tensor:
-        """[num roots, out]: logits of the last hop's destinations of the target type.
+        """[num roots, out]: logits of the last hop's destinations of the target type; parameters
+        and errors as of :meth:`rows`."""
+        logits: Tensor = self.head(self.rows(blocks, x)[self.target])
+        return logits
+
+    def rows(self, blocks: Sequence[TypedBlocks], x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By type, [n, width]: the last layer's rows of the last hop's destinations.
 
         Parameters
         ----------
@@ -328,8 +334,7 @@ class HGNN(nn.Module):
         }
         for index, (layer, hop) in enumerate(zip(self.layers, blocks, strict=True)):
             h = layer(hop, self.drop_all(index, hop, h))
-        logits: Tensor = self.head(h[self.target])
-        return logits
+        return h
 
     def reading_order(self, x: Mapping[str, Tensor]) -> list[str]:
         """All types, in the order in which input rows are given: the last may still be waited for

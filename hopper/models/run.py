@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from hopper.graph.block import TypedBlocks
 from hopper.models.relational import HGNN
+
+
+def run_root_rows(
+    model: nn.Module,
+    blocks: Sequence[TypedBlocks],
+    inputs: Mapping[str, Tensor],
+    types: Sequence[str],
+) -> Tensor:
+    """[num roots, out]: what a model makes of roots of several types, those of one behind those of
+    another, in the order of ``types``; otherwise as :func:`run_model`."""
+    if not isinstance(model, HGNN):
+        return run_model(model, blocks, inputs)
+    rows = model.rows(blocks, inputs)
+    return torch.cat([model.head(rows[each]) for each in types])
 
 
 def run_model(

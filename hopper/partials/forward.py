@@ -44,10 +44,11 @@ class Forward:
         self._wires = wires
         self._travels_as = travels_as
 
-    def logits(
+    def rows(
         self, plan: IterationPlan, inputs: Rows, others: Mapping[str, Tensor], where: str
-    ) -> Tensor:
-        """[roots, out]: of this rank's roots; every rank has to call it.
+    ) -> Mapping[str, Tensor]:
+        """By type, [roots, width]: the last layer's rows of this rank's roots; every rank has to
+        call it.
 
         Parameters
         ----------
@@ -62,7 +63,7 @@ class Forward:
             rows = self._layer(index, layer, rows, raw, f"{where}, layer {index}")
             # Only the first layer reads input rows.
             raw = {}
-        return self._stack.logits(rows)
+        return rows
 
     def _layer(
         self, index: int, plan: LayerPlan, rows: Rows, raw: Mapping[str, Tensor], where: str

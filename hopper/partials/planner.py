@@ -67,12 +67,12 @@ class Planner:
             for _ in range(2)
         )
 
-    def plan(self, roots: Ids, epoch: int, iteration: int) -> IterationPlan:
+    def plan(self, roots: Mapping[str, Ids], epoch: int, iteration: int) -> IterationPlan:
         """This rank's part of an iteration; every rank has to call it.
 
         Parameters
         ----------
-        roots: [n] int64 global ids, those that this rank owns; may be empty.
+        roots: by type, [n] int64 global ids, those that this rank owns; may be empty.
 
         Raises
         ------
@@ -80,12 +80,13 @@ class Planner:
         """
         own = {each: OwnFrontier(table) for each, table in self._own_rows.items()}
         try:
-            own[self.sampler.target].enter(np.ascontiguousarray(roots, np.int64))
+            for each, ids in roots.items():
+                own[each].enter(np.ascontiguousarray(ids, np.int64))
             layers: list[LayerPlan] = []
             for hop in range(len(self._wires)):
                 layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
             nodes = {each: frontier.nodes for each, frontier in own.items()}
-            return IterationPlan(nodes, int(roots.size), layers)
+            return IterationPlan(nodes, sum(int(ids.size) for ids in roots.values()), layers)
         finally:
             for each, frontier in own.items():
                 forget(frontier.nodes, self._own_rows[each])

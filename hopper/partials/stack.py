@@ -118,9 +118,9 @@ class Stack(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} aggregates relation by relation")
 
-    @abstractmethod
-    def logits(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """[roots, out], from the last layer's rows."""
+    def logits(self, rows: Tensor) -> Tensor:
+        """[roots, out], from the last layer's rows of one type."""
+        return rows
 
 
 class OneTypeStack(Stack):
@@ -179,10 +179,6 @@ class OneTypeStack(Stack):
         out = layer.update(ready, combined)
         return {self._type: self.model.finish(index, block.dst, h_dst, out)}
 
-    def logits(self, rows: Mapping[str, Tensor]) -> Tensor:
-        """See :class:`Stack`."""
-        return rows[self._type]
-
 
 class TypedStack(Stack):
     """Of a model of graphs of several node types."""
@@ -239,9 +235,9 @@ class TypedStack(Stack):
         """See :class:`Stack`."""
         return self.model.relation_layer(index).merged(merged, relations, ready, {}, weights)
 
-    def logits(self, rows: Mapping[str, Tensor]) -> Tensor:
+    def logits(self, rows: Tensor) -> Tensor:
         """See :class:`Stack`."""
-        out: Tensor = self.model.head(rows[self.model.target])
+        out: Tensor = self.model.head(rows)
         return out
 
 

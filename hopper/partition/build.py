@@ -19,6 +19,7 @@ from hopper.partition.memory import (
     estimate_memory,
     require_memory,
 )
+from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
@@ -92,11 +93,16 @@ def partition_graph(
     require_memory(estimate, available, memory_limit, method)
 
     phases = Phases(progress)
-    edges = sum(kind.count for kind in schema.relations.values())
     copies = servers if by_dimension else 1
     needed = partitioned_bytes(schema, servers, split=split)
     needed += table_bytes(graph, copies) - table_bytes(graph)
-    with unpublished_partitions(out, needed) as work:
+    reverses = find_reverses(graph)
+    with (
+        message_edges(graph, reverses, out.absolute().parent) as graph,
+        unpublished_partitions(out, needed) as work,
+    ):
+        schema = graph.schema
+        edges = sum(kind.count for kind in schema.relations.values())
         roots = training_roots(graph)
         assignment = assign(
             *(graph, servers, method, seed, roots, phases, work),
@@ -119,6 +125,10 @@ def partition_graph(
             ]
         description = describe(schema, assignment, maps, shares, roots, sizes)
         description["memory_estimate_bytes"] = estimate.peak
+        if reverses:
+            description["reverse_relations"] = {
+                str(each): list(map(str, own)) for each, own in reverses.items()
+            }
         if by_dimension:
             description["topology"] = ByDimension.name
         if measure is not None:

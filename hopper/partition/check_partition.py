@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.check_topology import check_bounds
-from hopper.graph.check_values import check_split, find_outside, target_count
-from hopper.graph.layout import split_file
+from hopper.graph.check_values import check_split, find_outside
+from hopper.graph.layout import links_file, split_file
 from hopper.partition.layouts import MapName, map_file
 from hopper.partition.partitioned_graph import PartitionedGraph
 
@@ -32,7 +32,30 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
         _check_maps(graph, node_type)
     for name in graph.schema.splits:
         where = f"{split_file(graph.path, name)}: split {name}"
-        check_split(graph.split(name), target_count(graph.schema), where)
+        links = bool(graph.schema.target_relations)
+        # Edges that are predicted are not all stored, so their ids know no bound here.
+        most = np.iinfo(np.int64).max if links else graph.schema.target_count
+        check_split(graph.split(name), most, where)
+        if links:
+            _check_links(graph, name)
+
+
+def _check_links(graph: PartitionedGraph, split: str) -> None:
+    """Check that the ends of a split's links are nodes of their relations' types."""
+    links, relations = graph.links(split), graph.schema.target_relations
+    where = f"{links_file(graph.path, split)}: links of {split}"
+    place = find_outside(links.relations, 0, len(relations))
+    if place >= 0:
+        raise GraphError(
+            f"{where}: at {place}: expected one of {len(relations)} target relations, given "
+            f"{int(links.relations[place])}"
+        )
+    for number, relation in enumerate(relations):
+        chosen = links.relations == number
+        for end, node_type in ((links.src, relation.src), (links.dst, relation.dst)):
+            count = graph.schema.node_types[node_type].count
+            if find_outside(end[chosen], 0, count) >= 0:
+                raise GraphError(f"{where}: expected nodes of {node_type} in [0, {count})")
 
 
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:

@@ -19,6 +19,7 @@ from hopper.graph import layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_values import label_format
 from hopper.graph.json_file import read_json
+from hopper.graph.links import Links
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -188,6 +189,21 @@ class PartitionedGraph:
             raise GraphError(f"{self.path}: split {name!r}: expected one of {known}")
         file = layout.split_file(self.path, name)
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
+
+    def links(self, split: str) -> Links:
+        """The edges of a split, by their ends; errors as of :meth:`split`, and where nodes are
+        predicted."""
+        if not self.schema.target_relations:
+            raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
+        ids = self.split(split)
+        file = layout.links_file(self.path, split)
+        ends = open_array(file, f"links of split {split}", np.int64, (3, ids.size))
+        return Links(ids, *ends)
+
+    def reverse_relations(self, relation: Relation) -> list[Relation]:
+        """The relations that hold the same edges turned round, where edges are predicted."""
+        told = self.description.get("reverse_relations", {}).get(str(relation), [])
+        return [each for each in self.schema.ordered_relations() if str(each) in told]
 
     def _map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         self._node_type(node_type)

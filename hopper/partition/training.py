@@ -7,9 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
-from hopper.graph.schema import GraphSchema, Relation
-from hopper.graph.topology import Topology
+from hopper.graph.links import Links
+from hopper.graph.schema import GraphSchema
 
 
 class SplitGraph(Protocol):
@@ -19,42 +18,28 @@ class SplitGraph(Protocol):
     def schema(self) -> GraphSchema:
         """The graph's schema."""
 
-    def topology(self, relation: Relation) -> Topology:
-        """The in-edges of a relation."""
-
     def split(self, name: str) -> NDArray[np.int64]:
         """The ids of a split."""
 
+    def links(self, split: str) -> Links:
+        """The edges of a split, by their ends."""
+
 
 def training_roots(graph: SplitGraph, split: str = "train") -> NDArray[np.int64]:
-    """[nodes of the target type] int64: how many roots of a split stand at each node.
+    """[nodes of the target type] int64, by original id: how many roots of a split stand at each
+    node.
 
-    A node split gives ones and zeros by original id. Where the target is a relation, a training
-    edge counts at its destination, by the row of the topology (original id in a graph
-    directory, global id in a partitioned one). A missing split gives zeros.
+    A node split gives ones and zeros. Where edges are predicted, one counts at its destination. A
+    missing split gives zeros.
     """
     schema = graph.schema
-    counts = np.zeros(schema.node_types[schema.target_type()].count, np.int64)
+    target = schema.target_type()
+    counts = np.zeros(schema.node_types[target].count, np.int64)
     if split not in schema.splits:
         return counts
-    ids = np.asarray(graph.split(split))
-    if isinstance(schema.target, str):
-        counts[ids] = 1
+    if not schema.target_relations:
+        counts[np.asarray(graph.split(split))] = 1
         return counts
-    chosen = np.zeros(schema.relations[schema.target].count, np.bool_)
-    chosen[ids] = True
-    edges = graph.topology(schema.target)
-    _count_chosen(np.asarray(edges.indptr), np.asarray(edges.edge_ids), chosen, counts)
-    return counts
-
-
-@kernel
-def _count_chosen(
-    indptr: NDArray[np.int64],
-    edge_ids: NDArray[np.int64],
-    chosen: NDArray[np.bool_],
-    counts: NDArray[np.int64],
-) -> None:
-    for row in range(indptr.size - 1):
-        for place in range(indptr[row], indptr[row + 1]):
-            counts[row] += chosen[edge_ids[place]]
+    links = graph.links(split)
+    into = np.array([each.dst == target for each in schema.target_relations])
+    return counts + np.bincount(links.dst[into[links.relations]], minlength=counts.size)

@@ -6,7 +6,6 @@ node type and little else, however large the graph.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from hopper.graph.array_file import array_bytes, create_array, named, open_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import unpublished
 from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.layouts import divide_columns, map_file, server_folder
@@ -239,10 +239,16 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
 
 def copy_shared(graph: GraphDirectory, work: Path) -> None:
-    """Copy what is the same for every partition: ``graph.json`` and the splits."""
-    shutil.copyfile(graph.path / layout.SCHEMA_FILE, work / layout.SCHEMA_FILE)
+    """Write what is the same for every partition: ``graph.json``, the splits, and the ends of links
+    where edges are predicted."""
+    write_schema(work, graph.schema)
     for name in graph.schema.splits:
         save_array(layout.split_file(work, name), graph.split(name))
+        if graph.schema.target_relations:
+            links = graph.links(name)
+            save_array(
+                layout.links_file(work, name), np.stack((links.relations, links.src, links.dst))
+            )
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -92,6 +92,7 @@ def _prepare(
     work = folder / WORK_FOLDER
     config = trained.request_config([*asked.overrides, f"--train.run_dir={work}"])
     graph = open_graph(config)
+    request = Request(config, graph)
     order = Order(
         run=str(Path(run).absolute()),
         model=trained.checksum(),
@@ -103,13 +104,14 @@ def _prepare(
         device=config.train.device,
         format=asked.format,
         memory=asked.memory,
+        node_type=asked.node_type or request.reads.target,
     )
-    order.check(trained.labels.kind)
+    kind = trained.target.kind
+    order.check(kind)
     check_format(order.format)
-    request = Request(config, graph)
     trained.check(request)
-    check_output(trained.load_model(), order.output, by_relation=bool(graph.holdings))
-    order.node_ids(graph, request.reads.target)
+    check_output(trained.load_model(), order.output(kind), by_relation=bool(graph.holdings))
+    order.node_ids(graph)
     if begin_description(folder, order):
         return None
     make_run_folder(work)

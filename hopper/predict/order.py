@@ -15,7 +15,7 @@ from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
-from hopper.graph.schema import LabelKind
+from hopper.graph.schema import TargetKind
 from hopper.inference.inference import Output
 from hopper.partition import PartitionedGraph
 
@@ -38,6 +38,7 @@ class Asked:
     overrides: of the run's configuration, such as ``("--data.partitioned", "other")``: another
         graph of the same node types, relations and widths; sections ``data`` and ``cluster``,
         ``train.device`` and ``train.threads``.
+    node_type: of whom; empty = the target type.
     """
 
     what: What = "labels"
@@ -45,6 +46,7 @@ class Asked:
     format: Format = "parquet"
     memory: str = "256M"
     overrides: tuple[str, ...] = ()
+    node_type: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Order:
     ranks: how many predict; their numbers are those of the parts. device: where they compute.
     format: of the parts.
     memory: for the rows that one pass reads, as ``parse_size`` takes it.
+    node_type: of whom; of links, either end's may be asked for.
     """
 
     run: str
@@ -76,6 +79,7 @@ class Order:
     device: str
     format: Format
     memory: str
+    node_type: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As :meth:`of_json` takes it."""
@@ -95,12 +99,12 @@ class Order:
             raise GraphError(f"{where}: {missing[0]}: missing field")
         return cls(**{name: found[name] for name in names})
 
-    @property
-    def output(self) -> Output:
-        """What is computed for it."""
-        return "embeddings" if self.what == "embeddings" else "logits"
+    def output(self, kind: TargetKind) -> Output:
+        """What is computed for it; links are compared by what a model makes of nodes, so that these
+        are their embeddings."""
+        return "embeddings" if self.what == "embeddings" and kind != "link" else "logits"
 
-    def check(self, kind: LabelKind) -> None:
+    def check(self, kind: TargetKind) -> None:
         """Refuse what there is not, and what labels of a kind do not have.
 
         Raises
@@ -113,13 +117,18 @@ class Order:
                     f"--{option}: expected one of {', '.join(known)}, given {given!r}"
                 )
         parse_size(self.memory, "--memory")
+        if kind == "link" and self.what not in ("embeddings", "logits"):
+            raise RequestError(
+                f"--what {self.what}: the run predicts links, by what its model makes of nodes; "
+                "expected embeddings"
+            )
         if kind == "float" and self.what == "probabilities":
             raise RequestError(
                 "--what probabilities: the labels are values, which have none; expected labels, "
                 "logits or embeddings"
             )
 
-    def finish(self, rows: Tensor, kind: LabelKind) -> NDArray[Any]:
+    def finish(self, rows: Tensor, kind: TargetKind) -> NDArray[Any]:
         """[n] or [n, width]: what is written, from rows that the model computed.
 
         Parameters
@@ -136,17 +145,25 @@ class Order:
             found = rows[:, 0] if rows.shape[1] == 1 else rows
         return np.ascontiguousarray(found.numpy())
 
-    def node_ids(self, graph: PartitionedGraph, target: str) -> NDArray[np.int64]:
+    def node_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
         """[n] int64, ascending: the global ids of the nodes that are asked for.
 
         Raises
         ------
-        RequestError: there is no such split or file, or it names nodes that there are not.
+        RequestError: there is no such type, split or file, or it names nodes that there are not.
         """
+        target, known = self.node_type, graph.schema.root_types
+        if target not in known:
+            raise RequestError(f"--type {target}: expected one of {', '.join(known)}")
         globals_ = graph.global_ids(target)
         if self.nodes == ALL:
             return np.arange(globals_.size)
         if not self.nodes.endswith(".npy"):
+            if graph.schema.target_relations:
+                raise RequestError(
+                    f"--nodes {self.nodes}: the graph's splits are of links; expected {ALL}, or an "
+                    ".npy file of original ids"
+                )
             if self.nodes not in graph.schema.splits:
                 raise RequestError(
                     f"--nodes {self.nodes}: expected {ALL}, one of the splits "

@@ -58,7 +58,7 @@ def predict_rank(config: Config) -> None:
         learnable = make_learnable(request, cluster)
         run.restore_rows(learnable)
         model = run.load_model().to(cluster.device)
-        dtype, classes = DTYPES[config.train.dtype], run.labels.classes
+        dtype, classes = DTYPES[config.train.dtype], run.target.width
         memory = parse_size(order.memory)
         scene = Scene(request, cluster, rows, dtype, learnable, classes, memory)
         task = _Task(order, out, run, make_inference(scene, model), model)
@@ -102,7 +102,7 @@ class _Task:
         """Predict block after block, but those that all ranks have already; returns how many nodes
         there are, over all ranks."""
         cluster, order = self._cluster, self.order
-        ids = order.node_ids(self.inference.graph, self.inference.target)
+        ids = order.node_ids(self.inference.graph)
         say = RunConsole(cluster.rank == 0, "").say
         size = _NODES_A_BLOCK * cluster.world
         if not self.inference.takes_any_number(self.model):
@@ -135,11 +135,12 @@ class _Task:
     def _predict(self, number: int, block: NDArray[np.int64]) -> None:
         pace = Pace(self._cluster, f"computing block {number}")
         space = FileRows(self._space / str(number), pace, self._tell)
-        wanted = Wanted(f"block {number}", block, self.order.output)
+        output, node_type = self.order.output(self.trained.target.kind), self.order.node_type
+        wanted = Wanted(f"block {number}", block, output, node_type)
         ids, rows = self.inference.rows(self.model, wanted, space)
-        originals = self.inference.graph.original_ids(self.inference.target)[ids]
+        originals = self.inference.graph.original_ids(node_type)[ids]
         part = Part.of(originals)
-        kind = self.trained.labels.kind
+        kind = self.trained.target.kind
 
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
             for piece, places in part.pieces():

@@ -14,8 +14,8 @@ from hopper.engines import Request
 from hopper.engines.checks import check_model, check_threads
 from hopper.engines.model_reads import find_reads
 from hopper.errors import RequestError
-from hopper.graph.schema import Labels
 from hopper.hetero.learnable import LearnableRows
+from hopper.tasks import Target, find_target
 from hopper.train.begin import restore_rows
 from hopper.train.run_description import read_run_schema
 from hopper.train.run_result import RunResult
@@ -42,9 +42,9 @@ class TrainedRun:
         self.model_file = chosen.model_file
 
     @property
-    def labels(self) -> Labels:
-        """Of the graph that it was trained on."""
-        return self.schema.labels[self.schema.target_type()]
+    def target(self) -> Target:
+        """What it was trained to predict."""
+        return find_target(self.config, self.schema)
 
     def checksum(self) -> str:
         """Of the model's file."""

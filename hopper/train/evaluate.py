@@ -19,7 +19,13 @@ class Evaluator:
     Parameters
     ----------
     inference: computes logits.
+
+    Attributes
+    ----------
+    told_baseline: what :meth:`baselines` are, in words.
     """
+
+    told_baseline = "what one answer for all nodes reaches"
 
     def __init__(self, inference: Inference, objective: Objective) -> None:
         self._inference = inference

@@ -64,6 +64,7 @@ class Trainer:
         """called with every finished epoch's record"""
         self._run_dir = run_dir
         self._objective = evaluator.objective
+        self._told_baseline = evaluator.told_baseline
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
         self._recorder = GradientRecorder(engine, run_dir)
@@ -223,8 +224,8 @@ class Trainer:
                     for name, score in test.items()
                 )
                 console.say(
-                    f"test {told}, best epoch {model.progress.best_epoch}; in brackets what one "
-                    "answer for all nodes reaches"
+                    f"test {told}, best epoch {model.progress.best_epoch}; in brackets "
+                    f"{self._told_baseline}"
                 )
         self.on_trained(console.say)
         state = self.engine.state

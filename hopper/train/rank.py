@@ -24,11 +24,13 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows, RemoteRows, open_graph, own_server
 from hopper.inference import Scene, make_inference
 from hopper.run_log import RunLog
+from hopper.tasks import find_target
 from hopper.train.auto_engine import settle_engine
 from hopper.train.begin import begin_with
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
 from hopper.train.loop import Trainer
@@ -177,9 +179,12 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     # What was sampled to make a cache is not training's.
     log.open(spans_file(run_dir, cluster.rank), append=bool(config.train.resume))
     objective, dtype = engine.state.trainer.objective, DTYPES[config.train.dtype]
-    labels = graph.schema.labels[graph.schema.target_type()]
-    scene = Scene(request, cluster, rows, dtype, learnable, labels.classes)
-    evaluator = Evaluator(make_inference(scene, engine.state.packed.module), objective)
+    target = find_target(config, graph.schema)
+    scene = Scene(request, cluster, rows, dtype, learnable, target.width)
+    inference = make_inference(scene, engine.state.packed.module)
+    evaluator = Evaluator(inference, objective)
+    if target.kind == "link":
+        evaluator = LinkEvaluator(inference, objective, config.task, config.train.seed)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 
 

@@ -27,6 +27,8 @@ from hopper.features import open_graph
 from hopper.graph import GraphDirectory, GraphSchema, Labels, NodeType
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.models.label_examples import make_examples
+from hopper.models.link_losses import LINK_LOSSES
+from hopper.models.link_metrics import LINK_METRICS
 from hopper.models.losses import LOSSES, Loss
 from hopper.models.metrics import METRICS, Metric
 from hopper.partition import partition_graph
@@ -64,7 +66,12 @@ def check(kind: str = "class", **train: Any) -> None:
 
 
 def test_the_names_are_those_of_the_configuration() -> None:
-    found = {"loss": LOSSES, "metric": METRICS, "optimizer": RULES, "schedule": SCHEDULES}
+    found = {
+        "loss": {**LOSSES, **LINK_LOSSES},
+        "metric": {**METRICS, **LINK_METRICS},
+        "optimizer": RULES,
+        "schedule": SCHEDULES,
+    }
     known = {
         key: tuple(name for name in names if name != "auto") for key, names in BUILT_INS.items()
     }

@@ -81,7 +81,10 @@ BAD_FIELDS = [
     (lambda d: d["relations"][2].pop("count"), "relations[2].count: missing field"),
     (put("target", "editor"), "target: expected one of the node types"),
     (put("target", ["paper", "likes", "paper"]), "target: expected one of the relations, given pa"),
-    (put("target", ["paper"]), "target: expected a node type or [src, rel, dst], given ['paper']"),
+    (
+        put("target", ["paper"]),
+        "target: expected a node type, [src, rel, dst] or a list of these, given ['paper']",
+    ),
     (
         put("labels", "editor", {"kind": "class", "classes": 2}),
         "labels: expected a node type, give",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cache_server.draw import permutation
-from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
@@ -33,7 +33,7 @@ class Scattered:
     def schedule(self, train: NDArray[np.int64], **options: int | bool) -> RootSchedule:
         given = {"seed": 3, "batch_size": 4, "models": 2, "ranks_per_server": 1, **options}
         placement = Placement(self.book, given.pop("ranks_per_server"))
-        return RootSchedule(placement, "node", train, self.global_ids, **given)
+        return RootSchedule(TrainingNodes(placement, "node", train, self.global_ids), **given)
 
     def original(self, roots: NDArray[np.int64]) -> list[int]:
         return self.original_ids[roots].tolist()

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hopper.micrograph.route import LocalRootSchedule, RootSchedule
+from hopper.micrograph.route import LocalRootSchedule, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
 
@@ -25,11 +25,8 @@ def schedules(
         "models": servers * ranks_per_server,
         "drop_last": drop_last,
     }
-    identity = np.arange(NODES)
-    return (
-        LocalRootSchedule(placement, "node", train, identity, **options),
-        RootSchedule(placement, "node", train, identity, **options),
-    )
+    roots = TrainingNodes(placement, "node", train, np.arange(NODES))
+    return LocalRootSchedule(roots, **options), RootSchedule(roots, **options)
 
 
 @settings(deadline=None, max_examples=60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.attributes import as_array
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, edge_ids_array, read_labels
+from hopper.graph.importers.tables import (
+    ArrayFeatures,
+    GraphTables,
+    edge_ids_array,
+    read_labels,
+    target_relations,
+)
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Relation
 
@@ -29,7 +35,7 @@ def tables_from_arrays(
     splits: Mapping[str, ArrayLike] | None,
     edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
     counts: int | Mapping[str, int] | None,
-    target: str,
+    target: str | Triple | Sequence[Triple],
     name: str,
 ) -> GraphTables:
     """What :meth:`hopper.GraphDirectory.from_arrays` describes.
@@ -62,15 +68,25 @@ def tables_from_arrays(
                 table[:, np.newaxis] if table.ndim == 1 else table
             )
     _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
-    tables.target = target or _only_target(tables)
+    if target and not isinstance(target, str):
+        # One triple, or several.
+        triples = [target] if isinstance(target[0], str) else target
+        tables.target, *also = (_known(each, tables) for each in triples)  # type: ignore[arg-type]
+        tables.also = tuple(also)
+    else:
+        tables.target = target if isinstance(target, str) and target else _only_target(tables)
     for split, ids in (splits or {}).items():
         where = f"{_WHERE}: split {split}"
         found = as_array(ids, where)
-        count = tables.counts.get(tables.target, 0)
+        count = (
+            tables.counts.get(tables.target, 0)
+            if isinstance(tables.target, str)
+            else sum(tables.edges[each][0].size for each in target_relations(tables))
+        )
         is_mask = found.dtype == np.bool_
         if found.ndim != 1 or (is_mask and found.size != count):
             raise GraphError(
-                f"{where}: expected [n] ids, or a mask of {count} nodes, given {found.dtype} of "
+                f"{where}: expected [n] ids, or a mask of {count}, given {found.dtype} of "
                 f"shape {list(found.shape)}"
             )
         chosen = np.flatnonzero(found) if is_mask else np.unique(found)
@@ -92,6 +108,14 @@ def _relation(triple: Triple) -> Relation:
             f"{_WHERE}: edges: expected (source, relation, destination), given {triple}"
         )
     return Relation(*(check_name(part, "relation", _WHERE) for part in triple))
+
+
+def _known(triple: Triple, tables: GraphTables) -> Relation:
+    relation = _relation(triple)
+    if relation not in tables.edges:
+        known = ", ".join(map(str, tables.edges))
+        raise GraphError(f"{_WHERE}: target: expected a relation of {known}, given {relation}")
+    return relation
 
 
 def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:

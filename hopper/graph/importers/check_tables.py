@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.tables import FeatureTable, GraphTables
+from hopper.graph.importers.tables import FeatureTable, GraphTables, target_relations
 from hopper.graph.schema import Relation
 
 _MOST_NODES: Final = 2**48
@@ -87,7 +87,9 @@ def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
             return
         what, count = f"nodes of {target}", tables.counts[target]
     else:
-        what, count = f"edges of {target}", tables.edges[target][0].size
+        relations = target_relations(tables)
+        what = f"edges of {', '.join(map(str, relations))}"
+        count = sum(tables.edges[each][0].size for each in relations)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise GraphError(
             f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "

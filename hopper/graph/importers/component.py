@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers.tables import FeatureTable, GraphTables
+from hopper.graph.importers.tables import FeatureTable, GraphTables, target_relations
 from hopper.graph.schema import Relation
 
 
@@ -75,7 +75,11 @@ def keep_largest_component(tables: GraphTables) -> None:
     for relation, edge_table in tables.edge_features.items():
         tables.edge_features[relation] = SelectedRows(edge_table, kept_edges[relation])
     target = tables.target
-    mask = kept[target] if isinstance(target, str) else kept_edges[target]
+    mask = (
+        kept[target]
+        if isinstance(target, str)
+        else np.concatenate([kept_edges[each] for each in target_relations(tables)])
+    )
     tables.splits = {
         name: (np.cumsum(mask) - 1)[split[mask[split]]] for name, split in tables.splits.items()
     }

@@ -13,6 +13,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.check_tables import check_finite
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
+from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
 from hopper.graph.importers.random_split import RandomSplit, draw_split
 from hopper.graph.importers.tables import FeatureTable, GraphTables
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType
@@ -30,6 +31,9 @@ class ImportOptions:
     for those between two node types, the others being symmetrised"""
     largest_component: bool = False
     """leave out every node that no path, in either direction, joins to the largest component"""
+    targets: tuple[str, ...] = ()
+    """relations whose edges are predicted instead of what the source says: each by its triple
+    src/rel/dst or by a name that only one has, or "all" """
     split: RandomSplit | None = None
     """draw splits; refused where the source has some"""
     row_normalize: bool = False
@@ -51,6 +55,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
     GraphError: the source contradicts itself.
     RequestError: an option does not fit the graph, or ``out`` cannot be written.
     """
+    if options.targets:
+        set_link_targets(tables, options.targets)
     if options.largest_component:
         keep_largest_component(tables)
     symmetrize = options.symmetrize or options.add_reverse == "cross-type"
@@ -80,10 +86,13 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
 def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     if tables.splits:
         raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
-    if not isinstance(tables.target, str) or tables.target not in tables.labels:
+    if not isinstance(tables.target, str):
+        tables.splits = draw_link_split(split, tables, seed)
+    elif tables.target in tables.labels:
+        labels, values = tables.labels[tables.target]
+        tables.splits = draw_split(split, labels, values, seed)
+    else:
         raise RequestError("--split: expected a target node type with labels")
-    labels, values = tables.labels[tables.target]
-    tables.splits = dict(draw_split(split, labels, values, seed))
     sizes = ", ".join(f"{ids.size} {name}" for name, ids in tables.splits.items())
     tables.notes.append(f"split drawn with seed {seed}: {sizes}")
 
@@ -93,6 +102,7 @@ def _schema(tables: GraphTables) -> GraphSchema:
         name=tables.name,
         source=tables.source,
         target=tables.target,
+        also=tables.also,
         node_types={
             name: NodeType(count, *_width(tables.features.get(name), count, f"features of {name}"))
             for name, count in tables.counts.items()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables, target_relations
 from hopper.graph.schema import Relation
 
 
@@ -74,7 +74,7 @@ def symmetrize_tables(tables: GraphTables) -> None:
         if result is None:
             tables.notes.append(f"{relation}: already symmetric, left as it is")
             continue
-        if relation == tables.target and tables.splits:
+        if relation in target_relations(tables) and tables.splits:
             raise RequestError(
                 f"--symmetrize: the splits are edge ids of {relation}, which would change"
             )

@@ -69,8 +69,8 @@ class EdgeTable(Protocol):
 def read_folder(folder: Path, suffix: Suffix) -> GraphTables:
     """Read such a folder.
 
-    The target is the node type or relation whose table has a ``split`` column; without one, the
-    one node type with labels, or the only node type.
+    The target is the node type or the relations whose tables have a ``split`` column; without one,
+    the one node type with labels, or the only node type.
 
     Raises
     ------
@@ -134,6 +134,10 @@ def _fill(
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
     candidates: list[str | Relation] = list(splits or tables.labels or nodes)
+    of_links = [each for each in candidates if isinstance(each, Relation)]
+    if len(of_links) == len(candidates) > 1:
+        _fill_link_splits(tables, of_links, splits, folder)
+        return
     if len(candidates) != 1:
         raise GraphError(
             f"{folder}: target: expected a split or label column in one table, "
@@ -144,6 +148,24 @@ def _fill(
         check_name(name, "split", str(folder)): np.asarray(ids, np.int64)
         for name, ids in splits.get(tables.target, {}).items()
     }
+
+
+def _fill_link_splits(
+    tables: GraphTables,
+    relations: list[Relation],
+    splits: Mapping[str | Relation, Mapping[str, Any]],
+    folder: Path,
+) -> None:
+    """Several relations' edges are predicted: ids count on from one to the next."""
+    tables.target, tables.also = relations[0], tuple(relations[1:])
+    first, found = 0, dict[str, list[NDArray[np.int64]]]()
+    for relation in relations:
+        for name, ids in splits[relation].items():
+            found.setdefault(check_name(name, "split", str(folder)), []).append(
+                np.asarray(ids, np.int64) + first
+            )
+        first += tables.edges[relation][0].size
+    tables.splits = {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def _files(folder: Path, prefix: str, suffix: Suffix) -> list[Path]:

@@ -68,6 +68,7 @@ class GraphTables:
     name: str
     source: str
     target: str | Relation
+    """the node type or the relation that is predicted"""
     counts: dict[str, int]
     """nodes of each type"""
     edges: dict[Relation, tuple[NDArray[Any], NDArray[Any]]]
@@ -78,8 +79,15 @@ class GraphTables:
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     """what the source called the nodes of a type, by row, where it did not number them"""
+    also: tuple[Relation, ...] = ()
+    """relations whose edges are predicted besides those of a target relation"""
     notes: list[str] = field(default_factory=list)
     """what the user should know about how the source was read"""
+
+
+def target_relations(tables: GraphTables) -> tuple[Relation, ...]:
+    """The relations whose edges are predicted; none where nodes are."""
+    return () if isinstance(tables.target, str) else (tables.target, *tables.also)
 
 
 def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], where: str) -> Relation:

@@ -1,0 +1,377 @@
+"""Link prediction on real graphs: one process, two servers, and the same model in PyG side by side.
+
+usage: python benchmarks/link_prediction.py --data DIR --out DIR [--seeds 3] [--only NAME,...]
+
+DIR holds cora, amazon_computers and acm_heco in the npy layout of docs/graph-directory.md. Edges
+are split 85/5/10 by seed. Every side has the same model, features, split, negatives (64 for each
+end, shared by a batch of 1,024 links), loss, learning rate and epochs, reads all neighbours but
+the edges of the batch, and ranks test links in the same way, with the parameters of its best
+validation. PyG (torch_geometric, in a plain loop over batches of links) draws its own negatives and
+initial weights, so it is compared by what it reaches, not number by number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import datetime
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from torch import Tensor, nn
+
+from hopper.bench.machine import commit, machine, tell_machine, versions
+from hopper.bench.results import format_result
+from hopper.bench.train_process import train_in_process
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.links import Links
+from hopper.hetero.divide import divide_graph
+from hopper.partition import PartitionedGraph
+from hopper.whole_files import write_text
+
+RUN_SECONDS = 1200.0
+BATCH, NEGATIVES, HIDDEN, LEARNING_RATE = 1024, 64, 64, 0.01
+SIDES = {
+    "one process": (1, "model_centric"),
+    "zero_hop, 2 servers": (2, "zero_hop"),
+    "cooperative, 2 servers": (2, "cooperative"),
+}
+PYG = "PyG"
+METRICS = ("mrr", "hits@10")
+
+
+class Case(NamedTuple):
+    """A data set, what is predicted of it, and a model."""
+
+    data: str
+    target: str
+    model: str
+    decoder: str
+    epochs: int
+    options: ImportOptions
+
+
+CASES = (
+    Case("cora", "edge", "sage", "dot", 20, ImportOptions(row_normalize=True)),
+    Case("amazon_computers", "edge", "sage", "dot", 3, ImportOptions(symmetrize=True)),
+    Case("acm_heco", "written_by", "rgcn", "distmult", 20,
+         ImportOptions(add_reverse="cross-type", row_normalize=True)),
+)  # fmt: skip
+CONFIG = f"""
+[model]
+layers = 2
+hidden = {HIDDEN}
+[sampler]
+fanouts = [-1, -1]
+[task]
+num_negatives = {NEGATIVES}
+[train]
+learning_rate = {LEARNING_RATE}
+more_metrics = ["hits@10"]
+"""
+
+
+def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) -> dict[str, Any]:
+    """By side, test scores."""
+    folder = work / f"{case.data}-{seed}"
+    split = RandomSplit(0.85, 0.05)
+    own = dataclasses.replace(case.options, targets=(case.target,), split=split, seed=seed)
+    import_graph("npy", str(source / case.data), folder / "graph", own)
+    graph = GraphDirectory.open(folder / "graph")
+    config = work / "config.toml"
+    config.write_text(CONFIG)
+    found = {}
+    for side, (servers, engine) in SIDES.items():
+        parts = folder / f"parts-{servers}"
+        if not parts.exists():
+            divide_graph(graph, parts, servers)
+        overrides = [
+            f'--data.partitioned="{parts}"',
+            *(f"--model.name={case.model}", f"--task.decoder={case.decoder}"),
+            *(f"--train.engine={engine}", f"--train.batch_size={BATCH // servers}"),
+            *(f"--train.epochs={case.epochs}", f"--train.seed={seed}"),
+        ]
+        run_dir = folder / side.replace(", ", "-").replace(" ", "-")
+        summary = train_in_process(
+            f"{case.data}, {side}, seed {seed}", config, run_dir, overrides, RUN_SECONDS
+        )
+        found[side] = {name: summary["scores"]["test"][name] for name in METRICS}
+        found["a random order"] = {name: summary["baselines"]["test"][name] for name in METRICS}
+    if with_pyg:
+        parts_of_one = folder / "parts-1"
+        found[PYG] = train_pyg(case, graph, parts_of_one, seed)
+    return found
+
+
+def train_pyg(case: Case, graph: GraphDirectory, parts: Path, seed: int) -> dict[str, float]:
+    """Test scores of the same model in PyG, trained in this process."""
+    torch.manual_seed(seed)
+    stored = PartitionedGraph.open(parts)
+    schema = graph.schema
+    (relation,) = schema.target_relations
+    features = {
+        name: torch.from_numpy(np.array(graph.features(name)))
+        for name, kind in schema.node_types.items()
+        if kind.feature_dim
+    }
+    edges = {}
+    for each in schema.relations:
+        topology = stored.topology(each)
+        dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+        ends = (
+            stored.original_ids(each.src)[topology.indices],
+            stored.original_ids(each.dst)[dst],
+        )
+        edges[tuple(each)] = torch.from_numpy(np.stack(ends))
+    counts = {name: kind.count for name, kind in schema.node_types.items()}
+    reverses = [tuple(each) for each in stored.reverse_relations(relation)]
+    model = PygModel(case, features, counts, [*edges], tuple(relation))
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
+    links = {name: graph.links(name) for name in schema.splits}
+    best, best_state = -1.0, copy.deepcopy(model.state_dict())
+    train = torch.from_numpy(np.stack((links["train"].src, links["train"].dst)))
+    for _ in range(case.epochs):
+        model.train()
+        for chosen in torch.randperm(train.shape[1]).split(BATCH):
+            batch = train[:, chosen]
+            own = leave_out(edges, tuple(relation), reverses, batch, counts)
+            loss = model.loss(own, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        score = rank(model, edges, links, "val")["mrr"]
+        if score > best:
+            best, best_state = score, copy.deepcopy(model.state_dict())
+    model.load_state_dict(best_state)
+    return rank(model, edges, links, "test")
+
+
+Edges = dict[tuple[str, str, str], Tensor]
+
+
+def leave_out(
+    edges: Edges,
+    relation: tuple[str, str, str],
+    reverses: list[tuple[str, str, str]],
+    batch: Tensor,
+    counts: dict[str, int],
+) -> Edges:
+    """The edges without those that tell a batch of links."""
+    found = dict(edges)
+    for each, ends in ((relation, batch), *((own, batch.flip(0)) for own in reverses)):
+        width = counts[each[2]]
+        gone = torch.isin(found[each][0] * width + found[each][1], ends[0] * width + ends[1])
+        found[each] = found[each][:, ~gone]
+    return found
+
+
+class PygModel(nn.Module):
+    """GraphSAGE, or R-GCN as sums of means over relations, with PyG's convolutions."""
+
+    def __init__(
+        self,
+        case: Case,
+        features: dict[str, Tensor],
+        counts: dict[str, int],
+        relations: list[tuple[str, str, str]],
+        target: tuple[str, str, str],
+    ) -> None:
+        from torch_geometric.nn import SAGEConv
+
+        super().__init__()
+        self.features, self.counts, self.target = features, counts, target
+        self.typed = case.model == "rgcn"
+        self.decoder = nn.Parameter(torch.ones(HIDDEN)) if case.decoder == "distmult" else None
+        if not self.typed:
+            (width,) = {rows.shape[1] for rows in features.values()}
+            self.layers = nn.ModuleList(SAGEConv(each, HIDDEN) for each in (width, HIDDEN))
+            return
+        bare = [name for name in counts if name not in features]
+        self.rows = nn.ParameterDict(
+            {name: nn.Parameter(torch.randn(counts[name], HIDDEN) / 8) for name in bare}
+        )
+        self.inputs = nn.ModuleDict(
+            {
+                name: nn.Linear(features[name].shape[1] if name in features else HIDDEN, HIDDEN)
+                for name in counts
+            }
+        )
+        self.layers = nn.ModuleList(
+            nn.ModuleDict(
+                {
+                    **{
+                        "__".join(each): SAGEConv(HIDDEN, HIDDEN, root_weight=False, bias=False)
+                        for each in relations
+                    },
+                    **{name: nn.Linear(HIDDEN, HIDDEN) for name in counts},
+                }
+            )
+            for _ in range(2)
+        )
+
+    def embed(self, edges: Edges) -> dict[str, Tensor]:
+        """By type, [nodes, width]."""
+        if not self.typed:
+            ((relation, pairs),) = edges.items()
+            h = self.layers[0](self.features[relation[0]], pairs).relu()
+            return {relation[0]: self.layers[1](h, pairs)}
+        rows = {
+            name: self.inputs[name](
+                self.features[name] if name in self.features else self.rows[name]
+            )
+            for name in self.counts
+        }
+        for index, layer in enumerate(self.layers):
+            new = {name: layer[name](own) for name, own in rows.items()}
+            for relation, pairs in edges.items():
+                ends = rows[relation[0]], rows[relation[2]]
+                new[relation[2]] = new[relation[2]] + layer["__".join(relation)](ends, pairs)
+            rows = new if index else {name: own.relu() for name, own in new.items()}
+        return rows
+
+    def scores(self, heads: Tensor, tails: Tensor) -> Tensor:
+        """[n, m]: of all pairs."""
+        return (heads if self.decoder is None else heads * self.decoder) @ tails.T
+
+    def loss(self, edges: Edges, batch: Tensor) -> Tensor:
+        """[] the mean over links of the cross-entropy among negatives for both ends."""
+        rows = self.embed(edges)
+        source, _, destination = self.target
+        heads, tails = rows[source][batch[0]], rows[destination][batch[1]]
+        known = heads if self.decoder is None else heads * self.decoder
+        own = (known * tails).sum(1, keepdim=True)
+        others = [torch.randint(self.counts[name], (NEGATIVES,)) for name in (destination, source)]
+        wrong_tails = self.scores(heads, rows[destination][others[0]])
+        wrong_heads = self.scores(rows[source][others[1]], tails).T
+        logits = torch.cat((own, wrong_tails, wrong_heads), 1)
+        return nn.functional.cross_entropy(logits, torch.zeros(len(own), dtype=torch.int64))
+
+
+@torch.no_grad()
+def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> dict[str, float]:
+    """Filtered scores of a split, every link ranked for both of its ends."""
+    model.eval()
+    rows = model.embed(edges)
+    source, _, destination = model.target
+    scores = model.scores(rows[source], rows[destination])
+    known = torch.zeros_like(scores, dtype=torch.bool)
+    for each in links.values():
+        known[torch.from_numpy(each.src), torch.from_numpy(each.dst)] = True
+    own = links[split]
+    src, dst = torch.from_numpy(np.array(own.src)), torch.from_numpy(np.array(own.dst))
+    true = scores[src, dst].unsqueeze(1)
+    ranks = []
+    for table, gone, at in ((scores, known, src), (scores.T, known.T, dst)):
+        others = table[at].masked_fill(gone[at], -torch.inf)
+        ranks.append(1 + (others > true).sum(1) + (others == true).sum(1) / 2)
+    found = torch.cat(ranks).double()
+    return {"mrr": float((1 / found).mean()), "hits@10": float((found <= 10).double().mean())}
+
+
+def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> dict[str, Any]:
+    """Run the cases; writes a page, a picture and ``link_prediction.json``."""
+    console, rows = Console(), []
+    with tempfile.TemporaryDirectory(prefix="link-prediction-") as work:
+        for case in CASES:
+            if only and case.data not in only:
+                continue
+            runs = []
+            for seed in range(seeds):
+                scores = run_case(case, seed, data, Path(work), with_pyg)
+                runs.append({"seed": seed, "test": scores})
+                console.print(f"{case.data} seed {seed}: {json.dumps(scores)}", highlight=False)
+            own = {name: getattr(case, name) for name in ("data", "target", "model", "decoder")}
+            rows.append({**own, "epochs": case.epochs, "runs": runs})
+    result = {
+        "schema": 1,
+        "date": datetime.date.today().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "config": CONFIG,
+        "batch_size": BATCH,
+        "cases": rows,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "result.json", format_result(result))
+    write_text(out / "README.md", page(result))
+    draw(rows, out / "picture.webp")
+    return result
+
+
+def _over_seeds(row: dict[str, Any], side: str, metric: str) -> tuple[float, float]:
+    found = [each["test"][side][metric] for each in row["runs"]]
+    return statistics.mean(found), statistics.stdev(found) if len(found) > 1 else 0.0
+
+
+def page(result: dict[str, Any]) -> str:
+    """What people read."""
+    rows = result["cases"]
+    told = [
+        "# Link prediction on real graphs",
+        "",
+        f"{result['date']}, commit {result['commit']}; {tell_machine(result['machine'])}.",
+        "",
+        "Edges split 85/5/10 by seed; two layers, width 64, all neighbours but the edges of the "
+        "batch; batches of 1,024 links, 64 negatives for each end; filtered ranks among all nodes, "
+        "for both ends; mean and standard deviation over seeds.",
+        "",
+    ]
+    for metric in METRICS:
+        sides = list(rows[0]["runs"][0]["test"])
+        told += [f"## {metric}", "", "| graph | model | " + " | ".join(sides) + " |"]
+        told.append("|---|---|" + "---|" * len(sides))
+        for row in rows:
+            cells = [f"{m:.4f} ± {s:.4f}" for m, s in (_over_seeds(row, x, metric) for x in sides)]
+            named = f"| {row['data']}, {row['target']} | {row['model']}, {row['decoder']} | "
+            told.append(named + " | ".join(cells) + " |")
+        told.append("")
+    told += ["![MRR by side](picture.webp)", ""]
+    return "\n".join(told)
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """A bar for every graph and side."""
+    figure = Figure(figsize=(9, 3.2), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    sides = list(rows[0]["runs"][0]["test"])
+    width = 0.8 / len(sides)
+    for place, side in enumerate(sides):
+        found = [_over_seeds(row, side, "mrr") for row in rows]
+        at = np.arange(len(rows)) + place * width
+        axes.bar(at, [m for m, _ in found], width, yerr=[s for _, s in found], label=side)
+    axes.set_xticks(np.arange(len(rows)) + 0.4 - width / 2, [row["data"] for row in rows])
+    axes.set_ylabel("test MRR")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", metavar="NAME,...", help="data sets; default: all")
+    parser.add_argument("--without-pyg", action="store_true")
+    options = parser.parse_args()
+    only = [name for name in options.only.split(",") if name]
+    run(options.data, options.out, options.seeds, only, not options.without_pyg)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

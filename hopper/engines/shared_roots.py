@@ -1,0 +1,91 @@
+"""Rows of roots that ranks hand each other, where the ends of a link have different owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.cluster import Cluster
+from hopper.device_copies import to_device
+from hopper.micrograph.pairs import Pairs
+from hopper.micrograph.route import GlobalBatch
+from hopper.partials import RowExchange
+from hopper.partition.placement import Placement
+from hopper.run_log import RunLog
+from hopper.tasks import LinkBatches
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SharedRoots:
+    """What a rank computes of roots, hands out, and scores.
+
+    Attributes
+    ----------
+    nodes: by type, [n] int64 global ids, ascending: the roots that this rank owns.
+    going: [m] int64: which of their rows go out, those for rank 0 first.
+    lengths: rows for every rank. counts: rows from every rank.
+    pairs: of the links whose home is this rank; their places are those of the rows that come.
+    """
+
+    nodes: Mapping[str, Ids]
+    going: Ids
+    lengths: list[int]
+    counts: list[int]
+    pairs: Pairs
+
+    def exchange(self, cluster: Cluster, log: RunLog, rows: Tensor, where: str) -> Tensor:
+        """[k, width]: the rows of the roots that this rank's pairs are made of; collective, and the
+        gradients' way back is too.
+
+        Parameters
+        ----------
+        rows: [n, width], of the roots that this rank owns, in the order of ``nodes``.
+        where: names the moment in errors.
+        """
+        sent = rows.index_select(0, to_device(self.going, rows.device))
+        operation = f"exchanging rows of links' ends, {where}"
+        return RowExchange(cluster, log, sent, self.lengths, self.counts, operation).finish()
+
+
+def share_roots(
+    links: LinkBatches, placement: Placement, batch: GlobalBatch, rank: int
+) -> SharedRoots:
+    """A rank's part of the roots of a batch. Every rank finds what all others read, since draws
+    depend on nobody: nothing is told."""
+    ranks = range(placement.world)
+    moment = batch.epoch, batch.iteration
+    pairs = [links.pairs(batch.homed_at(each), *moment) for each in ranks]
+    owners = [_owners(placement, each) for each in pairs]
+    # Of every rank's roots, those that this one owns, by type.
+    asked = [
+        {name: ids[part == rank] for (name, ids), part in zip(own.nodes.items(), by, strict=True)}
+        for own, by in zip(pairs, owners, strict=True)
+    ]
+    nodes = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in links.types}
+    firsts = np.cumsum([0, *(ids.size for ids in nodes.values())])
+    places = [
+        np.searchsorted(nodes[name], own[name]) + first
+        for own in asked
+        for name, first in zip(links.types, firsts.tolist(), strict=False)
+    ]
+    come_from = np.concatenate(owners[rank])
+    order = np.empty(come_from.size, np.int64)
+    order[np.argsort(come_from, kind="stable")] = np.arange(come_from.size)
+    mine = pairs[rank]
+    return SharedRoots(
+        nodes=nodes,
+        going=np.concatenate([np.empty(0, np.int64), *places]),
+        lengths=[sum(ids.size for ids in own.values()) for own in asked],
+        counts=np.bincount(come_from, minlength=placement.world).tolist(),
+        pairs=replace(mine, heads=order[mine.heads], tails=order[mine.tails]),
+    )
+
+
+def _owners(placement: Placement, pairs: Pairs) -> list[Ids]:
+    return [placement.rank_of(name, ids) for name, ids in pairs.nodes.items()]

@@ -1,0 +1,78 @@
+"""Edges that an iteration may not draw: those that would tell what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.topology import Topology
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Edges of one relation, by the places in their destinations' neighbour lists.
+
+    Attributes
+    ----------
+    nodes: [m] int64, ascending: the destinations whose lists lack some.
+    bounds: [m + 1] int64: where each one's places begin.
+    places: [k] int64, ascending for each.
+    """
+
+    nodes: Ids
+    bounds: Ids
+    places: Ids
+
+    @property
+    def arrays(self) -> tuple[Ids, Ids, Ids]:
+        """As the draw takes them."""
+        return self.nodes, self.bounds, self.places
+
+
+def leave_out(topology: Topology, original_ids: Ids, src: Ids, dst: Ids) -> LeftOut:
+    """All edges between some pairs of nodes, parallel ones included.
+
+    Parameters
+    ----------
+    topology: that has all in-edges of the destinations, in global ids.
+    original_ids: [sources] int64, original id of every global id; lists are in their order.
+    src, dst: [n] int64 global ids of the pairs; one that no edge joins, or that stands there
+        again, does no harm.
+    """
+    indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
+    counts = np.empty(src.size, np.int64)
+    firsts = np.empty(src.size, np.int64)
+    _find_pairs(indptr, indices, np.asarray(original_ids), src, dst, firsts, counts)
+    nodes = np.repeat(dst, counts)
+    starts = np.cumsum(counts) - counts
+    places = np.repeat(firsts, counts) + np.arange(nodes.size) - np.repeat(starts, counts)
+    found = np.unique(np.stack((nodes, places)), axis=1)
+    distinct, begins = np.unique(found[0], return_index=True)
+    bounds = np.append(begins, found.shape[1]).astype(np.int64)
+    return LeftOut(distinct, bounds, np.ascontiguousarray(found[1]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_pairs(
+    indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids, firsts: Ids, counts: Ids
+) -> None:
+    """Of every pair, the first place in the destination's list, and how many follow."""
+    for i in range(src.size):
+        first, last = indptr[dst[i]], indptr[dst[i] + 1]
+        wanted = original_ids[src[i]]
+        low, high = first, last
+        while low < high:
+            middle = (low + high) // 2
+            if original_ids[indices[middle]] < wanted:
+                low = middle + 1
+            else:
+                high = middle
+        firsts[i] = low - first
+        while low < last and indices[low] == src[i]:
+            low += 1
+        counts[i] = low - first - firsts[i]

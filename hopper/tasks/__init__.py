@@ -1,0 +1,31 @@
+"""What is predicted: nodes, or links between them."""
+
+from hopper.tasks.decoders import (
+    DECODER,
+    DECODERS,
+    SIDES,
+    Decoder,
+    Side,
+    decoder_of,
+    make_decoder,
+    pair_scores,
+)
+from hopper.tasks.link_batches import LinkBatches
+from hopper.tasks.target import Target, find_target
+from hopper.tasks.training_links import LinkTable, TrainingLinks
+
+__all__ = [
+    "DECODER",
+    "DECODERS",
+    "SIDES",
+    "Decoder",
+    "LinkBatches",
+    "LinkTable",
+    "Side",
+    "Target",
+    "TrainingLinks",
+    "decoder_of",
+    "find_target",
+    "make_decoder",
+    "pair_scores",
+]

@@ -1,0 +1,278 @@
+"""Decoders: how likely a link is, from the rows of its ends.
+
+A target relation has parameters of its own, where a decoder has any. Sources: DistMult (Yang et
+al., ICLR 2015), ComplEx (Trouillon et al., ICML 2016), RotatE (Sun et al., ICLR 2019).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Final, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hopper.config import Config
+from hopper.errors import ConfigError, HopperError
+from hopper.graph.schema import GraphSchema
+from hopper.micrograph.pairs import Pairs
+from hopper.plug_ins import PlugIn, find_plug_in
+
+DECODER: Final = "link_decoder"
+"""its name in a model"""
+Side = Literal["head", "tail"]
+SIDES: Final[tuple[Side, Side]] = ("tail", "head")
+_LINKS: Final = 3
+_TAILS: Final = 5
+"""of what a decoder is tried on"""
+
+
+class Decoder(nn.Module):
+    """Scores pairs of rows. Its class is called with the keywords ``width`` (of rows) and
+    ``relations`` (how many target relations there are), and the options of the configuration.
+    """
+
+    is_bilinear: ClassVar[bool] = False
+    """whether a score is the dot product of :meth:`query` and the row at the other end, which makes
+    comparing with all nodes one matrix product"""
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """[n, c]: the score of each pair; larger is likelier.
+
+        A pair's score depends on its own rows and relation alone.
+
+        Parameters
+        ----------
+        heads, tails: [n or 1, c or 1, width], which broadcast to [n, c, width].
+        relations: [n] int64.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """[n, width]: what the rows at the other end are multiplied by, of a bilinear decoder.
+
+        Parameters
+        ----------
+        rows: [n, width], those that are known. side: the end that is looked for.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no query()")
+
+    def against_all(
+        self, rows: Tensor, relations: Tensor, candidates: Tensor, side: Side
+    ) -> Tensor:
+        """[n, m]: the scores of pairs of known rows [n, width] and candidates [m, width] for the
+        end that is looked for."""
+        if self.is_bilinear:
+            return self.query(rows, relations, side) @ candidates.T
+        known, others = rows.unsqueeze(1), candidates.unsqueeze(0)
+        ends = (known, others) if side == "tail" else (others, known)
+        found: Tensor = self(ends[0], relations, ends[1])
+        return found
+
+
+class Dot(Decoder):
+    """The dot product of both rows; all relations alike."""
+
+    is_bilinear: ClassVar[bool] = True
+
+    def __init__(self, *, width: int, relations: int) -> None:
+        super().__init__()
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`Decoder`."""
+        return (heads * tails).sum(-1)
+
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """See :class:`Decoder`."""
+        return rows
+
+
+class _OfRelations(Decoder):
+    """A decoder with a vector for each relation."""
+
+    def __init__(self, relations: int, width: int) -> None:
+        super().__init__()
+        self.relations = nn.Parameter(torch.empty(relations, width))
+
+    def _of(self, relations: Tensor) -> Tensor:
+        """[n, 1, ...]"""
+        return self.relations.index_select(0, relations).unsqueeze(1)
+
+
+class DistMult(_OfRelations):
+    """``sum(head * relation * tail)``."""
+
+    is_bilinear: ClassVar[bool] = True
+
+    def __init__(self, *, width: int, relations: int) -> None:
+        super().__init__(relations, width)
+        nn.init.uniform_(self.relations, 0.5, 1.5)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`Decoder`."""
+        return (heads * self._of(relations) * tails).sum(-1)
+
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """See :class:`Decoder`."""
+        return rows * self.relations.index_select(0, relations)
+
+
+class ComplEx(_OfRelations):
+    """The real part of ``sum(head * relation * conj(tail))``; the first half of a row has real, the
+    second imaginary parts."""
+
+    is_bilinear: ClassVar[bool] = True
+
+    def __init__(self, *, width: int, relations: int) -> None:
+        _check_even("complex", width)
+        super().__init__(relations, width)
+        nn.init.uniform_(self.relations, -1.0, 1.0)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`Decoder`."""
+        return (_times(heads, self._of(relations)) * tails).sum(-1)
+
+    def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """See :class:`Decoder`."""
+        own = self.relations.index_select(0, relations)
+        # Re(h r conj(t)) is Re(conj(conj(r) t) h), so the relation is conjugated for heads.
+        return _times(rows, own if side == "tail" else _conjugated(own))
+
+
+class RotatE(_OfRelations):
+    """``margin - sum |head turned by the relation's angles - tail|``, rows as of :class:`ComplEx`.
+
+    Parameters
+    ----------
+    margin: of the score of a pair that fits perfectly.
+    """
+
+    def __init__(self, *, width: int, relations: int, margin: float = 12.0) -> None:
+        _check_even("rotate", width)
+        super().__init__(relations, width // 2)
+        self._margin = margin
+        nn.init.uniform_(self.relations, -math.pi, math.pi)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`Decoder`."""
+        angles = self._of(relations)
+        off = _times(heads, torch.cat((angles.cos(), angles.sin()), -1)) - tails
+        real, imaginary = off.chunk(2, -1)
+        # The root of 0 has no derivative.
+        lengths = (real.square() + imaginary.square()).clamp_min(1e-24).sqrt()
+        return self._margin - lengths.sum(-1)
+
+
+class Mlp(Decoder):
+    """Two layers over both rows side by side; each relation has a last layer of its own.
+
+    Parameters
+    ----------
+    hidden: width of the inner layer; 0 = that of a row.
+    """
+
+    def __init__(self, *, width: int, relations: int, hidden: int = 0) -> None:
+        super().__init__()
+        inner = hidden or width
+        self.head = nn.Linear(width, inner)
+        self.tail = nn.Linear(width, inner, bias=False)
+        self.relations = nn.Parameter(torch.empty(relations, inner))
+        for each in (self.head.weight, self.tail.weight, self.relations):
+            nn.init.xavier_uniform_(each)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`Decoder`."""
+        inner = torch.relu(self.head(heads) + self.tail(tails))
+        return (inner * self.relations.index_select(0, relations).unsqueeze(1)).sum(-1)
+
+
+DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {
+    "dot": Dot,
+    "distmult": DistMult,
+    "complex": ComplEx,
+    "rotate": RotatE,
+    "mlp": Mlp,
+}
+
+
+def make_decoder(config: Config, schema: GraphSchema, width: int) -> Decoder:
+    """The decoder of a configuration, tried on a few rows.
+
+    Raises
+    ------
+    ConfigError: there is none, it cannot be made, or it does not score pairs by themselves; names
+        the key.
+    """
+    task = config.task
+    given = ["width", "relations"]
+    found: PlugIn[Decoder] = find_plug_in(
+        "task.decoder", task.decoder, Decoder, DECODERS, task.decoder_options, given, derives=True
+    )
+    made = found.make(width=width, relations=len(schema.target_relations))
+    _check(found, made, width)
+    return made
+
+
+def decoder_of(model: nn.Module) -> Decoder:
+    """The decoder that is part of a model."""
+    found = getattr(model, DECODER)
+    assert isinstance(found, Decoder)
+    return found
+
+
+def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
+    """[links, 1 + k]: the scores of pairs.
+
+    Parameters
+    ----------
+    model: that has the decoder.
+    rows: [roots, width], of all types one behind the other, as of :class:`Pairs`.
+    """
+    ends = []
+    for places in (pairs.heads, pairs.tails):
+        chosen = torch.from_numpy(places.reshape(-1)).to(rows.device)
+        ends.append(rows.index_select(0, chosen).view(*places.shape, rows.shape[1]))
+    relations = torch.from_numpy(pairs.relations).to(rows.device)
+    found: Tensor = decoder_of(model)(ends[0], relations, ends[1])
+    return found
+
+
+def _check(found: PlugIn[Decoder], decoder: Decoder, width: int) -> None:
+    """Try a decoder on a few rows, before a run depends on it."""
+    told = f"{found.key}: {found.name}"
+    heads, tails = torch.zeros(_LINKS, 1, width), torch.zeros(_LINKS, _TAILS, width)
+    relations = torch.zeros(_LINKS, dtype=torch.int64)
+    try:
+        with torch.no_grad():
+            scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
+    except HopperError:
+        raise
+    # Whatever somebody else's decoder raises, the key to look at is this one.
+    except Exception as error:
+        raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
+    shapes = [tuple(each.shape) for each in scores]
+    if shapes != [(_LINKS, _TAILS), (0, _TAILS)]:
+        raise ConfigError(
+            f"{told}: expected a score for each pair, of shapes {[(_LINKS, _TAILS), (0, _TAILS)]}; "
+            f"got {shapes}"
+        )
+
+
+def _check_even(name: str, width: int) -> None:
+    if width % 2:
+        raise ConfigError(
+            f"task.dim: {name} reads rows as complex numbers; expected an even width, got {width}"
+        )
+
+
+def _times(rows: Tensor, others: Tensor) -> Tensor:
+    """Products of complex numbers."""
+    (a, b), (c, d) = rows.chunk(2, -1), others.chunk(2, -1)
+    return torch.cat((a * c - b * d, a * d + b * c), -1)
+
+
+def _conjugated(rows: Tensor) -> Tensor:
+    real, imaginary = rows.chunk(2, -1)
+    return torch.cat((real, -imaginary), -1)

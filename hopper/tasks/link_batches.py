@@ -1,0 +1,122 @@
+"""The links of an iteration: what they are compared with, and which edges may not be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.config.sections import Task
+from hopper.graph.schema import Relation
+from hopper.micrograph.left_out import LeftOut, leave_out
+from hopper.micrograph.pairs import Pairs
+from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.partition import PartitionedGraph
+from hopper.tasks.negatives import Negatives
+from hopper.tasks.training_links import TrainingLinks
+
+_KEPT: Final = 8
+"""iterations whose edges are known; as many may be planned at a time"""
+
+Ids = NDArray[np.int64]
+
+
+class LinkBatches:
+    """Turns the links of a global batch into roots to sample and pairs to score.
+
+    Parameters
+    ----------
+    links: those that are trained.
+    schedule: which of them an iteration trains.
+    seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        task: Task,
+        links: TrainingLinks,
+        schedule: RootSchedule,
+        seed: int,
+    ) -> None:
+        self._graph, self._task = graph, task
+        self._table = links.table
+        self._schedule = schedule
+        self._negatives = Negatives(graph, task, self._table, seed)
+        self._topology, self._originals = cache(graph.topology), cache(graph.original_ids)
+        schema = graph.schema
+        self.types: Sequence[str] = sorted(schema.root_types)
+        """of the ends, in the order in which their rows stand"""
+        counts = [schema.node_types[each].count for each in self.types]
+        self._first = dict(zip(self.types, np.cumsum([0, *counts]).tolist(), strict=False))
+        self._bounds = np.cumsum([0, *counts])
+        self.batch = lru_cache(_KEPT)(self._batch)
+        self.left_out = lru_cache(_KEPT)(self._left_out)
+
+    def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
+        """Some links of an iteration with what they are compared with.
+
+        Parameters
+        ----------
+        roots: [n] int64, places in the table of training links.
+        """
+        batch, table, own = self.batch((epoch, iteration)), self._table, self._task
+        sides = self._negatives.sides
+        width = 1 + own.num_negatives * len(sides)
+        ends = np.empty((2, roots.size, width), np.int64)
+        relations = table.relations[roots]
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            chosen = np.flatnonzero(relations == number)
+            if not chosen.size:
+                continue
+            places = roots[chosen]
+            true = (
+                table.src[places] + self._first[relation.src],
+                table.dst[places] + self._first[relation.dst],
+            )
+            ends[0, chosen], ends[1, chosen] = true[0][:, None], true[1][:, None]
+            for index, side in enumerate(sides):
+                columns = slice(1 + index * own.num_negatives, 1 + (index + 1) * own.num_negatives)
+                end, node_type = (1, relation.dst) if side == "tail" else (0, relation.src)
+                drawn = self._negatives.draw(batch, places, number, side)
+                ends[end, chosen, columns] = drawn + self._first[node_type]
+        labels = np.zeros((roots.size, width), np.float32)
+        # What was drawn may be the link itself.
+        labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
+        labels[:, 0] = 1.0
+        distinct, places = np.unique(ends, return_inverse=True)
+        cuts = np.searchsorted(distinct, self._bounds)
+        nodes = {
+            each: distinct[cuts[i] : cuts[i + 1]] - self._first[each]
+            for i, each in enumerate(self.types)
+        }
+        heads, tails = places.reshape(ends.shape)
+        return Pairs(nodes, heads, tails, relations, labels)
+
+    def _batch(self, moment: tuple[int, int]) -> GlobalBatch:
+        return self._schedule.batch(*moment)
+
+    def _left_out(self, moment: tuple[int, int]) -> Mapping[Relation, LeftOut]:
+        """By relation, the edges that tell the links of an iteration: those between their ends in
+        their own relation, and turned round in its reverse relations."""
+        if not self._task.exclude:
+            return {}
+        table, graph = self._table, self._graph
+        roots, found = self.batch(moment).roots, dict[Relation, list[tuple[Ids, Ids]]]()
+        for number, relation in enumerate(graph.schema.target_relations):
+            own = roots[table.relations[roots] == number]
+            src, dst = table.src[own], table.dst[own]
+            found.setdefault(relation, []).append((src, dst))
+            for each in graph.reverse_relations(relation):
+                found.setdefault(each, []).append((dst, src))
+        return {
+            each: leave_out(
+                self._topology(each),
+                self._originals(each.src),
+                *(np.concatenate(ends) for ends in zip(*pairs, strict=True)),
+            )
+            for each, pairs in found.items()
+        }

@@ -1,0 +1,123 @@
+"""What links are compared with: other nodes in the place of one of their ends (docs/draws.md).
+
+Draws are pure functions of seed, epoch, iteration and the link's id, in original ids, so they
+depend neither on how the graph is divided nor on who draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import NEGATIVES, absorb, below, key_of, variate
+from hopper.config.sections import Task
+from hopper.micrograph.route import GlobalBatch
+from hopper.partition import PartitionedGraph
+from hopper.tasks.decoders import SIDES, Side
+from hopper.tasks.training_links import LinkTable
+
+_WEIGHT_ONE: Final = float(1 << 16)
+
+Ids = NDArray[np.int64]
+
+
+class Negatives:
+    """Draws nodes to compare links with.
+
+    Parameters
+    ----------
+    links: all that are trained. seed: first word of the keys.
+    """
+
+    def __init__(self, graph: PartitionedGraph, task: Task, links: LinkTable, seed: int) -> None:
+        self._graph, self._task = graph, task
+        self._globals = {each: graph.global_ids(each) for each in graph.schema.root_types}
+        self._links, self._seed = links, seed
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The ends that are replaced, in order."""
+        return SIDES if self._task.corrupt == "both" else (self._task.corrupt,)
+
+    def draw(self, batch: GlobalBatch, roots: Ids, relation: int, side: Side) -> Ids:
+        """[n, k] int64 global ids of nodes in the place of one end of links of one relation.
+
+        Parameters
+        ----------
+        batch: all that the iteration trains. roots: [n], some of its links, all of the relation.
+        """
+        own = self._graph.schema.target_relations[relation]
+        node_type = own.dst if side == "tail" else own.src
+        count, moment = self._task.num_negatives, (batch.epoch, batch.iteration)
+        words = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
+        if self._task.negatives == "joint":
+            # All links of a batch are compared with the same nodes of a type.
+            keys = np.array([key_of(NEGATIVES, self._seed, *moment, 2)], np.uint64)
+        else:
+            keys = _keys(np.uint64(words), self._links.ids[roots])
+        globals_ = self._globals[node_type]
+        if self._task.negatives == "in_batch":
+            pool = self._ends_of(batch, node_type)
+            found = pool[_below(keys, count, pool.size)]
+        elif self._task.negatives == "degree":
+            bounds = self._weights[node_type]
+            drawn = _below(keys, count, int(bounds[-1]))
+            found = globals_[np.searchsorted(bounds, drawn, side="right")]
+        else:
+            found = globals_[_below(keys, count, globals_.size)]
+        return np.broadcast_to(found, (roots.size, count))
+
+    def _ends_of(self, batch: GlobalBatch, node_type: str) -> Ids:
+        """[m] int64 global ids: the ends of a type of a batch's links, in its order."""
+        links, parts = self._links, []
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            own = batch.roots[links.relations[batch.roots] == number]
+            for end, ids in ((relation.src, links.src), (relation.dst, links.dst)):
+                if end == node_type:
+                    parts.append(ids[own])
+        return np.concatenate(parts)
+
+    @cached_property
+    def _weights(self) -> Mapping[str, Ids]:
+        """By type, [nodes] int64 by original id: sums of the weights up to each node; a weight is
+        the number of its training links to the power of 3/4, in units of 2^-16, rounded down.
+
+        Roots are rounded correctly everywhere, so weights are the same on every machine.
+        """
+        found = {}
+        for node_type in self._graph.schema.root_types:
+            ends = self._ends_of(_whole(self._links.ids.size), node_type)
+            originals = self._graph.original_ids(node_type)
+            counts = np.bincount(originals[ends], minlength=originals.size).astype(np.float64)
+            weights = np.sqrt(np.sqrt(counts) * counts) * _WEIGHT_ONE
+            found[node_type] = np.cumsum(weights.astype(np.int64))
+        return found
+
+
+def _whole(count: int) -> GlobalBatch:
+    """All training links as one batch."""
+    every = np.arange(count)
+    return GlobalBatch(0, 0, every, np.array([0, count]), np.zeros(count, np.int64))
+
+
+@numba.njit(cache=True, nogil=True)
+def _keys(key: np.uint64, words: Ids) -> NDArray[np.uint64]:
+    found = np.empty(words.size, np.uint64)
+    for i in range(words.size):
+        found[i] = absorb(key, np.uint64(words[i]))
+    return found
+
+
+@numba.njit(cache=True, nogil=True)
+def _below(keys: NDArray[np.uint64], count: int, bound: int) -> Ids:
+    """[keys, count] int64: variates of every key, in [0, bound)."""
+    found = np.empty((keys.size, count), np.int64)
+    for i in range(keys.size):
+        for j in range(count):
+            found[i, j] = below(variate(keys[i], np.uint64(j)), np.uint64(bound))
+    return found

@@ -1,0 +1,70 @@
+"""Links of a divided graph, by global ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.links import Links
+from hopper.partition import PartitionedGraph
+from hopper.partition.placement import Placement
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LinkTable:
+    """Links, by global ids; otherwise as :class:`hopper.graph.links.Links`."""
+
+    ids: Ids
+    relations: Ids
+    src: Ids
+    dst: Ids
+
+    @classmethod
+    def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
+        """Those of a graph."""
+        src, dst = (np.empty(links.count, np.int64) for _ in range(2))
+        for number, relation in enumerate(graph.schema.target_relations):
+            own = links.relations == number
+            src[own] = graph.global_ids(relation.src)[links.src[own]]
+            dst[own] = graph.global_ids(relation.dst)[links.dst[own]]
+        return cls(np.asarray(links.ids), np.asarray(links.relations), src, dst)
+
+
+class TrainingLinks:
+    """Links as roots: their places in a table. A link's home is its tail's.
+
+    Parameters
+    ----------
+    placement: who owns nodes.
+    """
+
+    def __init__(self, graph: PartitionedGraph, placement: Placement) -> None:
+        self._graph, self._placement = graph, placement
+
+    @cached_property
+    def table(self) -> LinkTable:
+        """All of the training split."""
+        return LinkTable.of(self._graph, self._graph.links("train"))
+
+    @property
+    def ids(self) -> Ids:
+        """See :class:`hopper.micrograph.route.TrainingRoots`."""
+        return self.table.ids
+
+    def find(self, ids: Ids) -> Ids:
+        """See :class:`hopper.micrograph.route.TrainingRoots`: places in the table."""
+        return np.searchsorted(self.table.ids, ids).astype(np.int64)
+
+    def home_ranks(self, roots: Ids) -> Ids:
+        """See :class:`hopper.micrograph.route.TrainingRoots`."""
+        table, ranks = self.table, np.empty(roots.size, np.int64)
+        of = table.relations[roots]
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            own = of == number
+            ranks[own] = self._placement.rank_of(relation.dst, table.dst[roots[own]])
+        return ranks

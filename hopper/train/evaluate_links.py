@@ -1,0 +1,268 @@
+"""Scores of links: each is ranked among the nodes that could stand in its end's place.
+
+Rows of nodes are computed over whole neighbourhoods, by the ranks that own them, and stay there. Of
+the links' ends they are handed to every rank, block by block; each rank compares its own candidates
+with them, and numbers are all that is added up. So no rank holds more than its share of rows and a
+block of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cache_server.draw import NEGATIVES, absorb_each, key_of
+from hopper.cluster import Cluster
+from hopper.config.sections import Task
+from hopper.graph.schema import Relation
+from hopper.inference import Inference, Wanted
+from hopper.models import Objective
+from hopper.partition.id_index import Index
+from hopper.tasks import SIDES, Decoder, LinkTable, Side, decoder_of
+from hopper.train.evaluate import Evaluator
+
+_BLOCK_BYTES: Final = 64 << 20
+"""of the scores of a block of links on one rank"""
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """The rows of a type that this rank has.
+
+    Attributes
+    ----------
+    ids: [n] int64 global ids. rows: [n, width].
+    candidates: [m] int64: which of them links are ranked among.
+    """
+
+    ids: Ids
+    rows: Tensor
+    candidates: Ids
+
+    @cached_property
+    def _index(self) -> Index:
+        return Index(self.ids)
+
+    def spread(self, cluster: Cluster, ids: Ids, operation: str) -> Tensor:
+        """[k, width]: the rows of some nodes, which every rank asks for; collective."""
+        found = self.rows.new_zeros(ids.size, self.rows.shape[1])
+        here = np.flatnonzero(np.isin(ids, self.ids))
+        chosen = torch.from_numpy(self._index.find(ids[here]))
+        found[torch.from_numpy(here)] = self.rows.index_select(0, chosen)
+        # Every node has one owner, so nothing is rounded.
+        cluster.all_reduce(found, "partial", operation)
+        return found
+
+    @cached_property
+    def candidate_rows(self) -> Tensor:
+        """[m, width]"""
+        return self.rows.index_select(0, torch.from_numpy(self.candidates))
+
+    def place_of(self, ids: Ids) -> Ids:
+        """[k] int64: places among the candidates; -1 of nodes that are none of them."""
+        if not self.candidates.size:
+            return np.full(ids.size, -1, np.int64)
+        order, known = self._sorted_candidates
+        places = np.searchsorted(known, ids)
+        found = np.take(known, places, mode="clip") == ids
+        return np.where(found, np.take(order, places, mode="clip"), -1)
+
+    @cached_property
+    def _sorted_candidates(self) -> tuple[Ids, Ids]:
+        ids = self.ids[self.candidates]
+        order = np.argsort(ids, kind="stable")
+        return order, ids[order]
+
+
+class LinkEvaluator(Evaluator):
+    """Scores a model's links on a split, on all ranks together.
+
+    Parameters
+    ----------
+    inference: computes rows of nodes. task: how links are ranked. seed: of the candidates' draw.
+    """
+
+    told_baseline = "what a random order reaches"
+
+    def __init__(self, inference: Inference, objective: Objective, task: Task, seed: int) -> None:
+        super().__init__(inference, objective)
+        self._graph, self._task, self._seed = inference.graph, task, seed
+        self._known: dict[tuple[int, Side], tuple[Ids, Ids]] = {}
+
+    @torch.no_grad()
+    def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
+        """See :class:`Evaluator`."""
+        was_training = model.training
+        model.eval()
+        try:
+            links = LinkTable.of(self._graph, self._graph.links(split))
+            owned = {each: self._owned(model, each, links, split) for each in self._types}
+            ranks = self._ranks(decoder_of(model), links, owned, split)
+        finally:
+            model.train(was_training)
+        sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
+        return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
+
+    @torch.no_grad()
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """By split that is scored, what a random order would reach, all ranks being as likely."""
+        found = {}
+        for split in filter(self.has_split, ("val", "test")):
+            links, sums = self._graph.links(split), torch.zeros(0)
+            for number, relation in enumerate(self._graph.schema.target_relations):
+                share = int((links.relations == number).sum()) / max(1, links.count)
+                for side in self._sides:
+                    count = self._number_of_candidates(_type_of(relation, side))
+                    ranks = torch.arange(1.0, count + 1, dtype=torch.float64).unsqueeze(1)
+                    own = self.objective.metric_sums(ranks, torch.ones_like(ranks)) / count
+                    sums = share * own if not len(sums) else sums + share * own
+            found[split] = self.objective.scores(sums)
+        return found
+
+    @property
+    def _types(self) -> Sequence[str]:
+        return sorted(self._graph.schema.root_types)
+
+    @property
+    def _sides(self) -> Sequence[Side]:
+        corrupt = self._task.corrupt
+        return SIDES if corrupt == "both" else (corrupt,)
+
+    def _number_of_candidates(self, node_type: str) -> int:
+        count = self._graph.schema.node_types[node_type].count
+        return min(count, self._task.candidates or count)
+
+    def _candidates(self, node_type: str) -> Ids:
+        """[m] int64 global ids, ascending: the nodes of a type that links are ranked among."""
+        globals_ = np.asarray(self._graph.global_ids(node_type))
+        count = self._number_of_candidates(node_type)
+        if count == globals_.size:
+            return np.arange(count)
+        originals = np.arange(globals_.size)
+        keys = absorb_each(np.uint64(key_of(NEGATIVES, self._seed)), originals)
+        return np.sort(globals_[np.lexsort((originals, keys))[:count]])
+
+    def _owned(
+        self, model: torch.nn.Module, node_type: str, links: LinkTable, split: str
+    ) -> _Owned:
+        """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
+        candidates, ends = self._candidates(node_type), []
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            own = links.relations == number
+            for name, ids in ((relation.src, links.src), (relation.dst, links.dst)):
+                ends += [ids[own]] if name == node_type else []
+        wanted = np.unique(np.concatenate([candidates, *ends]))
+        ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
+        return _Owned(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
+
+    def _ranks(
+        self, decoder: Decoder, links: LinkTable, owned: Mapping[str, _Owned], split: str
+    ) -> Tensor:
+        """[n, 1] float64, the same on every rank: the rank of every link, once for each end."""
+        cluster, found = self._scene.cluster, [torch.empty(0, dtype=torch.float64)]
+        device = next(iter(owned.values())).rows.device
+        decoder = decoder.to(device)
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            of_relation = np.flatnonzero(links.relations == number)
+            for side in self._sides:
+                for block in self._blocks(of_relation, _type_of(relation, side)):
+                    where = f"ranking links of {split}"
+                    found.append(
+                        self._rank_block(decoder, links, block, number, side, owned, where)
+                    )
+        decoder.to(cluster.device)
+        return torch.cat(found).unsqueeze(1)
+
+    def _blocks(self, links: Ids, node_type: str) -> Iterator[Ids]:
+        # As many on every rank, whose shares of the candidates may differ.
+        row_bytes = 8 * max(1, self._number_of_candidates(node_type))
+        size = max(1, _BLOCK_BYTES // row_bytes)
+        for first in range(0, links.size, size):
+            yield links[first : first + size]
+
+    def _rank_block(
+        self,
+        decoder: Decoder,
+        links: LinkTable,
+        block: Ids,
+        number: int,
+        side: Side,
+        owned: Mapping[str, _Owned],
+        where: str,
+    ) -> Tensor:
+        """[k] float64: one more than the number of candidates with a higher score, and half of
+        those with the same."""
+        cluster, relation = self._scene.cluster, self._graph.schema.target_relations[number]
+        src, dst = links.src[block], links.dst[block]
+        known, true = (src, dst) if side == "tail" else (dst, src)
+        here = owned[_type_of(relation, side)]
+        there = owned[_type_of(relation, "head" if side == "tail" else "tail")]
+        of = torch.full((block.size,), number)
+        rows = there.spread(cluster, known, where)
+        ends = here.spread(cluster, true, where)
+        scores = decoder.against_all(rows, of, here.candidate_rows, side)
+        pair = (rows, ends) if side == "tail" else (ends, rows)
+        own = decoder(pair[0].unsqueeze(1), of, pair[1].unsqueeze(1))
+        places = torch.from_numpy(here.place_of(true))
+        mine = (places >= 0).nonzero()[:, 0]
+        # A score that one product makes is compared with others of it, so that equal rows tie.
+        told = torch.zeros(2, block.size, dtype=scores.dtype)
+        told[0, mine], told[1, mine] = scores[mine, places[mine]], 1.0
+        cluster.all_reduce(told, "control", where)
+        own = torch.where(told[1] > 0, told[0], own[:, 0])
+        scores[mine, places[mine]] = -torch.inf
+        if self._task.filtered:
+            self._leave_out_known(scores, known, number, side, here)
+        counts = torch.stack(
+            [(scores > own.unsqueeze(1)).sum(1), (scores == own.unsqueeze(1)).sum(1)]
+        ).double()
+        cluster.all_reduce(counts, "control", where)
+        return 1.0 + counts[0] + counts[1] / 2
+
+    def _leave_out_known(
+        self, scores: Tensor, known: Ids, number: int, side: Side, here: _Owned
+    ) -> None:
+        """Let candidates that are linked with the known end, in any split, rank nowhere."""
+        bounds, others = self._known_links(number, side)
+        first, last = bounds[known], bounds[known + 1]
+        lengths = last - first
+        rows = np.repeat(np.arange(known.size), lengths)
+        at = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
+        places = here.place_of(others[at])
+        kept = places >= 0
+        scores[torch.from_numpy(rows[kept]), torch.from_numpy(places[kept])] = -torch.inf
+
+    def _known_links(self, number: int, side: Side) -> tuple[Ids, Ids]:
+        """All links of a relation, by the end that is known: [nodes + 1] bounds and [links] other
+        ends, in global ids."""
+        if (number, side) not in self._known:
+            graph = self._graph
+            relation = graph.schema.target_relations[number]
+            topology = graph.topology(relation)
+            src = [np.asarray(topology.indices)]
+            dst = [np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))]
+            for split in graph.schema.splits:
+                links = LinkTable.of(graph, graph.links(split))
+                own = links.relations == number
+                src.append(links.src[own])
+                dst.append(links.dst[own])
+            ends = np.concatenate(src), np.concatenate(dst)
+            by, others = ends if side == "tail" else ends[::-1]
+            count = graph.schema.node_types[relation.src if side == "tail" else relation.dst].count
+            order = np.argsort(by, kind="stable")
+            bounds = np.concatenate(([0], np.cumsum(np.bincount(by, minlength=count))))
+            self._known[number, side] = bounds, others[order]
+        return self._known[number, side]
+
+
+def _type_of(relation: Relation, side: Side) -> str:
+    return relation.dst if side == "tail" else relation.src

@@ -1,0 +1,330 @@
+"""Links: every engine that predicts them computes the gradient of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_group_trainer, make_link_batches, make_schedule
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import RunLog
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop": {"train": {"engine": "hop"}, "hop": {"merge": 0}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+    "locality": {"train": {"engine": "locality"}},
+}
+ONE_TYPE = {
+    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2, "dropout": 0.2},
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
+}
+SEVERAL_TYPES = {
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "rgcn with a head": {"name": "rgcn", "layers": 2, "hidden": 8, "head": True},
+    "rgat": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
+}
+TASKS: dict[str, dict[str, Any]] = {
+    "dot, joint": {"decoder": "dot", "negatives": "joint", "num_negatives": 5},
+    "distmult, uniform": {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3},
+    "mlp, in batch": {"decoder": "mlp", "negatives": "in_batch", "num_negatives": 4},
+    "rotate, by degree": {
+        "decoder": "rotate",
+        "negatives": "degree",
+        "num_negatives": 3,
+        "corrupt": "tail",
+    },
+    "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
+}
+LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
+
+
+@pytest.fixture(scope="module")
+def near(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The community graph, with its edges as what is predicted."""
+    topology = community_graph.topology(Relation("item", "near", "item"))
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    out = tmp_path_factory.mktemp("near") / "graph"
+    GraphDirectory.from_arrays(
+        out,
+        {("item", "near", "item"): np.stack([topology.indices, dst])},
+        features={"item": np.asarray(community_graph.features("item"))},
+        target=("item", "near", "item"),
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Readers, books and authors; what is lent, and who wrote what, are predicted together."""
+    generator = np.random.default_rng(5)
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    lent, wrote = ends(60, 45, 260), ends(20, 45, 90)
+    out = tmp_path_factory.mktemp("library") / "graph"
+    GraphDirectory.from_arrays(
+        out,
+        {
+            ("reader", "borrows", "book"): lent,
+            ("book", "lent_to", "reader"): lent[::-1],
+            ("author", "wrote", "book"): wrote,
+            ("reader", "knows", "reader"): ends(60, 60, 150),
+        },
+        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
+        counts={"author": 20},
+        target=[("reader", "borrows", "book"), ("author", "wrote", "book")],
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+    )
+    return out
+
+
+def case_config(
+    engine: str, model: dict[str, Any], task: str, parts: Path, run_dir: Path, **train: Any
+) -> dict[str, Any]:
+    own = ENGINES[engine]
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": model,
+        "sampler": {"fanouts": [3, 2]},
+        "task": TASKS[task],
+        "train": {
+            "batch_size": 9,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "loss": LOSSES.get(task, "auto"),
+            "evaluate_every": 0,
+            "record_gradients": [0, 2],
+            "iterations_per_epoch": 3,
+            "run_dir": str(run_dir),
+            "seed": 3,
+        }
+        | own["train"]
+        | train,
+        "hop": {"merge": "off"} | own.get("hop", {}),
+    }
+
+
+def compare(
+    chosen: list[tuple[str, dict[str, Any], str]],
+    parts: Path,
+    world: tuple[int, int],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    folder: Path,
+) -> None:
+    servers, ranks_per_server = world
+    addresses = serve_partitions(parts, servers) if servers > 1 else []
+    configs = [
+        case_config(engine, model, task, parts, folder / str(number))
+        | {"cluster": {"servers": addresses, "ranks_per_server": ranks_per_server}}
+        for number, (engine, model, task) in enumerate(chosen)
+    ]
+    ranks = servers * ranks_per_server
+    for config in configs:
+        if config["hop"]["merge"] != "off":
+            config["hop"]["merge"] = min(config["hop"]["merge"], ranks - 1)
+    train_cases(configs, ranks, folder / "world")
+    graph = PartitionedGraph.open(parts)
+    for config, (engine, model, task) in zip(configs, chosen, strict=True):
+        own = make_config(config)
+        recorded = read_recorded(Path(own.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        named = ", ".join((engine, str(model["name"]), task))
+        found = check_engine(named, "float64", Reference(own, graph, ranks), recorded)
+        assert found.gradient_difference < 1e-10, found
+        assert found.loss_difference < 1e-10, found
+
+
+@pytest.mark.parametrize(
+    ("method", "servers", "ranks_per_server"),
+    [
+        ("metis", 2, 1),
+        ("random", 2, 2),
+        ("metis", 3, 1),
+    ],
+)
+def test_one_type(
+    method: str,
+    servers: int,
+    ranks_per_server: int,
+    near: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(near), parts, servers, method)
+    chosen = [(engine, ONE_TYPE["sage"], "dot, joint") for engine in ENGINES]
+    if servers == 2 and ranks_per_server == 1:
+        engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+        chosen += [
+            (engine, ONE_TYPE["sage"], task) for engine, task in itertools.product(engines, TASKS)
+        ]
+        chosen += [
+            (engine, ONE_TYPE[model], "distmult, uniform")
+            for engine, model in itertools.product(engines, ("gat", "gcn"))
+        ]
+    place = parts, (servers, ranks_per_server)
+    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2)])
+def test_several_types(
+    servers: int,
+    ranks_per_server: int,
+    library: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(library), parts, servers, "random")
+    engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+    models = SEVERAL_TYPES if ranks_per_server == 1 else {"rgcn": SEVERAL_TYPES["rgcn"]}
+    chosen = [
+        (engine, model, "distmult, uniform")
+        for engine, model in itertools.product(engines, models.values())
+    ]
+    chosen += [(engine, SEVERAL_TYPES["rgcn"], "rotate, by degree") for engine in engines]
+    place = parts, (servers, ranks_per_server)
+    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+
+
+def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
+    config = make_config(
+        {
+            "data": {"partitioned": str(parts)},
+            "model": {"name": "rgcn", "layers": 2, "hidden": 8},
+            "task": task,
+            "train": {"batch_size": 20, "engine": "zero_hop"},
+        }
+    )
+    request = Request(config, PartitionedGraph.open(parts))
+    return request, make_link_batches(request)
+
+
+@pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
+def test_pairs_do_not_depend_on_the_partition(
+    negatives: str, library: Path, tmp_path: Path
+) -> None:
+    found = []
+    for servers in (1, 2, 4):
+        parts = tmp_path / str(servers)
+        partition_graph(GraphDirectory.open(library), parts, servers, "random", seed=servers)
+        # As many links in all.
+        request, batches = batches_of(parts, negatives=negatives, num_negatives=4)
+        request = request.under(
+            request.config.model_copy(
+                update={
+                    "train": request.config.train.model_copy(update={"batch_size": 40 // servers})
+                }
+            )
+        )
+        batches = make_link_batches(request)
+        roots = make_schedule(request).batch(1, 2).roots
+        pairs = batches.pairs(roots, 1, 2)
+        originals = np.concatenate(
+            [request.graph.original_ids(name)[ids] for name, ids in pairs.nodes.items()]
+        )
+        found.append((originals[pairs.heads], originals[pairs.tails], pairs.labels))
+        assert set(np.unique(pairs.labels)) <= {-1.0, 0.0, 1.0}
+        assert (pairs.labels[:, 0] == 1).all()
+    for other in found[1:]:
+        for ours, theirs in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_no_edge_of_a_batch_is_drawn(library: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(library), parts, 1)
+    request, _batches = batches_of(parts)
+    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
+    trainer.sampler.fanouts = (-1, -1)
+    table, relations = request.links.table, request.schema.target_relations
+    roots = make_schedule(request).batch(0, 1).roots
+    told = {
+        (relations[table.relations[root]], int(table.src[root]), int(table.dst[root]))
+        for root in roots
+    }
+    turned = Relation("book", "lent_to", "reader")
+    told |= {(turned, v, u) for relation, u, v in told if relation.rel == "borrows"}
+    (subgraph,) = trainer.sample(roots, 0, 1)
+    drawn: set[tuple[Relation, int, int]] = set()
+    for hop in subgraph.hops:
+        for relation, edges in hop.items():
+            dst = np.repeat(np.arange(edges.indptr.size - 1), np.diff(edges.indptr))
+            ends = subgraph.nodes[relation.src][edges.indices], subgraph.nodes[relation.dst][dst]
+            drawn |= {(relation, *pair) for pair in zip(*(e.tolist() for e in ends), strict=True)}
+    assert drawn
+    assert not drawn & told
+    # Every other edge into a root is.
+    into = Relation("reader", "borrows", "book")
+    topology = request.graph.topology(into)
+    for book in subgraph.nodes["book"][: subgraph.sizes[0]["book"]].tolist():
+        own = topology.indices[topology.indptr[book] : topology.indptr[book + 1]].tolist()
+        left = {(into, u, book) for u in own} - told
+        assert left == {each for each in drawn if each[0] == into and each[2] == book}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"train": {"engine": "raf"}}, "train.engine: "),
+        ({"train": {"engine": "naive"}}, "train.engine: naive predicts nodes; links want one of"),
+        ({"sampler": {"kind": "labor"}}, "sampler.kind: neighbours of links' ends"),
+        ({"task": {"kind": "node"}}, "task.kind: the graph's target is"),
+        ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: nars"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    changes: dict[str, Any], expected: str, library: Path, tmp_path: Path
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(library), parts, 2, "random")
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": {"name": "rgcn", "layers": 2, "hidden": 8},
+    }
+    for section, keys in changes.items():
+        values[section] = keys if section == "model" else values.get(section, {}) | keys
+    with pytest.raises(RequestError) as error:
+        check_request(Request(make_config(values), PartitionedGraph.open(parts)))
+    assert str(error.value).startswith(expected), str(error.value)
+
+
+def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_path: Path) -> None:
+    partition_graph(community_graph, tmp_path / "parts", 1)
+    config = make_config(
+        {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"kind": "link"}}
+    )
+    with pytest.raises(RequestError, match="imported with --target RELATION"):
+        check_request(Request(config, PartitionedGraph.open(tmp_path / "parts")))

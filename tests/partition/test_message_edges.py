@@ -1,0 +1,120 @@
+"""Where edges are predicted, those of validation and test are in no topology that is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.checksums import check_structure
+from hopper.partition.training import training_roots
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+BUYS = ("user", "buys", "item")
+
+
+def pairs_of(graph: PartitionedGraph, relation: Relation) -> list[tuple[int, int]]:
+    """The edges that are stored, in original ids."""
+    topology = graph.topology(relation)
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    ends = (
+        graph.original_ids(relation.src)[topology.indices],
+        graph.original_ids(relation.dst)[dst],
+    )
+    return sorted(zip(*(each.tolist() for each in ends), strict=True))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """Users, items, and who bought what; the same turned round, and something unlike both."""
+    generator = np.random.default_rng(3)
+    edges = np.stack([generator.integers(0, 40, 300), generator.integers(0, 25, 300)])
+    views = np.stack([generator.integers(0, 25, 300), generator.integers(0, 40, 300)])
+    order = generator.permutation(300)
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("shop") / "graph",
+        {
+            BUYS: edges,
+            ("item", "bought_by", "user"): edges[::-1, order],
+            ("item", "viewed_by", "user"): views,
+        },
+        features={"user": generator.random((40, 3)), "item": generator.random((25, 3))},
+        edge_features={BUYS: np.arange(300.0)},
+        target=BUYS,
+        options=ImportOptions(split=RandomSplit(0.7, 0.1), seed=1),
+    )
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_path: Path) -> None:
+    parts = partition_graph(shop, tmp_path / "parts", 2, "random", topology=topology)  # type: ignore[arg-type]
+    check_structure(tmp_path / "parts", [0, 1])
+    buys, bought, viewed = (
+        Relation(*BUYS),
+        Relation("item", "bought_by", "user"),
+        Relation("item", "viewed_by", "user"),
+    )
+    told = {
+        pair
+        for split in ("val", "test")
+        for links in [shop.links(split)]
+        for pair in zip(links.src.tolist(), links.dst.tolist(), strict=True)
+    }
+    ends = shop.topology(buys)
+    dst = np.repeat(np.arange(25), np.diff(ends.indptr))
+    every = list(zip(ends.indices.tolist(), dst.tolist(), strict=True))
+    kept = sorted(pair for pair in every if pair not in told)
+    assert pairs_of(parts, buys) == kept
+    assert pairs_of(parts, bought) == sorted((v, u) for u, v in kept)
+    assert len(pairs_of(parts, viewed)) == 300
+    assert parts.reverse_relations(buys) == [bought]
+    assert parts.schema.relations[buys].count == len(kept)
+    # Links of all splits are there, and features of the edges that are stored stay theirs.
+    for split in shop.schema.splits:
+        ours, theirs = parts.links(split), shop.links(split)
+        for name in ("ids", "relations", "src", "dst"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    for server in range(2):
+        rows = parts.edge_features(buys, server)
+        assert rows is not None
+        topology_ = parts.topology(buys, server)
+        stored = parts.stored("item", server)
+        first, last = topology_.indptr[[stored.first, stored.stop]]
+        np.testing.assert_array_equal(rows[:, 0], topology_.edge_ids[first:last])
+    degrees = np.bincount([v for _, v in kept], minlength=25)
+    np.testing.assert_array_equal(
+        parts.topology(buys).in_degrees, degrees[parts.original_ids("item")]
+    )
+
+
+def test_training_roots_are_where_links_end(shop: GraphDirectory) -> None:
+    links = shop.links("train")
+    np.testing.assert_array_equal(training_roots(shop), np.bincount(links.dst, minlength=25))
+
+
+def test_a_symmetric_relation_is_its_own_reverse(tmp_path: Path) -> None:
+    pairs = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [0, 4], [1, 3]]).T
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        np.concatenate([pairs, pairs[::-1]], axis=1),
+        features=np.ones((5, 2)),
+        target=("node", "edge", "node"),
+        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
+    )
+    parts = partition_graph(graph, tmp_path / "parts", 1)
+    (relation,) = graph.schema.target_relations
+    assert parts.reverse_relations(relation) == [relation]
+    links = {name: parts.links(name) for name in ("train", "val", "test")}
+    found = {
+        name: {frozenset(pair) for pair in zip(each.src.tolist(), each.dst.tolist(), strict=True)}
+        for name, each in links.items()
+    }
+    # Both directions of a pair are in the same split.
+    assert not found["train"] & (found["val"] | found["test"])
+    assert {frozenset(pair) for pair in pairs_of(parts, relation)} == found["train"]

@@ -1,0 +1,103 @@
+"""Decoders: their formulas, and one product for all candidates instead of pair by pair."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from hopper.config import Config, make_config
+from hopper.errors import ConfigError
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.tasks import DECODERS, SIDES, Decoder, make_decoder
+
+WIDTH, RELATIONS = 6, 3
+SCHEMA = GraphSchema(
+    name="triples",
+    node_types={"entity": NodeType(9)},
+    relations={Relation("entity", f"r{i}", "entity"): EdgeType(4) for i in range(RELATIONS)},
+    target=Relation("entity", "r0", "entity"),
+    also=(Relation("entity", "r1", "entity"), Relation("entity", "r2", "entity")),
+)
+
+
+def config(**task: object) -> Config:
+    return make_config({"data": {"partitioned": "p"}, "task": task})
+
+
+def made(name: str, **options: object) -> Decoder:
+    torch.manual_seed(1)
+    return make_decoder(config(decoder=name, decoder_options=options), SCHEMA, WIDTH).double()
+
+
+def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    heads, tails = torch.randn(2, count, WIDTH, dtype=torch.float64, generator=generator)
+    return heads, torch.arange(count) % RELATIONS, tails
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_all_candidates_score_as_pairs_do(name: str) -> None:
+    decoder, (heads, relations, tails) = made(name), examples()
+    candidates = examples(7)[0]
+    for side in SIDES:
+        known = heads if side == "tail" else tails
+        found = decoder.against_all(known, relations, candidates, side)
+        for link in range(len(known)):
+            for place, row in enumerate(candidates):
+                ends = (known[link], row) if side == "tail" else (row, known[link])
+                alone = decoder(
+                    ends[0][None, None], relations[link : link + 1], ends[1][None, None]
+                )
+                torch.testing.assert_close(found[link, place], alone[0, 0])
+
+
+def test_formulas() -> None:
+    heads, relations, tails = examples()
+    own = made("distmult")
+    expected = (heads * own.relations[relations] * tails).sum(1)
+    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
+
+    def as_complex(rows: Tensor) -> Tensor:
+        return torch.complex(*rows.chunk(2, -1))
+
+    own = made("complex")
+    h, r, t = map(as_complex, (heads, own.relations[relations], tails))
+    expected = (h * r * t.conj()).sum(1).real
+    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
+    own = made("rotate", margin=9.0)
+    angles = own.relations[relations]
+    turned = as_complex(heads) * torch.polar(torch.ones_like(angles), angles)
+    expected = 9.0 - (turned - as_complex(tails)).abs().sum(1)
+    torch.testing.assert_close(own(heads[:, None], relations, tails[:, None])[:, 0], expected)
+
+
+def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
+    decoder = made("rotate")
+    rows = torch.zeros(1, 1, WIDTH, dtype=torch.float64, requires_grad=True)
+    decoder(rows, torch.tensor([0]), rows).sum().backward()
+    assert rows.grad is not None
+    assert rows.grad.isfinite().all()
+
+
+class Wide(Decoder):
+    """Forgets that there may be several candidates."""
+
+    def __init__(self, *, width: int, relations: int) -> None:
+        super().__init__()
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        return (heads * tails).sum((1, 2))
+
+
+def test_decoders_are_tried_before_a_run() -> None:
+    with pytest.raises(ConfigError, match=re.escape("task.decoder: expected dot, distmult")):
+        config(decoder="dott")
+    with pytest.raises(ConfigError, match="expected a score for each pair, of shapes"):
+        made(f"{__name__}:Wide")
+    with pytest.raises(ConfigError, match="even width, got 7"):
+        make_decoder(config(decoder="complex"), SCHEMA, 7)
+    with pytest.raises(ConfigError, match=re.escape("task.decoder_options.margin")):
+        made("dot", margin=1.0)

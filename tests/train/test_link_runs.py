@@ -1,0 +1,137 @@
+"""Runs that predict links, from start to scores and predictions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hopper
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.partition import partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+NEAR = ("item", "near", "item")
+
+
+@pytest.fixture(scope="module")
+def graph(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> GraphDirectory:
+    """The community graph, whose edges are predicted."""
+    topology = community_graph.topology(Relation(*NEAR))
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("near") / "graph",
+        {NEAR: np.stack([topology.indices, dst])},
+        features={"item": np.asarray(community_graph.features("item"))},
+        target=NEAR,
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+    )
+
+
+@pytest.fixture(scope="module")
+def parts(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folder = tmp_path_factory.mktemp("parts")
+    for servers in (1, 2):
+        partition_graph(graph, folder / str(servers), servers)
+    return {servers: folder / str(servers) for servers in (1, 2)}
+
+
+def settings(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": {"name": "sage", "layers": 2, "hidden": 16},
+        "sampler": {"fanouts": [5, 5]},
+        "task": {"decoder": "distmult", "num_negatives": 20},
+        "train": {
+            "engine": "zero_hop",
+            "epochs": 3,
+            "batch_size": 128,
+            "learning_rate": 0.02,
+            "more_metrics": ["hits@10"],
+            "run_dir": str(run_dir),
+        }
+        | train,
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(parts: dict[int, Path], tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
+    return hopper.train(settings(parts[2], tmp_path_factory.mktemp("links") / "run"))
+
+
+def ranks_of(graph: GraphDirectory, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """By brute force: the rank of every test link for each of its ends."""
+    links = {name: graph.links(name) for name in graph.schema.splits}
+    known = {
+        pair
+        for each in links.values()
+        for pair in zip(each.src.tolist(), each.dst.tolist(), strict=True)
+    }
+    found = []
+    for side in (1, 0):
+        for pair in zip(links["test"].src.tolist(), links["test"].dst.tolist(), strict=True):
+            fixed = pair[1 - side]
+            scores = (rows * rows[fixed] * weights).sum(1)
+            own = scores[pair[side]]
+            others = [
+                node
+                for node in range(len(rows))
+                if ((fixed, node) if side else (node, fixed)) not in known
+            ]
+            higher, same = (scores[others] > own).sum(), (scores[others] == own).sum()
+            found.append(1 + higher + same / 2)
+    return np.array(found)
+
+
+def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDirectory) -> None:
+    with pytest.raises(hopper.RequestError, match="--what labels: the run predicts links"):
+        hopper.predict(trained.run_dir)
+    rows = hopper.predict(trained.run_dir, what="embeddings")
+    np.testing.assert_array_equal(rows.ids, np.arange(300))
+    decoder = hopper.load_model(trained.run_dir).link_decoder
+    weights = decoder.relations[0].detach().numpy()
+    ranks = ranks_of(graph, rows.values.astype(np.float64), weights.astype(np.float64))
+    summary = json.loads((Path(trained.run_dir) / "summary.json").read_text())
+    assert summary["scores"]["test"]["mrr"] == pytest.approx(float((1 / ranks).mean()), rel=1e-3)
+    assert summary["scores"]["test"]["hits@10"] == pytest.approx(
+        float((ranks <= 10).mean()), abs=0.01
+    )
+    # Twice a random order, at least.
+    chance = summary["baselines"]["test"]["mrr"]
+    assert chance == pytest.approx(float((1 / np.arange(1, 301)).mean()))
+    assert summary["scores"]["test"]["mrr"] > 2 * chance
+
+
+def test_one_server_finds_the_same(
+    trained: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
+) -> None:
+    """As many links an iteration: the same losses and scores but for rounding."""
+    options = {"batch_size": 256, "engine": "model_centric"}
+    alone = hopper.train(settings(parts[1], tmp_path / "run", **options))
+    ours, theirs = (
+        [json.loads(line) for line in (Path(run.run_dir) / "epochs.jsonl").read_text().splitlines()]
+        for run in (trained, alone)
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine["iteration_losses"], other["iteration_losses"], rtol=1e-3)
+        assert mine["val"] == pytest.approx(other["val"], rel=0.02)
+
+
+def test_a_repeated_run_is_the_same(
+    trained: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
+) -> None:
+    """Bit for bit, without the pipeline too."""
+    again = settings(parts[2], tmp_path / "run", epochs=1)
+    hopper.train(again | {"pipeline": {"depth": 0}})
+    lines = (Path(trained.run_dir) / "epochs.jsonl").read_text().splitlines()
+    again = (tmp_path / "run" / "epochs.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["iteration_losses"] == json.loads(again[0])["iteration_losses"]
+    assert json.loads(lines[0])["val"] == json.loads(again[0])["val"]
