@@ -30,10 +30,13 @@ def unused(request: Request) -> list[str]:
     if types:
         roots = ", ".join(schema.root_types)
         lines.append(f"node types {_listed(types)}: no hop from {roots} reaches them")
-    predicted = ", ".join(map(str, schema.target_relations)) or reads.target
+    predicted = _listed(list(map(str, schema.target_relations))) or reads.target
     labels = [each for each in schema.labels if each != predicted]
     if labels:
         lines.append(f"labels of {_listed(labels)}: only {predicted} is predicted")
+    if not schema.target_relations:
+        own = request.config.task.model_dump(exclude={"kind"}, exclude_defaults=True)
+        lines += [f"task.{key}: nodes are predicted, not links" for key in own]
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:
         lines.append(f"splits {_listed(splits)}: expected train, val and test")

@@ -85,6 +85,7 @@ def made_for(request: Request) -> dict[str, Any]:
         "seed": train.seed,
         "ranks": request.ranks,
         "epochs": config.cache.presample_epochs,
+        "task": config.task.model_dump() if request.schema.target_relations else {},
     }
 
 

@@ -17,6 +17,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import make_group_trainer, make_link_batches, make_schedule
 from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
+from hopper.engines.unused import unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -328,3 +329,6 @@ def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_p
     )
     with pytest.raises(RequestError, match="imported with --target RELATION"):
         check_request(Request(config, PartitionedGraph.open(tmp_path / "parts")))
+    values = {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"decoder": "mlp"}}
+    request = Request(make_config(values), PartitionedGraph.open(tmp_path / "parts"))
+    assert unused(request) == ["not used: task.decoder: nodes are predicted, not links"]
