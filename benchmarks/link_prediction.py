@@ -42,6 +42,7 @@ from hopper.whole_files import write_text
 
 RUN_SECONDS = 1200.0
 BATCH, NEGATIVES, HIDDEN, LEARNING_RATE = 1024, 64, 64, 0.01
+LINKS_AT_ONCE = 4096
 SIDES = {
     "one process": (1, "model_centric"),
     "zero_hop, 2 servers": (2, "zero_hop"),
@@ -270,11 +271,13 @@ def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> 
         known[torch.from_numpy(each.src), torch.from_numpy(each.dst)] = True
     own = links[split]
     src, dst = torch.from_numpy(np.array(own.src)), torch.from_numpy(np.array(own.dst))
-    true = scores[src, dst].unsqueeze(1)
     ranks = []
-    for table, gone, at in ((scores, known, src), (scores.T, known.T, dst)):
-        others = table[at].masked_fill(gone[at], -torch.inf)
-        ranks.append(1 + (others > true).sum(1) + (others == true).sum(1) / 2)
+    for table, gone, ends in ((scores, known, (src, dst)), (scores.T, known.T, (dst, src))):
+        for at, true in zip(*(each.split(LINKS_AT_ONCE) for each in ends), strict=True):
+            own_scores = table[at, true].unsqueeze(1)
+            others = table[at].masked_fill(gone[at], -torch.inf)
+            higher, same = (others > own_scores).sum(1), (others == own_scores).sum(1)
+            ranks.append(1 + higher + same / 2)
     found = torch.cat(ranks).double()
     return {"mrr": float((1 / found).mean()), "hits@10": float((found <= 10).double().mean())}
 
