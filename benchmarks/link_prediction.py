@@ -1,6 +1,6 @@
 """Link prediction on real graphs: one process, two servers, and the same model in PyG side by side.
 
-usage: python benchmarks/link_prediction.py --data DIR --out DIR [--seeds 3] [--only NAME,...]
+usage: python benchmarks/link_prediction.py --data DIR --out DIR [--seeds 3] [--only NAME ...]
 
 DIR holds cora, amazon_computers and acm_heco in the npy layout of docs/graph-directory.md. Edges
 are split 85/5/10 by seed. Every side has the same model, features, split, negatives (64 for each
@@ -283,11 +283,11 @@ def rank(model: PygModel, edges: Edges, links: dict[str, Links], split: str) -> 
 
 
 def run(data: Path, out: Path, seeds: int, only: list[str], with_pyg: bool) -> dict[str, Any]:
-    """Run the cases; writes a page, a picture and ``link_prediction.json``."""
+    """Run the cases of some data sets; writes a page, a picture and ``result.json``."""
     console, rows = Console(), []
     with tempfile.TemporaryDirectory(prefix="link-prediction-") as work:
         for case in CASES:
-            if only and case.data not in only:
+            if case.data not in only:
                 continue
             runs = []
             for seed in range(seeds):
@@ -368,11 +368,11 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", metavar="NAME,...", help="data sets; default: all")
+    names = [case.data for case in CASES]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="data sets")
     parser.add_argument("--without-pyg", action="store_true")
     options = parser.parse_args()
-    only = [name for name in options.only.split(",") if name]
-    run(options.data, options.out, options.seeds, only, not options.without_pyg)
+    run(options.data, options.out, options.seeds, options.only, not options.without_pyg)
     return 0
 
 

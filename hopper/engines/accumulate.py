@@ -234,7 +234,7 @@ class GroupTrainer:
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
-            labels = self.answers(rows, subgraph)
+            labels = self.answers(rows, subgraph.roots, subgraph.pairs)
         return Pass(subgraph, features, labels)
 
     def train(
@@ -292,11 +292,14 @@ class GroupTrainer:
         for start in range(0, roots.size, self._micro_batch):
             yield roots[start : start + self._micro_batch]
 
-    def answers(self, rows: InputRows, subgraph: Subgraph) -> torch.Tensor:
-        """[n, ...]: what the loss compares a subgraph's roots with, or the pairs of these."""
-        if subgraph.pairs is None:
-            return self.labels_of(rows, subgraph.roots)
-        return torch.from_numpy(subgraph.pairs.labels).to(self._device)
+    def answers(
+        self, rows: InputRows, roots: NDArray[np.int64], pairs: Pairs | None
+    ) -> torch.Tensor:
+        """[n, ...]: what the loss compares roots with, or, where links are predicted, their
+        pairs."""
+        if pairs is None:
+            return self.labels_of(rows, roots)
+        return to_device(pairs.labels, self._device)
 
     def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: labels of nodes of the target type, as the loss reads them."""

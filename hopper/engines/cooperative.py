@@ -149,11 +149,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)
-            if plan.shared is None:
-                roots = plan.layers.nodes[self._target][: plan.layers.roots]
-                labels = trainer.labels_of(rows, roots)
-            else:
-                labels = torch.from_numpy(plan.shared.pairs.labels).to(self.state.cluster.device)
+            roots = plan.layers.nodes[self._target][: plan.layers.roots]
+            pairs = None if plan.shared is None else plan.shared.pairs
+            labels = trainer.answers(rows, roots, pairs)
         return CooperativeInputs(features, labels)
 
     def goes_back_once(self, plan: CooperativePlan) -> bool:

@@ -30,11 +30,12 @@ def unused(request: Request) -> list[str]:
     if types:
         roots = ", ".join(schema.root_types)
         lines.append(f"node types {_listed(types)}: no hop from {roots} reaches them")
-    predicted = _listed(list(map(str, schema.target_relations))) or reads.target
-    labels = [each for each in schema.labels if each != predicted]
+    links = list(map(str, schema.target_relations))
+    labels = [each for each in schema.labels if links or each != reads.target]
     if labels:
+        predicted = _listed(links) or reads.target
         lines.append(f"labels of {_listed(labels)}: only {predicted} is predicted")
-    if not schema.target_relations:
+    if not links:
         own = request.config.task.model_dump(exclude={"kind"}, exclude_defaults=True)
         lines += [f"task.{key}: nodes are predicted, not links" for key in own]
     splits = [each for each in schema.splits if each not in SPLITS]

@@ -12,6 +12,7 @@ from hopper.graph import layout
 from hopper.graph.check_values import is_labelled
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Labels, Relation
+from hopper.graph.schema_json import target_to_json
 
 MAX_LISTED_CLASSES: Final = 1000
 _LABEL_ROWS: Final = 1 << 20
@@ -30,12 +31,11 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
     schema = graph.schema
     touched = {name: np.zeros(kind.count, np.bool_) for name, kind in schema.node_types.items()}
     relations = [_relation(graph, relation, touched) for relation in schema.ordered_relations()]
-    targets = [list(each) for each in schema.target_relations]
     return {
         "path": str(graph.path),
         "name": schema.name,
         "source": schema.source,
-        "target": (targets if schema.also else targets[0]) if targets else schema.target,
+        "target": target_to_json(schema),
         "bytes": sum(file.stat().st_size for file in graph.path.rglob("*") if file.is_file()),
         "node_types": {
             name: {

@@ -6,6 +6,7 @@ A homogeneous graph is one node type and one relation; there is no second code p
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -30,6 +31,11 @@ class Relation(NamedTuple):
         """The 64-bit key of this relation in the counter-based draw (docs/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+def relations_called(word: str, relations: Iterable[Relation]) -> list[Relation]:
+    """The relations that a word means: ``src/name/dst``, or a name."""
+    return [each for each in relations if word in (str(each), each.rel)]
 
 
 @dataclass(frozen=True)

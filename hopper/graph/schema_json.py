@@ -47,7 +47,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
             }
             for relation, kind in schema.relations.items()
         ],
-        "target": _target_to_json(schema),
+        "target": target_to_json(schema),
         "labels": {
             name: {"kind": labels.kind, "classes": labels.classes}
             for name, labels in schema.labels.items()
@@ -267,7 +267,8 @@ def _relations(value: object, where: str) -> dict[Relation, EdgeType]:
     return result
 
 
-def _target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
+def target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
+    """What is predicted, as ``graph.json`` has it."""
     if isinstance(schema.target, str):
         return schema.target
     each = [list(relation) for relation in schema.target_relations]

@@ -20,7 +20,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier import UNSEEN
-from hopper.micrograph.sample import NeighborSampler, SamplerOptions, dropout_key
+from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions, dropout_key
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
 _LOW: Final = np.uint64(0xFFFFFFFF)
@@ -84,12 +84,7 @@ class ArraySampler(NeighborSampler):
         found = np.concatenate([*parts, np.empty(0, np.int64)])
         return self._np.asarray(found.astype(np.int64, copy=False))
 
-    def sample(
-        self,
-        roots: NDArray[np.int64] | Mapping[str, NDArray[np.int64]],
-        epoch: int,
-        iteration: int,
-    ) -> Subgraph:
+    def sample(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
         """See :class:`NeighborSampler`; of roots of the target type alone."""
         assert not isinstance(roots, Mapping)
         xp = self._np

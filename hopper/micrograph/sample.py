@@ -24,6 +24,8 @@ from hopper.micrograph import frontier
 from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
+Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
+"""of the target type, or by type"""
 _MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -138,12 +140,7 @@ class NeighborSampler:
         RequestError: names the key, what was expected and what was given.
         """
 
-    def sample(
-        self,
-        roots: NDArray[np.int64] | Mapping[str, NDArray[np.int64]],
-        epoch: int,
-        iteration: int,
-    ) -> Subgraph:
+    def sample(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
         """Sample the subgraph of distinct roots.
 
         Parameters

@@ -3,14 +3,13 @@
 from hopper.tasks.decoders import (
     DECODER,
     DECODERS,
-    SIDES,
     Decoder,
-    Side,
     decoder_of,
     make_decoder,
     pair_scores,
 )
 from hopper.tasks.link_batches import LinkBatches
+from hopper.tasks.sides import SIDES, Side, sides_of, type_at
 from hopper.tasks.target import Target, find_target
 from hopper.tasks.training_links import LinkTable, TrainingLinks
 
@@ -28,4 +27,6 @@ __all__ = [
     "find_target",
     "make_decoder",
     "pair_scores",
+    "sides_of",
+    "type_at",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,10 @@ from hopper.errors import ConfigError, HopperError
 from hopper.graph.schema import GraphSchema
 from hopper.micrograph.pairs import Pairs
 from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.tasks.sides import Side
 
 DECODER: Final = "link_decoder"
 """its name in a model"""
-Side = Literal["head", "tail"]
-SIDES: Final[tuple[Side, Side]] = ("tail", "head")
 _LINKS: Final = 3
 _TAILS: Final = 5
 """of what a decoder is tried on"""

@@ -16,6 +16,7 @@ from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.partition import PartitionedGraph
 from hopper.tasks.negatives import Negatives
+from hopper.tasks.sides import sides_of, type_at
 from hopper.tasks.training_links import TrainingLinks
 
 _KEPT: Final = 8
@@ -42,12 +43,13 @@ class LinkBatches:
         schedule: RootSchedule,
         seed: int,
     ) -> None:
-        self._graph, self._task = graph, task
+        self._task = task
         self._table = links.table
         self._schedule = schedule
         self._negatives = Negatives(graph, task, self._table, seed)
         self._topology, self._originals = cache(graph.topology), cache(graph.original_ids)
         schema = graph.schema
+        self._reverses = [graph.reverse_relations(each) for each in schema.target_relations]
         self.types: Sequence[str] = sorted(schema.root_types)
         """of the ends, in the order in which their rows stand"""
         counts = [schema.node_types[each].count for each in self.types]
@@ -64,11 +66,11 @@ class LinkBatches:
         roots: [n] int64, places in the table of training links.
         """
         batch, table, own = self.batch((epoch, iteration)), self._table, self._task
-        sides = self._negatives.sides
+        sides = sides_of(own)
         width = 1 + own.num_negatives * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         relations = table.relations[roots]
-        for number, relation in enumerate(self._graph.schema.target_relations):
+        for number, relation in enumerate(table.targets):
             chosen = np.flatnonzero(relations == number)
             if not chosen.size:
                 continue
@@ -80,9 +82,9 @@ class LinkBatches:
             ends[0, chosen], ends[1, chosen] = true[0][:, None], true[1][:, None]
             for index, side in enumerate(sides):
                 columns = slice(1 + index * own.num_negatives, 1 + (index + 1) * own.num_negatives)
-                end, node_type = (1, relation.dst) if side == "tail" else (0, relation.src)
                 drawn = self._negatives.draw(batch, places, number, side)
-                ends[end, chosen, columns] = drawn + self._first[node_type]
+                first = self._first[type_at(relation, side)]
+                ends[int(side == "tail"), chosen, columns] = drawn + first
         labels = np.zeros((roots.size, width), np.float32)
         # What was drawn may be the link itself.
         labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
@@ -104,13 +106,13 @@ class LinkBatches:
         their own relation, and turned round in its reverse relations."""
         if not self._task.exclude:
             return {}
-        table, graph = self._table, self._graph
+        table = self._table
         roots, found = self.batch(moment).roots, dict[Relation, list[tuple[Ids, Ids]]]()
-        for number, relation in enumerate(graph.schema.target_relations):
+        for number, relation in enumerate(table.targets):
             own = roots[table.relations[roots] == number]
             src, dst = table.src[own], table.dst[own]
             found.setdefault(relation, []).append((src, dst))
-            for each in graph.reverse_relations(relation):
+            for each in self._reverses[number]:
                 found.setdefault(each, []).append((dst, src))
         return {
             each: leave_out(

@@ -14,11 +14,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import NEGATIVES, absorb, below, key_of, variate
+from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
 from hopper.config.sections import Task
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
-from hopper.tasks.decoders import SIDES, Side
+from hopper.tasks.sides import SIDES, Side, type_at
 from hopper.tasks.training_links import LinkTable
 
 _WEIGHT_ONE: Final = float(1 << 16)
@@ -39,11 +39,6 @@ class Negatives:
         self._globals = {each: graph.global_ids(each) for each in graph.schema.root_types}
         self._links, self._seed = links, seed
 
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """The ends that are replaced, in order."""
-        return SIDES if self._task.corrupt == "both" else (self._task.corrupt,)
-
     def draw(self, batch: GlobalBatch, roots: Ids, relation: int, side: Side) -> Ids:
         """[n, k] int64 global ids of nodes in the place of one end of links of one relation.
 
@@ -51,18 +46,17 @@ class Negatives:
         ----------
         batch: all that the iteration trains. roots: [n], some of its links, all of the relation.
         """
-        own = self._graph.schema.target_relations[relation]
-        node_type = own.dst if side == "tail" else own.src
+        node_type = type_at(self._links.targets[relation], side)
         count, moment = self._task.num_negatives, (batch.epoch, batch.iteration)
-        words = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
         if self._task.negatives == "joint":
             # All links of a batch are compared with the same nodes of a type.
             keys = np.array([key_of(NEGATIVES, self._seed, *moment, 2)], np.uint64)
         else:
-            keys = _keys(np.uint64(words), self._links.ids[roots])
+            key = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
+            keys = absorb_each(np.uint64(key), self._links.ids[roots])
         globals_ = self._globals[node_type]
         if self._task.negatives == "in_batch":
-            pool = self._ends_of(batch, node_type)
+            pool = self._links.ends(node_type, batch.roots)
             found = pool[_below(keys, count, pool.size)]
         elif self._task.negatives == "degree":
             bounds = self._weights[node_type]
@@ -71,16 +65,6 @@ class Negatives:
         else:
             found = globals_[_below(keys, count, globals_.size)]
         return np.broadcast_to(found, (roots.size, count))
-
-    def _ends_of(self, batch: GlobalBatch, node_type: str) -> Ids:
-        """[m] int64 global ids: the ends of a type of a batch's links, in its order."""
-        links, parts = self._links, []
-        for number, relation in enumerate(self._graph.schema.target_relations):
-            own = batch.roots[links.relations[batch.roots] == number]
-            for end, ids in ((relation.src, links.src), (relation.dst, links.dst)):
-                if end == node_type:
-                    parts.append(ids[own])
-        return np.concatenate(parts)
 
     @cached_property
     def _weights(self) -> Mapping[str, Ids]:
@@ -91,26 +75,12 @@ class Negatives:
         """
         found = {}
         for node_type in self._graph.schema.root_types:
-            ends = self._ends_of(_whole(self._links.ids.size), node_type)
+            ends = self._links.ends(node_type)
             originals = self._graph.original_ids(node_type)
             counts = np.bincount(originals[ends], minlength=originals.size).astype(np.float64)
             weights = np.sqrt(np.sqrt(counts) * counts) * _WEIGHT_ONE
             found[node_type] = np.cumsum(weights.astype(np.int64))
         return found
-
-
-def _whole(count: int) -> GlobalBatch:
-    """All training links as one batch."""
-    every = np.arange(count)
-    return GlobalBatch(0, 0, every, np.array([0, count]), np.zeros(count, np.int64))
-
-
-@numba.njit(cache=True, nogil=True)
-def _keys(key: np.uint64, words: Ids) -> NDArray[np.uint64]:
-    found = np.empty(words.size, np.uint64)
-    for i in range(words.size):
-        found[i] = absorb(key, np.uint64(words[i]))
-    return found
 
 
 @numba.njit(cache=True, nogil=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.links import Links
+from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
 
@@ -17,8 +18,14 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Links, by global ids; otherwise as :class:`hopper.graph.links.Links`."""
+    """Links, by global ids; otherwise as :class:`hopper.graph.links.Links`.
 
+    Attributes
+    ----------
+    targets: the target relations, by number.
+    """
+
+    targets: tuple[Relation, ...]
     ids: Ids
     relations: Ids
     src: Ids
@@ -32,7 +39,24 @@ class LinkTable:
             own = links.relations == number
             src[own] = graph.global_ids(relation.src)[links.src[own]]
             dst[own] = graph.global_ids(relation.dst)[links.dst[own]]
-        return cls(np.asarray(links.ids), np.asarray(links.relations), src, dst)
+        ids, relations = np.asarray(links.ids), np.asarray(links.relations)
+        return cls(graph.schema.target_relations, ids, relations, src, dst)
+
+    def ends(self, node_type: str, places: Ids | None = None) -> Ids:
+        """[m] int64 global ids: the ends of a type, relation by relation, sources first.
+
+        Parameters
+        ----------
+        places: of which links, in that order; None = of all.
+        """
+        places = np.arange(self.ids.size) if places is None else places
+        found = [np.empty(0, np.int64)]
+        for number, relation in enumerate(self.targets):
+            own = places[self.relations[places] == number]
+            for end, ids in ((relation.src, self.src), (relation.dst, self.dst)):
+                if end == node_type:
+                    found.append(ids[own])
+        return np.concatenate(found)
 
 
 class TrainingLinks:

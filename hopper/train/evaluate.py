@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,6 +14,17 @@ from hopper.hetero.learnable import LearnableRows
 from hopper.inference import Inference
 from hopper.inference.inference import Ids
 from hopper.models import Objective
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Within it a model computes without dropout; it goes back to what it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class Evaluator:
@@ -49,12 +63,8 @@ class Evaluator:
         ------
         ClusterError: a rank or server was lost, or a deadline passed.
         """
-        was_training = model.training
-        model.eval()
-        try:
+        with evaluating(model):
             ids, logits = self._inference.rows(model, self._inference.split(split))
-        finally:
-            model.train(was_training)
         return self._scores(logits.cpu(), self._labels(ids), split)
 
     @torch.no_grad()

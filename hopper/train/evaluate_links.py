@@ -8,9 +8,10 @@ block of scores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Final
 
 import numpy as np
@@ -21,12 +22,10 @@ from torch import Tensor
 from cache_server.draw import NEGATIVES, absorb_each, key_of
 from hopper.cluster import Cluster
 from hopper.config.sections import Task
-from hopper.graph.schema import Relation
 from hopper.inference import Inference, Wanted
 from hopper.models import Objective
-from hopper.partition.id_index import Index
-from hopper.tasks import SIDES, Decoder, LinkTable, Side, decoder_of
-from hopper.train.evaluate import Evaluator
+from hopper.tasks import Decoder, LinkTable, Side, decoder_of, sides_of, type_at
+from hopper.train.evaluate import Evaluator, evaluating
 
 _BLOCK_BYTES: Final = 64 << 20
 """of the scores of a block of links on one rank"""
@@ -40,24 +39,20 @@ class _Owned:
 
     Attributes
     ----------
-    ids: [n] int64 global ids. rows: [n, width].
-    candidates: [m] int64: which of them links are ranked among.
+    ids: [n] int64 global ids, ascending. rows: [n, width].
+    candidates: [m] int64, ascending: which of them links are ranked among.
     """
 
     ids: Ids
     rows: Tensor
     candidates: Ids
 
-    @cached_property
-    def _index(self) -> Index:
-        return Index(self.ids)
-
     def spread(self, cluster: Cluster, ids: Ids, operation: str) -> Tensor:
         """[k, width]: the rows of some nodes, which every rank asks for; collective."""
         found = self.rows.new_zeros(ids.size, self.rows.shape[1])
-        here = np.flatnonzero(np.isin(ids, self.ids))
-        chosen = torch.from_numpy(self._index.find(ids[here]))
-        found[torch.from_numpy(here)] = self.rows.index_select(0, chosen)
+        places = torch.from_numpy(_places(self.ids, ids))
+        here = places >= 0
+        found[here] = self.rows.index_select(0, places[here])
         # Every node has one owner, so nothing is rounded.
         cluster.all_reduce(found, "partial", operation)
         return found
@@ -69,18 +64,11 @@ class _Owned:
 
     def place_of(self, ids: Ids) -> Ids:
         """[k] int64: places among the candidates; -1 of nodes that are none of them."""
-        if not self.candidates.size:
-            return np.full(ids.size, -1, np.int64)
-        order, known = self._sorted_candidates
-        places = np.searchsorted(known, ids)
-        found = np.take(known, places, mode="clip") == ids
-        return np.where(found, np.take(order, places, mode="clip"), -1)
+        return _places(self._candidate_ids, ids)
 
     @cached_property
-    def _sorted_candidates(self) -> tuple[Ids, Ids]:
-        ids = self.ids[self.candidates]
-        order = np.argsort(ids, kind="stable")
-        return order, ids[order]
+    def _candidate_ids(self) -> Ids:
+        return self.ids[self.candidates]
 
 
 class LinkEvaluator(Evaluator):
@@ -97,18 +85,16 @@ class LinkEvaluator(Evaluator):
         super().__init__(inference, objective)
         self._graph, self._task, self._seed = inference.graph, task, seed
         self._known: dict[tuple[int, Side], tuple[Ids, Ids]] = {}
+        self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
         """See :class:`Evaluator`."""
-        was_training = model.training
-        model.eval()
-        try:
-            links = LinkTable.of(self._graph, self._graph.links(split))
-            owned = {each: self._owned(model, each, links, split) for each in self._types}
+        links = self._table(split)
+        with evaluating(model):
+            types = self._graph.schema.root_types
+            owned = {each: self._owned(model, each, links, split) for each in sorted(types)}
             ranks = self._ranks(decoder_of(model), links, owned, split)
-        finally:
-            model.train(was_training)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
         return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
 
@@ -117,25 +103,16 @@ class LinkEvaluator(Evaluator):
         """By split that is scored, what a random order would reach, all ranks being as likely."""
         found = {}
         for split in filter(self.has_split, ("val", "test")):
-            links, sums = self._graph.links(split), torch.zeros(0)
-            for number, relation in enumerate(self._graph.schema.target_relations):
-                share = int((links.relations == number).sum()) / max(1, links.count)
-                for side in self._sides:
-                    count = self._number_of_candidates(_type_of(relation, side))
+            links, sums = self._table(split), torch.zeros(0)
+            for number, relation in enumerate(links.targets):
+                share = int((links.relations == number).sum()) / max(1, links.ids.size)
+                for side in sides_of(self._task):
+                    count = self._number_of_candidates(type_at(relation, side))
                     ranks = torch.arange(1.0, count + 1, dtype=torch.float64).unsqueeze(1)
                     own = self.objective.metric_sums(ranks, torch.ones_like(ranks)) / count
                     sums = share * own if not len(sums) else sums + share * own
             found[split] = self.objective.scores(sums)
         return found
-
-    @property
-    def _types(self) -> Sequence[str]:
-        return sorted(self._graph.schema.root_types)
-
-    @property
-    def _sides(self) -> Sequence[Side]:
-        corrupt = self._task.corrupt
-        return SIDES if corrupt == "both" else (corrupt,)
 
     def _number_of_candidates(self, node_type: str) -> int:
         count = self._graph.schema.node_types[node_type].count
@@ -155,12 +132,8 @@ class LinkEvaluator(Evaluator):
         self, model: torch.nn.Module, node_type: str, links: LinkTable, split: str
     ) -> _Owned:
         """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
-        candidates, ends = self._candidates(node_type), []
-        for number, relation in enumerate(self._graph.schema.target_relations):
-            own = links.relations == number
-            for name, ids in ((relation.src, links.src), (relation.dst, links.dst)):
-                ends += [ids[own]] if name == node_type else []
-        wanted = np.unique(np.concatenate([candidates, *ends]))
+        candidates = self._candidates(node_type)
+        wanted = np.unique(np.concatenate([candidates, links.ends(node_type)]))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return _Owned(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
 
@@ -168,18 +141,17 @@ class LinkEvaluator(Evaluator):
         self, decoder: Decoder, links: LinkTable, owned: Mapping[str, _Owned], split: str
     ) -> Tensor:
         """[n, 1] float64, the same on every rank: the rank of every link, once for each end."""
-        cluster, found = self._scene.cluster, [torch.empty(0, dtype=torch.float64)]
-        device = next(iter(owned.values())).rows.device
-        decoder = decoder.to(device)
-        for number, relation in enumerate(self._graph.schema.target_relations):
+        found = [torch.empty(0, dtype=torch.float64)]
+        # A copy: the model's own parameters stay where they are.
+        decoder = copy.deepcopy(decoder).cpu()
+        for number, relation in enumerate(links.targets):
             of_relation = np.flatnonzero(links.relations == number)
-            for side in self._sides:
-                for block in self._blocks(of_relation, _type_of(relation, side)):
+            for side in sides_of(self._task):
+                for block in self._blocks(of_relation, type_at(relation, side)):
                     where = f"ranking links of {split}"
                     found.append(
                         self._rank_block(decoder, links, block, number, side, owned, where)
                     )
-        decoder.to(cluster.device)
         return torch.cat(found).unsqueeze(1)
 
     def _blocks(self, links: Ids, node_type: str) -> Iterator[Ids]:
@@ -201,11 +173,11 @@ class LinkEvaluator(Evaluator):
     ) -> Tensor:
         """[k] float64: one more than the number of candidates with a higher score, and half of
         those with the same."""
-        cluster, relation = self._scene.cluster, self._graph.schema.target_relations[number]
+        cluster, relation = self._scene.cluster, links.targets[number]
         src, dst = links.src[block], links.dst[block]
         known, true = (src, dst) if side == "tail" else (dst, src)
-        here = owned[_type_of(relation, side)]
-        there = owned[_type_of(relation, "head" if side == "tail" else "tail")]
+        here = owned[type_at(relation, side)]
+        there = owned[type_at(relation, _other(side))]
         of = torch.full((block.size,), number)
         rows = there.spread(cluster, known, where)
         ends = here.spread(cluster, true, where)
@@ -251,18 +223,26 @@ class LinkEvaluator(Evaluator):
             src = [np.asarray(topology.indices)]
             dst = [np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))]
             for split in graph.schema.splits:
-                links = LinkTable.of(graph, graph.links(split))
+                links = self._table(split)
                 own = links.relations == number
                 src.append(links.src[own])
                 dst.append(links.dst[own])
             ends = np.concatenate(src), np.concatenate(dst)
             by, others = ends if side == "tail" else ends[::-1]
-            count = graph.schema.node_types[relation.src if side == "tail" else relation.dst].count
+            count = graph.schema.node_types[type_at(relation, _other(side))].count
             order = np.argsort(by, kind="stable")
             bounds = np.concatenate(([0], np.cumsum(np.bincount(by, minlength=count))))
             self._known[number, side] = bounds, others[order]
         return self._known[number, side]
 
 
-def _type_of(relation: Relation, side: Side) -> str:
-    return relation.dst if side == "tail" else relation.src
+def _other(side: Side) -> Side:
+    return "head" if side == "tail" else "tail"
+
+
+def _places(known: Ids, wanted: Ids) -> Ids:
+    """[m] int64: places of ids among ascending ones; -1 of those that are not there."""
+    if not known.size:
+        return np.full(wanted.size, -1, np.int64)
+    places = np.searchsorted(known, wanted)
+    return np.where(np.take(known, places, mode="clip") == wanted, places, -1)

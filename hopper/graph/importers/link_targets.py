@@ -12,7 +12,7 @@ from cache_server.draw import SYNTHESIS, absorb_each, key_of
 from hopper.errors import RequestError
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables, target_relations
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Relation, relations_called
 
 _STREAM: Final = int.from_bytes(b"links", "little")
 ALL: Final = "all"
@@ -83,7 +83,7 @@ def draw_link_split(
 
 
 def _find(word: str, known: Sequence[Relation]) -> Relation:
-    found = [each for each in known if word in (str(each), each.rel)]
+    found = relations_called(word, known)
     if len(found) != 1:
         raise RequestError(
             f"--target: expected one of {', '.join(map(str, known))}, by its triple or by a name "
