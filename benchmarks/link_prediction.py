@@ -357,7 +357,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         axes.bar(at, [m for m, _ in found], width, yerr=[s for _, s in found], label=side)
     axes.set_xticks(np.arange(len(rows)) + 0.4 - width / 2, [row["data"] for row in rows])
     axes.set_ylabel("test MRR")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, ncols=len(sides), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     figure.tight_layout()
     figure.savefig(path)
 
