@@ -101,7 +101,7 @@ def describe_dataset(graph: PartitionedGraph) -> dict[str, Any]:
             for name, kind in schema.node_types.items()
         },
         "relations": {str(relation): kind.count for relation, kind in schema.relations.items()},
-        "classes": {name: labels.classes for name, labels in schema.labels.items()},
+        "classes": {str(owner): labels.classes for owner, labels in schema.labels.items()},
         "splits": dict(schema.splits),
     }  # fmt: skip
 

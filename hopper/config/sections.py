@@ -50,7 +50,7 @@ BUILT_INS: Final = {
     "schedule": ("constant", "cosine", "step", "warmup"),
 }
 """by key of ``[train]``, what it names besides classes of one's own"""
-DECODERS: Final = ("dot", "distmult", "complex", "rotate", "mlp")
+DECODERS: Final = ("auto", "dot", "distmult", "complex", "rotate", "mlp", "bilinear")
 LOGGERS: Final = ("tensorboard", "mlflow", "wandb")
 
 
@@ -253,19 +253,20 @@ class Train(Section):
 
 
 class Task(Section):
-    """``[task]``: what is predicted; all but ``kind`` is read of links (docs/links.md)."""
+    """``[task]``: what is predicted. Up to ``decoder_options`` it is read of edges, with labels
+    (docs/edge-labels.md) or without; what follows, of links (docs/links.md)."""
 
-    kind: Literal["auto", "node", "link"] = "auto"
-    """node = labels of nodes; link = which nodes an edge joins; "auto" = what the graph's target
-    says"""
+    kind: Literal["auto", "node", "edge", "link"] = "auto"
+    """node = labels of nodes; edge = labels of edges; link = which nodes an edge joins; "auto" =
+    what the graph's target says"""
     dim: NonNegative = 0
-    """width of the rows that links are scored by, which the model makes of nodes; 0 =
-    model.hidden"""
-    decoder: str = "dot"
-    """dot | distmult | complex | rotate | mlp, or "package.module:Class": the score of a link, from
-    the rows of its ends"""
+    """width of the rows that edges are told by, which the model makes of nodes; 0 = model.hidden"""
+    decoder: str = "auto"
+    """of links dot | distmult | complex | rotate | mlp, of edges with labels mlp | bilinear, or
+    "package.module:Class": what is predicted of an edge, from the rows of its ends; "auto" = dot,
+    or mlp"""
     decoder_options: Options = Field(default={})
-    """rotate: margin; mlp: hidden"""
+    """rotate: margin; mlp: hidden; bilinear: bases"""
     negatives: Literal["uniform", "joint", "in_batch", "degree"] = "joint"
     """which nodes take the place of a link's ends, to be scored lower: uniform = any, drawn for
     each link; joint = any, the same for all links of a global batch; in_batch = ends of its other

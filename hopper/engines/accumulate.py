@@ -295,11 +295,11 @@ class GroupTrainer:
     def answers(
         self, rows: InputRows, roots: NDArray[np.int64], pairs: Pairs | None
     ) -> torch.Tensor:
-        """[n, ...]: what the loss compares roots with, or, where links are predicted, their
+        """[n, ...]: what the loss compares roots with, or, where edges are predicted, their
         pairs."""
         if pairs is None:
             return self.labels_of(rows, roots)
-        return to_device(pairs.labels, self._device)
+        return self.objective.shaped(to_device(pairs.labels, self._device))
 
     def labels_of(self, rows: InputRows, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, ...]: labels of nodes of the target type, as the loss reads them."""

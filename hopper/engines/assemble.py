@@ -25,7 +25,7 @@ from hopper.micrograph.samplers import find_sampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
-from hopper.tasks import DECODER, LinkBatches, find_target, make_decoder
+from hopper.tasks import DECODER, LinkBatches, Target, find_target, make_decoder
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AUTOCAST = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -138,7 +138,7 @@ def make_group_trainer(
 
 
 def make_link_batches(request: Request) -> LinkBatches | None:
-    """What turns the links of a request's batches into roots; None where nodes are predicted."""
+    """What turns the edges of a request's batches into roots; None where nodes are predicted."""
     config, graph = request.config, request.graph
     if not request.schema.target_relations:
         return None
@@ -191,13 +191,15 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
     else:
         in_dim = reads.inputs[reads.target].width
         model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
-    if predicted.kind == "link":
-        _add_decoder(model, config, schema, predicted.width)
+    if predicted.has_decoder:
+        _add_decoder(model, config, schema, predicted)
     check_exactness(model)
     return model
 
 
-def _add_decoder(model: torch.nn.Module, config: Config, schema: GraphSchema, width: int) -> None:
+def _add_decoder(
+    model: torch.nn.Module, config: Config, schema: GraphSchema, target: Target
+) -> None:
     """Make a decoder part of a model, initialised from the seed alone."""
     if hasattr(model, DECODER):
         raise RequestError(
@@ -206,7 +208,7 @@ def _add_decoder(model: torch.nn.Module, config: Config, schema: GraphSchema, wi
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.train.own_seed)
-        decoder = make_decoder(config, schema, width)
+        decoder = make_decoder(config, schema, target)
     model.add_module(DECODER, decoder.to(DTYPES[config.train.dtype]))
 
 
@@ -239,7 +241,7 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
         raise RequestError(
             f"train.batch_size: {batch_size} x {world} ranks with "
             f'train.last_batch = "drop" leaves no iteration for {roots.ids.size} training '
-            + ("links" if request.schema.target_relations else "nodes")
+            + ("edges" if request.schema.target_relations else "nodes")
         )
     return schedule
 

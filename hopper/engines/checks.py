@@ -28,7 +28,7 @@ def check_request(request: Request) -> None:
     """
     _check_graph(request)
     check_model(request)
-    _check_links(request)
+    _check_edges(request)
     _check_engines(request)
     check_learnable(request)
     _check_cache(request)
@@ -44,36 +44,41 @@ def _check_graph(request: Request) -> None:
         raise RequestError(f"{where}: the graph has no training split")
 
 
-def _check_links(request: Request) -> None:
-    """Refuse what links cannot be predicted with."""
-    config, layout = request.config, request.graph.layout
-    if not request.schema.target_relations:
+def _check_edges(request: Request) -> None:
+    """Refuse what links, and labels of edges, cannot be predicted with."""
+    config, layout, predicted = request.config, request.graph.layout, request.schema.predicted
+    if predicted == "node":
         return
+    what = "links" if predicted == "link" else "labels of edges"
     if type(layout) is not Replicated:
         raise RequestError(
-            f"{layout.explain(request.where)}; links are predicted of graphs divided by node with "
+            f"{layout.explain(request.where)}; {what} are predicted of graphs divided by node with "
             "replicated topology"
         )
     refused = [each.name for each in engines_of(request) if not each.predicts_links]
     if refused:
         fitting = [each.name for each in engines_for(layout) if each.predicts_links]
         raise RequestError(
-            f"train.engine: {refused[0]} predicts nodes; links want one of {', '.join(fitting)} "
+            f"train.engine: {refused[0]} predicts nodes; {what} want one of {', '.join(fitting)} "
             "(or auto)"
         )
-    if not config.sampler.is_node_wise or config.sampler.device != "cpu":
+    if predicted == "link" and not config.sampler.is_node_wise:
         raise RequestError(
             "sampler.kind: neighbours of links' ends are drawn without the edges that would tell "
-            'them, which kinds "node" and "full" can, on device "cpu"; given '
-            f'"{config.sampler.kind}" on "{config.sampler.device}"'
+            f'them, which kinds "node" and "full" can; given "{config.sampler.kind}"'
+        )
+    if config.sampler.device != "cpu":
+        raise RequestError(
+            f"sampler.device: {what} may have ends of several types, which are drawn for in host "
+            f'memory alone; expected "cpu", given "{config.sampler.device}"'
         )
     if config.hop.replicas == "independent":
-        raise RequestError('hop.replicas: "independent" trains nodes; links want "synchronous"')
+        raise RequestError(f'hop.replicas: "independent" trains nodes; {what} want "synchronous"')
     if config.model.name in ONE_LAYER or config.learnable.tables != "tied":
         raise RequestError(
             f"model.name: {config.model.name} with learnable.tables = "
-            f'"{config.learnable.tables}" reads hops from one type of nodes; links want a model of '
-            'the graph\'s own relations, and "tied"'
+            f'"{config.learnable.tables}" reads hops from one type of nodes; {what} want a model '
+            'of the graph\'s own relations, and "tied"'
         )
 
 

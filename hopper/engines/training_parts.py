@@ -32,10 +32,10 @@ def make_objective(config: Config, schema: GraphSchema) -> Objective:
     ------
     ConfigError: one of them cannot be found or made, or is for other labels; names the key.
     """
-    kind, width = find_target(config, schema)
-    loss = _find_loss(config, kind).make(classes=width)
-    metrics = [each.make(classes=width) for each in _find_metrics(config, kind)]
-    return Objective(kind, loss, metrics)
+    target = find_target(config, schema)
+    loss = _find_loss(config, target.kind).make(classes=target.classes)
+    metrics = _find_metrics(config, target.kind)
+    return Objective(target.kind, loss, [each.make(classes=target.classes) for each in metrics])
 
 
 def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
@@ -72,15 +72,16 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     ------
     ConfigError: one line that names the key, what was expected and what came.
     """
-    (kind, width), train = find_target(config, schema), config.train
+    target, train = find_target(config, schema), config.train
+    kind, classes = target.kind, target.classes
     loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
-    check_loss(loss.key, loss.name, loss.make(classes=width), kind, width)
-    if kind == "link":
-        make_decoder(config, schema, width)
+    check_loss(loss.key, loss.name, loss.make(classes=classes), kind, classes)
+    if target.has_decoder:
+        make_decoder(config, schema, target)
     names: list[str] = []
     for each in metrics:
-        metric = each.make(classes=width)
-        check_metric(each.key, each.name, metric, kind, width)
+        metric = each.make(classes=classes)
+        check_metric(each.key, each.name, metric, kind, classes)
         if metric.name in names:
             raise ConfigError(
                 f"{each.key}: expected metrics of other names, got {metric.name!r} twice"

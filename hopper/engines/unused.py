@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
+from hopper.config.sections import Task
 from hopper.engines.request import Request
+from hopper.graph.schema import Predicted
 
 _MOST_NAMES: Final = 5
 SPLITS: Final = ("train", "val", "test")
+_READ: Final[Mapping[Predicted, set[str]]] = {
+    "node": {"kind"},
+    "edge": {"kind", "dim", "decoder", "decoder_options"},
+    "link": set(Task.model_fields),
+}
+"""keys of ``[task]``"""
 
 
 def unused(request: Request) -> list[str]:
@@ -30,14 +38,13 @@ def unused(request: Request) -> list[str]:
     if types:
         roots = ", ".join(schema.root_types)
         lines.append(f"node types {_listed(types)}: no hop from {roots} reaches them")
-    links = list(map(str, schema.target_relations))
-    labels = [each for each in schema.labels if links or each != reads.target]
+    targets = [*map(str, schema.target_relations)] or [reads.target]
+    labels = [str(each) for each in schema.labels if str(each) not in targets]
     if labels:
-        predicted = _listed(links) or reads.target
-        lines.append(f"labels of {_listed(labels)}: only {predicted} is predicted")
-    if not links:
-        own = request.config.task.model_dump(exclude={"kind"}, exclude_defaults=True)
-        lines += [f"task.{key}: nodes are predicted, not links" for key in own]
+        lines.append(f"labels of {_listed(labels)}: only {_listed(targets)} is predicted")
+    own = request.config.task.model_dump(exclude=_READ[schema.predicted], exclude_defaults=True)
+    told = "nodes" if schema.predicted == "node" else "labels of edges"
+    lines += [f"task.{key}: {told} are predicted, not links" for key in own]
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:
         lines.append(f"splits {_listed(splits)}: expected train, val and test")

@@ -49,8 +49,8 @@ def describe(graph: GraphDirectory) -> dict[str, Any]:
         },
         "relations": relations,
         "labels": {
-            name: summarize_labels(labels, graph.labels(name))
-            for name, labels in schema.labels.items()
+            str(owner): summarize_labels(labels, graph.labels(owner))
+            for owner, labels in schema.labels.items()
         },
         "splits": {name: _split(graph, name) for name in schema.splits},
     }
@@ -149,10 +149,10 @@ def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
         "count": int(ids.size),
         "share": _share(int(ids.size), schema.target_count),
     }
-    if isinstance(schema.target, str) and schema.target in schema.labels:
-        labels = schema.labels[schema.target]
-        known = is_labelled(labels, graph.labels(schema.target)[ids])
-        summary["unlabelled"] = int((~known).sum())
+    if schema.target_labels is not None:
+        targets = schema.target_relations or (schema.target,)
+        values = np.concatenate([graph.labels(each) for each in targets])[ids]
+        summary["unlabelled"] = int((~is_labelled(schema.target_labels, values)).sum())
     return summary
 
 

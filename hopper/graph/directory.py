@@ -19,7 +19,7 @@ from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.links import Links, find_links
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 
@@ -125,7 +125,7 @@ class GraphDirectory:
         out: str | Path,
         edges: ArrayLike | Mapping[tuple[str, str, str], ArrayLike],
         features: ArrayLike | Mapping[str, ArrayLike] | None = None,
-        labels: ArrayLike | Mapping[str, ArrayLike] | None = None,
+        labels: ArrayLike | Mapping[str | tuple[str, str, str], ArrayLike] | None = None,
         splits: Mapping[str, ArrayLike] | None = None,
         *,
         edge_features: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
@@ -141,12 +141,13 @@ class GraphDirectory:
         edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
         features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
         labels: [n] integers (classes, negative ones unlabelled), [n, c] of 0 and 1, or floats; or
-            by node type.
+            by node type, and by relation those of its edges.
         splits: by name, ids or a mask of nodes of the target type, or of edges of the target
             relations, those of one behind those of another.
         counts: of nodes; where there are none, as many as rows name, or else edges.
-        target: the node type that is predicted, or the relation whose edges are, or several; by
-            default the one node type with labels, where there is one.
+        target: the node type that is predicted, or the relation whose edges are (their labels,
+            where they have some), or several; by default the one node type with labels, or else
+            the one relation.
         """
         from hopper.graph.importers.arrays import tables_from_arrays
 
@@ -193,19 +194,20 @@ class GraphDirectory:
         shape = (kind.count, kind.feature_dim)
         return open_array(file, f"edge features of {relation}", kind.feature_dtype, shape)
 
-    def labels(self, node_type: str) -> NDArray[Any]:
-        """Labels of a node type, by kind.
+    def labels(self, owner: Labelled) -> NDArray[Any]:
+        """Labels of a node type, or of a relation's edges in order of edge id, by kind.
 
         ``class``: [count] int64 in [-1, classes), -1 being unlabelled; ``multi_hot``:
         [count, classes] uint8 of 0 and 1; ``float``: [count, classes] float32, or [count] where
         classes is 1.
         """
-        labels = self.schema.labels.get(node_type)
+        labels = self.schema.labels.get(owner)
         if labels is None:
-            raise GraphError(f"{self.path}: node type {node_type!r} has no labels")
-        dtype, shapes = check_values.label_format(labels, self.schema.node_types[node_type].count)
-        file = layout.labels_file(self.path, node_type)
-        return open_array(file, f"labels of {node_type}", dtype, *shapes)
+            what = "relation" if isinstance(owner, Relation) else "node type"
+            raise GraphError(f"{self.path}: {what} {str(owner)!r} has no labels")
+        dtype, shapes = check_values.label_format(labels, self.schema.count_of(owner))
+        file = layout.labels_file(self.path, owner)
+        return open_array(file, f"labels of {owner}", dtype, *shapes)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """[n] int64, ascending: ids of the target type, or edge ids of the target relation."""
@@ -217,7 +219,8 @@ class GraphDirectory:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """The edges of a split, by their ends; reads the target relations' topologies.
+        """The edges of a split, by their ends, with their labels if they have any; reads the target
+        relations' topologies.
 
         Raises
         ------
@@ -225,7 +228,8 @@ class GraphDirectory:
         """
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
-        return find_links(self.schema, self.topology, np.asarray(self.split(split)))
+        ids = np.asarray(self.split(split))
+        return find_links(self.schema, self.topology, self.labels, ids)
 
     def _known_relation(self, relation: Relation) -> Relation:
         if relation not in self.schema.relations:
@@ -242,10 +246,10 @@ class GraphDirectory:
         for node_type, kind in self.schema.node_types.items():
             if kind.feature_dim is not None:
                 self.features(node_type)
-        for node_type, labels in self.schema.labels.items():
-            values = self.labels(node_type)
+        for owner, labels in self.schema.labels.items():
+            values = self.labels(owner)
             if full:
-                where = f"{layout.labels_file(self.path, node_type)}: labels of {node_type}"
+                where = f"{layout.labels_file(self.path, owner)}: labels of {owner}"
                 check_values.check_labels(values, labels, where)
         for name in self.schema.splits:
             ids = self.split(name)

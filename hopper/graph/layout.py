@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hopper.errors import GraphError
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Labelled, Relation
 
 SCHEMA_FILE: Final = "graph.json"
 
@@ -72,9 +72,11 @@ def edge_features_file(root: Path, relation: Relation) -> Path:
     return root / "edge_features" / relation.src / relation.rel / f"{relation.dst}.npy"
 
 
-def labels_file(root: Path, node_type: str) -> Path:
-    """The file of a node type's labels."""
-    return root / "labels" / f"{node_type}.npy"
+def labels_file(root: Path, owner: Labelled) -> Path:
+    """The file of the labels of a node type, or of a relation's edges."""
+    if isinstance(owner, Relation):
+        return root / "edge_labels" / owner.src / owner.rel / f"{owner.dst}.npy"
+    return root / "labels" / f"{owner}.npy"
 
 
 def split_file(root: Path, name: str) -> Path:
@@ -85,6 +87,11 @@ def split_file(root: Path, name: str) -> Path:
 def links_file(root: Path, name: str) -> Path:
     """The file of a split's links, in a partitioned directory."""
     return root / "links" / f"{name}.npy"
+
+
+def link_labels_file(root: Path, name: str) -> Path:
+    """The file of the labels of a split's edges, in a partitioned directory."""
+    return root / "links" / f"{name}_labels.npy"
 
 
 def names_file(root: Path, node_type: str) -> Path:

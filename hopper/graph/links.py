@@ -1,15 +1,16 @@
-"""Links: edges that are predicted, by their ends."""
+"""Edges that are predicted, they or their labels, by their ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
 
 Ids = NDArray[np.int64]
@@ -25,12 +26,14 @@ class Links:
         numbers of edges of the target relations before its own.
     relations: [n] int64, which of the target relations each is of.
     src, dst: [n] int64, original ids of both ends.
+    labels: [n] or [n, classes], as stored, where they are what is predicted.
     """
 
     ids: Ids
     relations: Ids
     src: Ids
     dst: Ids
+    labels: NDArray[Any] | None = None
 
     @property
     def count(self) -> int:
@@ -44,26 +47,36 @@ def link_offsets(schema: GraphSchema) -> Ids:
     return np.cumsum([0, *counts])
 
 
-def find_links(schema: GraphSchema, topology: Callable[[Relation], Topology], ids: Ids) -> Links:
-    """The ends of links.
+def find_links(
+    schema: GraphSchema,
+    topology: Callable[[Relation], Topology],
+    labels: Callable[[Labelled], NDArray[Any]],
+    ids: Ids,
+) -> Links:
+    """The ends of links, and their labels.
 
     Parameters
     ----------
-    topology: the in-edges of a relation, in original ids. ids: [n] int64, ascending.
+    topology: the in-edges of a relation, in original ids. labels: of a relation's edges.
+    ids: [n] int64, ascending.
     """
     offsets = link_offsets(schema)
     relations = np.searchsorted(offsets, ids, side="right") - 1
     src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
+    found: list[NDArray[Any]] = []
     for number, relation in enumerate(schema.target_relations):
         first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
+        own = ids[first:stop] - offsets[number]
+        if schema.predicted == "edge":
+            found.append(labels(relation)[own])
         if first == stop:
             continue
         edges = topology(relation)
         places = np.full(schema.relations[relation].count, -1, np.int64)
-        places[ids[first:stop] - offsets[number]] = np.arange(first, stop)
+        places[own] = np.arange(first, stop)
         arrays = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
         _find_ends(*arrays, places, src, dst)
-    return Links(ids, relations, src, dst)
+    return Links(ids, relations, src, dst, np.concatenate(found) if found else None)
 
 
 @numba.njit(cache=True, nogil=True)

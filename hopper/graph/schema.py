@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float"]
+Predicted = Literal["node", "edge", "link"]
+"""labels of nodes, labels of edges, or which nodes an edge joins"""
 TargetKind = Literal["class", "multi_hot", "float", "link"]
 """what is predicted: labels of a kind, or links"""
 
@@ -31,6 +33,10 @@ class Relation(NamedTuple):
         """The 64-bit key of this relation in the counter-based draw (docs/draws.md)."""
         text = "\0".join(self).encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+Labelled = str | Relation
+"""whose labels: a node type's nodes, or a relation's edges"""
 
 
 def relations_called(word: str, relations: Iterable[Relation]) -> list[Relation]:
@@ -58,7 +64,8 @@ class EdgeType:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of one node type: int64 classes (-1 unlabelled), uint8 multi-hot or float32 rows."""
+    """Labels of a node type's nodes, or a relation's edges: int64 classes (-1 unlabelled), uint8
+    multi-hot or float32 rows."""
 
     kind: LabelKind
     classes: int
@@ -69,15 +76,15 @@ class GraphSchema:
     """Everything ``graph.json`` holds.
 
     ``target`` is the node type that is predicted, or the relation whose edges are, ``also`` further
-    relations whose edges are predicted together with these; ``splits`` maps a split's name to its
-    number of ids.
+    relations whose edges are predicted together with these: their labels where they have some,
+    otherwise that they are there. ``splits`` maps a split's name to its number of ids.
     """
 
     name: str
     node_types: dict[str, NodeType]
     relations: dict[Relation, EdgeType]
     target: str | Relation
-    labels: dict[str, Labels] = field(default_factory=dict)
+    labels: dict[Labelled, Labels] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
     source: str = ""
     also: tuple[Relation, ...] = ()
@@ -86,6 +93,24 @@ class GraphSchema:
     def target_relations(self) -> tuple[Relation, ...]:
         """The relations whose edges are predicted; none where nodes are."""
         return () if isinstance(self.target, str) else (self.target, *self.also)
+
+    def count_of(self, owner: Labelled) -> int:
+        """How many nodes a type, or edges a relation, has."""
+        if isinstance(owner, Relation):
+            return self.relations[owner].count
+        return self.node_types[owner].count
+
+    @property
+    def predicted(self) -> Predicted:
+        """What the target is."""
+        if isinstance(self.target, str):
+            return "node"
+        return "edge" if self.target in self.labels else "link"
+
+    @property
+    def target_labels(self) -> Labels | None:
+        """The labels of what is predicted, those of all target relations alike; None of links."""
+        return self.labels.get(self.target)
 
     @property
     def target_count(self) -> int:

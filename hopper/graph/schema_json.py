@@ -14,6 +14,7 @@ from hopper.graph.schema import (
     EdgeType,
     GraphSchema,
     LabelKind,
+    Labelled,
     Labels,
     NodeType,
     Relation,
@@ -44,13 +45,19 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "count": kind.count,
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
+                **(
+                    {"labels": _labels_to_json(schema.labels[relation])}
+                    if relation in schema.labels
+                    else {}
+                ),
             }
             for relation, kind in schema.relations.items()
         ],
         "target": target_to_json(schema),
         "labels": {
-            name: {"kind": labels.kind, "classes": labels.classes}
+            name: _labels_to_json(labels)
             for name, labels in schema.labels.items()
+            if isinstance(name, str)
         },
         "splits": dict(schema.splits),
     }
@@ -82,13 +89,16 @@ def schema_from_json(data: object, where: str) -> GraphSchema:
         field="",
     )
     target, *also = _targets(fields["target"], where)
+    relations, edge_labels = _relations(fields["relations"], where)
+    labels = _labels(fields.get("labels", {}), where)
+    labels.update(edge_labels)
     schema = GraphSchema(
         name=_text(fields["name"], where, "name"),
         node_types=_node_types(fields["node_types"], where),
-        relations=_relations(fields["relations"], where),
+        relations=relations,
         target=target,
         also=tuple(each for each in also if isinstance(each, Relation)),
-        labels=_labels(fields.get("labels", {}), where),
+        labels=labels,
         splits={
             name: _count(count, where, f"splits.{name}")
             for name, count in _object(fields.get("splits", {}), where, "splits").items()
@@ -116,17 +126,19 @@ def check_schema(schema: GraphSchema, where: str) -> None:
         _check_ends(schema, relation, where, "relations")
         _check_table(edges, where, f"relations.{relation}")
     _check_target(schema, where)
-    for name, labels in schema.labels.items():
-        if name not in schema.node_types:
-            raise GraphError(f"{where}: labels: expected a node type, given {name!r}")
+    for owner, labels in schema.labels.items():
+        if owner not in schema.node_types and owner not in schema.relations:
+            raise GraphError(
+                f"{where}: labels: expected a node type or a relation, given {str(owner)!r}"
+            )
         if labels.kind not in get_args(LabelKind):
             raise GraphError(
-                f"{where}: labels.{name}.kind: expected one of {get_args(LabelKind)}, "
+                f"{where}: labels.{owner}.kind: expected one of {get_args(LabelKind)}, "
                 f"given {labels.kind!r}"
             )
         if labels.classes < 1:
             raise GraphError(
-                f"{where}: labels.{name}.classes: expected at least 1, given {labels.classes}"
+                f"{where}: labels.{owner}.classes: expected at least 1, given {labels.classes}"
             )
     for name, count in schema.splits.items():
         check_name(name, "splits", where)
@@ -190,6 +202,12 @@ def _check_target(schema: GraphSchema, where: str) -> None:
             raise GraphError(f"{where}: target: expected one of the relations, given {each}")
         if each in schema.target_relations[:place]:
             raise GraphError(f"{where}: target: {each} stands there twice")
+        if schema.labels.get(each) != schema.target_labels:
+            raise GraphError(
+                f"{where}: target: expected edges of all target relations to have labels of the "
+                f"same kind and width, or none; given {_told(schema, each)} of {each} and "
+                f"{_told(schema, target)} of {target}"
+            )
 
 
 def _object(value: object, where: str, field: str) -> dict[str, Any]:
@@ -245,17 +263,20 @@ def _node_types(value: object, where: str) -> dict[str, NodeType]:
     return result
 
 
-def _relations(value: object, where: str) -> dict[Relation, EdgeType]:
+def _relations(
+    value: object, where: str
+) -> tuple[dict[Relation, EdgeType], dict[Labelled, Labels]]:
+    """The relations, and the labels of their edges."""
     if not isinstance(value, list):
         raise GraphError(f"{where}: relations: expected a list, given {value!r}")
-    result = {}
+    result, labels = dict[Relation, EdgeType](), dict[Labelled, Labels]()
     for index, entry in enumerate(value):
         field = f"relations[{index}]"
         fields = dict(_object(entry, where, field))
         _expect_keys(
             fields,
             required=("src", "rel", "dst", "count"),
-            optional=("feature_dim", "feature_dtype"),
+            optional=("feature_dim", "feature_dtype", "labels"),
             where=where,
             field=field,
         )
@@ -263,8 +284,10 @@ def _relations(value: object, where: str) -> dict[Relation, EdgeType]:
         relation = Relation(*ends)
         if relation in result:
             raise GraphError(f"{where}: {field}: {relation} stands there twice")
+        if "labels" in fields:
+            labels[relation] = _labels_of(fields.pop("labels"), where, f"{field}.labels")
         result[relation] = EdgeType(**fields)
-    return result
+    return result, labels
 
 
 def target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:
@@ -293,12 +316,22 @@ def _targets(value: object, where: str) -> list[str | Relation]:
     return list(triples)
 
 
-def _labels(value: object, where: str) -> dict[str, Labels]:
-    result = {}
-    for name, entry in _object(value, where, "labels").items():
-        field = f"labels.{name}"
-        fields = _object(entry, where, field)
-        _expect_keys(fields, required=("kind", "classes"), optional=(), where=where, field=field)
-        _count(fields["classes"], where, f"{field}.classes")
-        result[name] = Labels(**fields)
-    return result
+def _labels(value: object, where: str) -> dict[Labelled, Labels]:
+    found = _object(value, where, "labels")
+    return {name: _labels_of(entry, where, f"labels.{name}") for name, entry in found.items()}
+
+
+def _labels_of(value: object, where: str, field: str) -> Labels:
+    fields = _object(value, where, field)
+    _expect_keys(fields, required=("kind", "classes"), optional=(), where=where, field=field)
+    _count(fields["classes"], where, f"{field}.classes")
+    return Labels(**fields)
+
+
+def _labels_to_json(labels: Labels) -> dict[str, Any]:
+    return {"kind": labels.kind, "classes": labels.classes}
+
+
+def _told(schema: GraphSchema, owner: Labelled) -> str:
+    labels = schema.labels.get(owner)
+    return "none" if labels is None else f"{labels.kind} of width {labels.classes}"

@@ -16,7 +16,7 @@ from hopper.graph import check_values, layout
 from hopper.graph.array_file import array_bytes, create_array, save_array
 from hopper.graph.build_topology import fill_topology
 from hopper.graph.publish import unpublished
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import check_schema, write_schema
 from hopper.graph.topology import Topology
 
@@ -114,21 +114,22 @@ class GraphWriter:
         file = layout.edge_features_file(self._work, relation)
         return self._create_table(file, kind, "edge features", str(relation))
 
-    def labels(self, node_type: str, values: NDArray[Any]) -> None:
-        """Write a node type's labels; dtype and shape as :meth:`GraphDirectory.labels` says."""
-        labels = self.schema.labels.get(node_type)
+    def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
+        """Write the labels of a node type, or of a relation's edges by edge id; dtype and shape as
+        :meth:`GraphDirectory.labels` says."""
+        labels = self.schema.labels.get(owner)
         if labels is None:
-            raise GraphError(f"{self.out}: labels: the schema has none for {node_type!r}")
-        where = f"{self.out}: labels of {node_type}"
-        dtype, shapes = check_values.label_format(labels, self.schema.node_types[node_type].count)
+            raise GraphError(f"{self.out}: labels: the schema has none for {str(owner)!r}")
+        where = f"{self.out}: labels of {owner}"
+        dtype, shapes = check_values.label_format(labels, self.schema.count_of(owner))
         if values.dtype != dtype or values.shape not in shapes:
             raise GraphError(
                 f"{where}: expected {dtype} of shape {' or '.join(str(list(s)) for s in shapes)}, "
                 f"given {values.dtype} of shape {list(values.shape)}"
             )
         check_values.check_labels(values, labels, where)
-        save_array(layout.labels_file(self._work, node_type), values)
-        self._missing.discard(("labels", node_type))
+        save_array(layout.labels_file(self._work, owner), values)
+        self._missing.discard(("labels", str(owner)))
 
     def split(self, name: str, ids: NDArray[np.integer[Any]]) -> None:
         """Write a split: distinct ids of the target type or edge ids of the target relation.
@@ -223,7 +224,7 @@ def required_bytes(schema: GraphSchema) -> int:
         if kind.feature_dim is not None and kind.feature_dtype is not None:
             total += array_bytes(kind.feature_dtype, (kind.count, kind.feature_dim))
     for name, labels in schema.labels.items():
-        dtype, shapes = check_values.label_format(labels, schema.node_types[name].count)
+        dtype, shapes = check_values.label_format(labels, schema.count_of(name))
         total += array_bytes(dtype, shapes[-1])
     return total + sum(array_bytes(np.int64, (count,)) for count in schema.splits.values())
 
@@ -236,5 +237,5 @@ def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
         for relation, kind in schema.relations.items()
         if kind.feature_dim
     }
-    parts |= {("labels", name) for name in schema.labels}
+    parts |= {("labels", str(owner)) for owner in schema.labels}
     return parts | {("split", name) for name in schema.splits}

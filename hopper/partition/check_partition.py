@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.check_topology import check_bounds
-from hopper.graph.check_values import check_split, find_outside
-from hopper.graph.layout import links_file, split_file
+from hopper.graph.check_values import check_labels, check_split, find_outside
+from hopper.graph.layout import link_labels_file, links_file, split_file
 from hopper.partition.layouts import MapName, map_file
 from hopper.partition.partitioned_graph import PartitionedGraph
 
@@ -41,7 +41,8 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
 
 
 def _check_links(graph: PartitionedGraph, split: str) -> None:
-    """Check that the ends of a split's links are nodes of their relations' types."""
+    """Check that the ends of a split's links are nodes of their relations' types, and their labels
+    what the schema says."""
     links, relations = graph.links(split), graph.schema.target_relations
     where = f"{links_file(graph.path, split)}: links of {split}"
     place = find_outside(links.relations, 0, len(relations))
@@ -56,6 +57,9 @@ def _check_links(graph: PartitionedGraph, split: str) -> None:
             count = graph.schema.node_types[node_type].count
             if find_outside(end[chosen], 0, count) >= 0:
                 raise GraphError(f"{where}: expected nodes of {node_type} in [0, {count})")
+    if links.labels is not None and graph.schema.target_labels is not None:
+        where = f"{link_labels_file(graph.path, split)}: labels of {split}"
+        check_labels(links.labels, graph.schema.target_labels, where)
 
 
 def _check_maps(graph: PartitionedGraph, node_type: str) -> None:

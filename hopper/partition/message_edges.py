@@ -2,7 +2,8 @@
 
 What is to be predicted must not be read: links of validation and test, and whatever edge tells the
 same, are left out of the topology that is divided. Training links stay; a run leaves those of its
-own global batch out as it draws (docs/links.md).
+own global batch out as it draws (docs/links.md). Where labels of edges are predicted, all edges
+stay: that they are there is known.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hopper.graph import layout
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory, open_topology
 from hopper.graph.links import Links
-from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
 from hopper.scratch import scratch_folder
 
@@ -57,6 +58,10 @@ class MessageGraph(GraphDirectory):
         """See :class:`GraphDirectory`: of all edges of the whole graph, by edge id."""
         return self.whole.edge_features(relation)
 
+    def labels(self, owner: Labelled) -> NDArray[Any]:
+        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        return self.whole.labels(owner)
+
     def links(self, split: str) -> Links:
         """See :class:`GraphDirectory`."""
         return self.whole.links(split)
@@ -66,8 +71,8 @@ class MessageGraph(GraphDirectory):
 def message_edges(
     graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], parent: Path
 ) -> Iterator[GraphDirectory]:
-    """A graph without what its validation and test links tell; the same one where nodes are
-    predicted.
+    """A graph without what its validation and test links tell; the same one where labels of nodes
+    or edges are predicted.
 
     Left out are all edges between the ends of such a link in its own relation, and those the other
     way round in its reverse relations.
@@ -79,7 +84,7 @@ def message_edges(
     """
     schema = graph.schema
     held_out = [name for name in schema.splits if name != "train"]
-    if not schema.target_relations or not held_out:
+    if schema.predicted != "link" or not held_out:
         yield graph
         return
     with scratch_folder(_PREFIX, parent) as folder:

@@ -191,14 +191,20 @@ class PartitionedGraph:
         return open_array(file, f"split {name}", np.int64, (self.schema.splits[name],))
 
     def links(self, split: str) -> Links:
-        """The edges of a split, by their ends; errors as of :meth:`split`, and where nodes are
-        predicted."""
+        """The edges of a split, by their ends, with their labels if they have any; errors as of
+        :meth:`split`, and where nodes are predicted."""
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = self.split(split)
         file = layout.links_file(self.path, split)
         ends = open_array(file, f"links of split {split}", np.int64, (3, ids.size))
-        return Links(ids, *ends)
+        described = self.schema.target_labels
+        if described is None:
+            return Links(ids, ends[0], ends[1], ends[2])
+        dtype, shapes = label_format(described, ids.size)
+        file = layout.link_labels_file(self.path, split)
+        labels = open_array(file, f"labels of split {split}", dtype, *shapes)
+        return Links(ids, ends[0], ends[1], ends[2], labels)
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
         """The relations that hold the same edges turned round, where edges are predicted."""

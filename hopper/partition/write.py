@@ -232,7 +232,7 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
     copies: of the labels.
     """
     schema = graph.schema
-    tables = [graph.labels(name) for name in schema.labels] * copies
+    tables = [graph.labels(name) for name in schema.labels if isinstance(name, str)] * copies
     tables += [graph.features(name) for name, kind in schema.node_types.items() if kind.feature_dim]
     tables += [graph.edge_features(r) for r, kind in schema.relations.items() if kind.feature_dim]
     return sum(table.nbytes for table in tables)
@@ -249,6 +249,8 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
             save_array(
                 layout.links_file(work, name), np.stack((links.relations, links.src, links.dst))
             )
+            if links.labels is not None:
+                save_array(layout.link_labels_file(work, name), links.labels)
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -106,11 +106,13 @@ def _prepare(
         memory=asked.memory,
         node_type=asked.node_type or request.reads.target,
     )
-    kind = trained.target.kind
-    order.check(kind)
+    target = trained.target
+    order.check(target)
     check_format(order.format)
     trained.check(request)
-    check_output(trained.load_model(), order.output(kind), by_relation=bool(graph.holdings))
+    check_output(
+        trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)
+    )
     order.node_ids(graph)
     if begin_description(folder, order):
         return None

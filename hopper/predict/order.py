@@ -15,9 +15,10 @@ from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
-from hopper.graph.schema import TargetKind
+from hopper.graph.schema import Predicted, TargetKind
 from hopper.inference.inference import Output
 from hopper.partition import PartitionedGraph
+from hopper.tasks import Target
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
@@ -66,7 +67,7 @@ class Order:
     ranks: how many predict; their numbers are those of the parts. device: where they compute.
     format: of the parts.
     memory: for the rows that one pass reads, as ``parse_size`` takes it.
-    node_type: of whom; of links, either end's may be asked for.
+    node_type: of whom; of edges, either end's may be asked for.
     """
 
     run: str
@@ -99,13 +100,13 @@ class Order:
             raise GraphError(f"{where}: {missing[0]}: missing field")
         return cls(**{name: found[name] for name in names})
 
-    def output(self, kind: TargetKind) -> Output:
-        """What is computed for it; links are compared by what a model makes of nodes, so that these
-        are their embeddings."""
-        return "embeddings" if self.what == "embeddings" and kind != "link" else "logits"
+    def output(self, predicted: Predicted) -> Output:
+        """What is computed for it; edges are told by what a model makes of nodes, so that these are
+        their embeddings."""
+        return "embeddings" if self.what == "embeddings" and predicted == "node" else "logits"
 
-    def check(self, kind: TargetKind) -> None:
-        """Refuse what there is not, and what labels of a kind do not have.
+    def check(self, target: Target) -> None:
+        """Refuse what there is not, and what a target does not have.
 
         Raises
         ------
@@ -117,12 +118,13 @@ class Order:
                     f"--{option}: expected one of {', '.join(known)}, given {given!r}"
                 )
         parse_size(self.memory, "--memory")
-        if kind == "link" and self.what not in ("embeddings", "logits"):
+        if target.has_decoder and self.what != "embeddings":
+            what = "links" if target.predicted == "link" else "labels of edges"
             raise RequestError(
-                f"--what {self.what}: the run predicts links, by what its model makes of nodes; "
+                f"--what {self.what}: the run predicts {what}, by what its model makes of nodes; "
                 "expected embeddings"
             )
-        if kind == "float" and self.what == "probabilities":
+        if target.kind == "float" and self.what == "probabilities":
             raise RequestError(
                 "--what probabilities: the labels are values, which have none; expected labels, "
                 "logits or embeddings"
@@ -161,7 +163,7 @@ class Order:
         if not self.nodes.endswith(".npy"):
             if graph.schema.target_relations:
                 raise RequestError(
-                    f"--nodes {self.nodes}: the graph's splits are of links; expected {ALL}, or an "
+                    f"--nodes {self.nodes}: the graph's splits are of edges; expected {ALL}, or an "
                     ".npy file of original ids"
                 )
             if self.nodes not in graph.schema.splits:

@@ -135,7 +135,7 @@ class _Task:
     def _predict(self, number: int, block: NDArray[np.int64]) -> None:
         pace = Pace(self._cluster, f"computing block {number}")
         space = FileRows(self._space / str(number), pace, self._tell)
-        output, node_type = self.order.output(self.trained.target.kind), self.order.node_type
+        output, node_type = self.order.output(self.trained.target.predicted), self.order.node_type
         wanted = Wanted(f"block {number}", block, output, node_type)
         ids, rows = self.inference.rows(self.model, wanted, space)
         originals = self.inference.graph.original_ids(node_type)[ids]

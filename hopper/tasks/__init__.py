@@ -1,13 +1,15 @@
-"""What is predicted: nodes, or links between them."""
+"""What is predicted: labels of nodes or edges, or links between nodes."""
 
 from hopper.tasks.decoders import (
     DECODER,
     DECODERS,
     Decoder,
     decoder_of,
+    edge_decoder_of,
     make_decoder,
     pair_scores,
 )
+from hopper.tasks.edge_decoders import EdgeDecoder
 from hopper.tasks.link_batches import LinkBatches
 from hopper.tasks.sides import SIDES, Side, sides_of, type_at
 from hopper.tasks.target import Target, find_target
@@ -18,12 +20,14 @@ __all__ = [
     "DECODERS",
     "SIDES",
     "Decoder",
+    "EdgeDecoder",
     "LinkBatches",
     "LinkTable",
     "Side",
     "Target",
     "TrainingLinks",
     "decoder_of",
+    "edge_decoder_of",
     "find_target",
     "make_decoder",
     "pair_scores",

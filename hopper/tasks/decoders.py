@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from hopper.config import Config
 from hopper.errors import ConfigError, HopperError
-from hopper.graph.schema import GraphSchema
+from hopper.graph.schema import GraphSchema, Predicted
 from hopper.micrograph.pairs import Pairs
 from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.tasks.edge_decoders import EDGE_DECODERS, EdgeDecoder
 from hopper.tasks.sides import Side
+from hopper.tasks.target import Target
 
 DECODER: Final = "link_decoder"
 """its name in a model"""
@@ -196,33 +198,55 @@ DECODERS: Final[Mapping[str, Callable[..., Decoder]]] = {
 }
 
 
-def make_decoder(config: Config, schema: GraphSchema, width: int) -> Decoder:
+DEFAULT_DECODERS: Final[Mapping[Predicted, str]] = {"link": "dot", "edge": "mlp"}
+
+
+def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
     """The decoder of a configuration, tried on a few rows.
 
     Raises
     ------
-    ConfigError: there is none, it cannot be made, or it does not score pairs by themselves; names
+    ConfigError: there is none, it cannot be made, or it does not judge edges by themselves; names
         the key.
     """
-    task = config.task
-    given = ["width", "relations"]
-    found: PlugIn[Decoder] = find_plug_in(
-        "task.decoder", task.decoder, Decoder, DECODERS, task.decoder_options, given, derives=True
+    task, relations, width = config.task, len(schema.target_relations), target.width
+    name = DEFAULT_DECODERS[target.predicted] if task.decoder == "auto" else task.decoder
+    asked = ("task.decoder", name)
+    given, options = ["width", "relations"], task.decoder_options
+    if target.predicted == "link":
+        found: PlugIn[Decoder] = find_plug_in(
+            *asked, Decoder, DECODERS, options, given, derives=True
+        )
+        made = found.make(width=width, relations=relations)
+        others = torch.zeros(_LINKS, _TAILS, width)
+        _check(found, made, torch.zeros(_LINKS, 1, width), others, (_LINKS, _TAILS))
+        return made
+    given.append("outputs")
+    of_edges: PlugIn[EdgeDecoder] = find_plug_in(
+        *asked, EdgeDecoder, EDGE_DECODERS, options, given, derives=True
     )
-    made = found.make(width=width, relations=len(schema.target_relations))
-    _check(found, made, width)
-    return made
+    own = of_edges.make(width=width, relations=relations, outputs=target.classes)
+    rows = torch.zeros(_LINKS, width)
+    _check(of_edges, own, rows, rows, (_LINKS, target.classes))
+    return own
 
 
 def decoder_of(model: nn.Module) -> Decoder:
-    """The decoder that is part of a model."""
+    """The decoder of links that is part of a model."""
     found = getattr(model, DECODER)
     assert isinstance(found, Decoder)
     return found
 
 
+def edge_decoder_of(model: nn.Module) -> EdgeDecoder:
+    """The decoder of edges with labels that is part of a model."""
+    found = getattr(model, DECODER)
+    assert isinstance(found, EdgeDecoder)
+    return found
+
+
 def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
-    """[links, 1 + k]: the scores of pairs.
+    """[links, 1 + k]: the scores of pairs; of edges with labels [edges, outputs], their logits.
 
     Parameters
     ----------
@@ -234,14 +258,18 @@ def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
         chosen = torch.from_numpy(places.reshape(-1)).to(rows.device)
         ends.append(rows.index_select(0, chosen).view(*places.shape, rows.shape[1]))
     relations = torch.from_numpy(pairs.relations).to(rows.device)
-    found: Tensor = decoder_of(model)(ends[0], relations, ends[1])
+    decoder = getattr(model, DECODER)
+    if isinstance(decoder, EdgeDecoder):
+        ends = [each[:, 0] for each in ends]
+    found: Tensor = decoder(ends[0], relations, ends[1])
     return found
 
 
-def _check(found: PlugIn[Decoder], decoder: Decoder, width: int) -> None:
+def _check(
+    found: PlugIn, decoder: nn.Module, heads: Tensor, tails: Tensor, expected: tuple[int, int]
+) -> None:
     """Try a decoder on a few rows, before a run depends on it."""
     told = f"{found.key}: {found.name}"
-    heads, tails = torch.zeros(_LINKS, 1, width), torch.zeros(_LINKS, _TAILS, width)
     relations = torch.zeros(_LINKS, dtype=torch.int64)
     try:
         with torch.no_grad():
@@ -252,10 +280,10 @@ def _check(found: PlugIn[Decoder], decoder: Decoder, width: int) -> None:
     except Exception as error:
         raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
     shapes = [tuple(each.shape) for each in scores]
-    if shapes != [(_LINKS, _TAILS), (0, _TAILS)]:
+    wanted = [expected, (0, expected[1])]
+    if shapes != wanted:
         raise ConfigError(
-            f"{told}: expected a score for each pair, of shapes {[(_LINKS, _TAILS), (0, _TAILS)]}; "
-            f"got {shapes}"
+            f"{told}: expected something of each pair by itself, of shapes {wanted}; got {shapes}"
         )
 
 

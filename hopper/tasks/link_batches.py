@@ -1,4 +1,5 @@
-"""The links of an iteration: what they are compared with, and which edges may not be drawn."""
+"""The edges of an iteration: their labels, or what links are compared with and which edges may not
+be drawn."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ Ids = NDArray[np.int64]
 
 
 class LinkBatches:
-    """Turns the links of a global batch into roots to sample and pairs to score.
+    """Turns the edges of a global batch into roots to sample and pairs to score.
 
     Parameters
     ----------
@@ -59,14 +60,14 @@ class LinkBatches:
         self.left_out = lru_cache(_KEPT)(self._left_out)
 
     def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
-        """Some links of an iteration with what they are compared with.
+        """Some edges of an iteration with their labels, or with what they are compared with.
 
         Parameters
         ----------
         roots: [n] int64, places in the table of training links.
         """
         batch, table, own = self.batch((epoch, iteration)), self._table, self._task
-        sides = sides_of(own)
+        sides = sides_of(own) if table.labels is None else ()
         width = 1 + own.num_negatives * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         relations = table.relations[roots]
@@ -85,10 +86,13 @@ class LinkBatches:
                 drawn = self._negatives.draw(batch, places, number, side)
                 first = self._first[type_at(relation, side)]
                 ends[int(side == "tail"), chosen, columns] = drawn + first
-        labels = np.zeros((roots.size, width), np.float32)
-        # What was drawn may be the link itself.
-        labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
-        labels[:, 0] = 1.0
+        if table.labels is None:
+            labels = np.zeros((roots.size, width), np.float32)
+            # What was drawn may be the link itself.
+            labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
+            labels[:, 0] = 1.0
+        else:
+            labels = table.labels[roots].reshape(roots.size, -1)
         distinct, places = np.unique(ends, return_inverse=True)
         cuts = np.searchsorted(distinct, self._bounds)
         nodes = {
@@ -104,9 +108,10 @@ class LinkBatches:
     def _left_out(self, moment: tuple[int, int]) -> Mapping[Relation, LeftOut]:
         """By relation, the edges that tell the links of an iteration: those between their ends in
         their own relation, and turned round in its reverse relations."""
-        if not self._task.exclude:
-            return {}
         table = self._table
+        # That an edge with a label is there is no answer.
+        if not self._task.exclude or table.labels is not None:
+            return {}
         roots, found = self.batch(moment).roots, dict[Relation, list[tuple[Ids, Ids]]]()
         for number, relation in enumerate(table.targets):
             own = roots[table.relations[roots] == number]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from hopper.config import Config
 from hopper.errors import RequestError
-from hopper.graph.schema import GraphSchema, TargetKind
+from hopper.graph.schema import GraphSchema, Predicted, TargetKind
 
 
 class Target(NamedTuple):
@@ -14,13 +14,28 @@ class Target(NamedTuple):
 
     Attributes
     ----------
+    predicted: labels of nodes, labels of edges, or links.
     kind: of the labels, or "link".
-    width: how many numbers the model makes of a node: classes or values, or what links are
-        compared by.
+    width: how many numbers the model makes of a node: classes or values, or what edges are told by.
+    classes: how many there are, or values; of links, the same as ``width``.
     """
 
+    predicted: Predicted
     kind: TargetKind
     width: int
+    classes: int
+
+    @property
+    def has_decoder(self) -> bool:
+        """Whether a decoder makes what is predicted of the rows of two nodes."""
+        return self.predicted != "node"
+
+
+_WANTED = {
+    "node": "a graph whose target is a node type",
+    "edge": "a graph whose target is a relation with labels",
+    "link": "a graph that was imported with --target RELATION, of edges without labels",
+}
 
 
 def find_target(config: Config, schema: GraphSchema) -> Target:
@@ -30,20 +45,19 @@ def find_target(config: Config, schema: GraphSchema) -> Target:
     ------
     RequestError: the graph has no labels, or no links, to learn from; names what was expected.
     """
-    kind, target = config.task.kind, schema.target_type()
-    if kind == "node" and schema.target_relations:
+    asked, predicted = config.task.kind, schema.predicted
+    if asked not in ("auto", predicted):
+        named = ", ".join(map(str, schema.target_relations)) or f"node type {schema.target!r}"
+        what = "edges with labels" if predicted == "edge" else f"{predicted}s"
         raise RequestError(
-            f"task.kind: the graph's target is {', '.join(map(str, schema.target_relations))}; "
-            'expected "link", or a graph whose target is a node type; given "node"'
+            f'task.kind: the graph\'s target is {named}, {what}; expected "{predicted}", or '
+            f'{_WANTED[asked]}; given "{asked}"'
         )
-    if kind == "link" and not schema.target_relations:
-        raise RequestError(
-            f'task.kind: the graph\'s target is node type {target!r}; expected "node", or a graph '
-            'that was imported with --target RELATION; given "link"'
-        )
-    if schema.target_relations:
-        return Target("link", config.task.dim or config.model.hidden)
-    if target not in schema.labels:
-        raise RequestError(f"{schema.name}: node type {target!r} has no labels")
-    labels = schema.labels[target]
-    return Target(labels.kind, labels.classes)
+    width, labels = config.task.dim or config.model.hidden, schema.target_labels
+    if predicted == "link":
+        return Target(predicted, "link", width, width)
+    if labels is None:
+        raise RequestError(f"{schema.name}: node type {schema.target!r} has no labels")
+    if predicted == "node":
+        width = labels.classes
+    return Target(predicted, labels.kind, width, labels.classes)

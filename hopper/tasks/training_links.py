@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class LinkTable:
     relations: Ids
     src: Ids
     dst: Ids
+    labels: NDArray[Any] | None
 
     @classmethod
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
@@ -40,7 +42,7 @@ class LinkTable:
             src[own] = graph.global_ids(relation.src)[links.src[own]]
             dst[own] = graph.global_ids(relation.dst)[links.dst[own]]
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
-        return cls(graph.schema.target_relations, ids, relations, src, dst)
+        return cls(graph.schema.target_relations, ids, relations, src, dst, links.labels)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
         """[m] int64 global ids: the ends of a type, relation by relation, sources first.

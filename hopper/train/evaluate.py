@@ -64,17 +64,22 @@ class Evaluator:
         ClusterError: a rank or server was lost, or a deadline passed.
         """
         with evaluating(model):
-            ids, logits = self._inference.rows(model, self._inference.split(split))
-        return self._scores(logits.cpu(), self._labels(ids), split)
+            logits, labels = self._answers(model, split)
+        return self._scores(logits, labels, split)
+
+    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """The logits of this rank's part of a split, and their labels; collective."""
+        ids, logits = self._inference.rows(model, self._inference.split(split))
+        return logits.cpu(), self._labels(ids)
 
     @torch.no_grad()
     def baselines(self) -> dict[str, dict[str, float]]:
         """By split that is scored, what one answer for all nodes would reach: the largest class,
         for each of several labels what most nodes have, or the mean; of training nodes."""
-        row = self.objective.one_answer(self._training_sums(), self._scene.classes)
+        row = self.objective.one_answer(self._training_sums(), self._classes)
         found = {}
         for split in filter(self.has_split, ("val", "test")):
-            labels = self._labels(self._share(split))
+            labels = self._labels_of(split)
             found[split] = self._scores(row.expand(len(labels), -1), labels, split)
         return found
 
@@ -87,7 +92,7 @@ class Evaluator:
         return self.objective.scores(sums, everyones)
 
     def _training_sums(self) -> Tensor:
-        sums = self.objective.label_sums(self._labels(self._share("train")), self._scene.classes)
+        sums = self.objective.label_sums(self._labels_of("train"), self._classes)
         self._scene.cluster.all_reduce(sums, "control", "adding up training labels")
         return sums
 
@@ -103,11 +108,18 @@ class Evaluator:
         every = [torch.from_numpy(np.concatenate(parts)) for parts in found]
         return every[0].view(-1, width), every[1].view(-1, *labels.shape[1:]).to(labels.dtype)
 
-    def _share(self, split: str) -> Ids:
-        """[n] int64: this rank's nodes of a split."""
+    @property
+    def _classes(self) -> int:
+        labels = self._inference.graph.schema.target_labels
+        assert labels is not None
+        return labels.classes
+
+    def _labels_of(self, split: str) -> Tensor:
+        """Labels of this rank's part of a split."""
         inference, cluster = self._inference, self._scene.cluster
         placement = inference.graph.placement(cluster.ranks_per_server)
-        return placement.deal(inference.target, inference.split(split).ids).of(cluster.rank)
+        ids = inference.split(split).ids
+        return self._labels(placement.deal(inference.target, ids).of(cluster.rank))
 
     def _labels(self, ids: Ids) -> Tensor:
         stored = torch.from_numpy(self._scene.rows.gather("labels", self._inference.target, ids))

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import NEGATIVES, absorb_each, key_of
-from hopper.cluster import Cluster
 from hopper.config.sections import Task
 from hopper.inference import Inference, Wanted
 from hopper.models import Objective
 from hopper.tasks import Decoder, LinkTable, Side, decoder_of, sides_of, type_at
 from hopper.train.evaluate import Evaluator, evaluating
+from hopper.train.owned_rows import OwnedRows, places_among
 
 _BLOCK_BYTES: Final = 64 << 20
 """of the scores of a block of links on one rank"""
@@ -34,28 +34,15 @@ Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Owned:
+class _Candidates(OwnedRows):
     """The rows of a type that this rank has.
 
     Attributes
     ----------
-    ids: [n] int64 global ids, ascending. rows: [n, width].
     candidates: [m] int64, ascending: which of them links are ranked among.
     """
 
-    ids: Ids
-    rows: Tensor
     candidates: Ids
-
-    def spread(self, cluster: Cluster, ids: Ids, operation: str) -> Tensor:
-        """[k, width]: the rows of some nodes, which every rank asks for; collective."""
-        found = self.rows.new_zeros(ids.size, self.rows.shape[1])
-        places = torch.from_numpy(_places(self.ids, ids))
-        here = places >= 0
-        found[here] = self.rows.index_select(0, places[here])
-        # Every node has one owner, so nothing is rounded.
-        cluster.all_reduce(found, "partial", operation)
-        return found
 
     @cached_property
     def candidate_rows(self) -> Tensor:
@@ -64,7 +51,7 @@ class _Owned:
 
     def place_of(self, ids: Ids) -> Ids:
         """[k] int64: places among the candidates; -1 of nodes that are none of them."""
-        return _places(self._candidate_ids, ids)
+        return places_among(self._candidate_ids, ids)
 
     @cached_property
     def _candidate_ids(self) -> Ids:
@@ -130,15 +117,15 @@ class LinkEvaluator(Evaluator):
 
     def _owned(
         self, model: torch.nn.Module, node_type: str, links: LinkTable, split: str
-    ) -> _Owned:
+    ) -> _Candidates:
         """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
         candidates = self._candidates(node_type)
         wanted = np.unique(np.concatenate([candidates, links.ends(node_type)]))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
-        return _Owned(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
+        return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
 
     def _ranks(
-        self, decoder: Decoder, links: LinkTable, owned: Mapping[str, _Owned], split: str
+        self, decoder: Decoder, links: LinkTable, owned: Mapping[str, _Candidates], split: str
     ) -> Tensor:
         """[n, 1] float64, the same on every rank: the rank of every link, once for each end."""
         found = [torch.empty(0, dtype=torch.float64)]
@@ -168,7 +155,7 @@ class LinkEvaluator(Evaluator):
         block: Ids,
         number: int,
         side: Side,
-        owned: Mapping[str, _Owned],
+        owned: Mapping[str, _Candidates],
         where: str,
     ) -> Tensor:
         """[k] float64: one more than the number of candidates with a higher score, and half of
@@ -201,7 +188,7 @@ class LinkEvaluator(Evaluator):
         return 1.0 + counts[0] + counts[1] / 2
 
     def _leave_out_known(
-        self, scores: Tensor, known: Ids, number: int, side: Side, here: _Owned
+        self, scores: Tensor, known: Ids, number: int, side: Side, here: _Candidates
     ) -> None:
         """Let candidates that are linked with the known end, in any split, rank nowhere."""
         bounds, others = self._known_links(number, side)
@@ -238,11 +225,3 @@ class LinkEvaluator(Evaluator):
 
 def _other(side: Side) -> Side:
     return "head" if side == "tail" else "tail"
-
-
-def _places(known: Ids, wanted: Ids) -> Ids:
-    """[m] int64: places of ids among ascending ones; -1 of those that are not there."""
-    if not known.size:
-        return np.full(wanted.size, -1, np.int64)
-    places = np.searchsorted(known, wanted)
-    return np.where(np.take(known, places, mode="clip") == wanted, places, -1)

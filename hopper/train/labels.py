@@ -1,10 +1,13 @@
-"""Whether every training node can be trained on."""
+"""Whether every training node, or edge, can be trained on."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hopper.features import PartitionedRows
+from hopper.graph.schema import Labels
 from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 
@@ -20,18 +23,24 @@ def check_labels(graph: PartitionedGraph, rows: PartitionedRows) -> None:
     ------
     GraphError: as of :func:`check_training_labels`.
     """
-    if graph.schema.target_relations:
+    labels = graph.schema.target_labels
+    if labels is None:
         # A link is its own label.
+        return
+    if graph.schema.target_relations:
+        links = graph.links("train")
+        assert links.labels is not None
+        stored = torch.from_numpy(np.array(links.labels).reshape(links.count, -1))
+        _check(labels, stored, np.array(links.ids))
         return
     target = graph.schema.target_type()
     train_ids = graph.split("train")
     global_ids = graph.global_ids(target)[train_ids]
     local = rows.is_local(target, global_ids)
-    labels = graph.schema.labels[target]
     stored = torch.from_numpy(rows.local.gather("labels", target, global_ids[local]))
-    check_training_labels(
-        labels.kind,
-        Objective(labels.kind).shaped(stored),
-        torch.from_numpy(train_ids[local]),
-        labels.classes,
-    )
+    _check(labels, stored, train_ids[local])
+
+
+def _check(labels: Labels, stored: torch.Tensor, ids: NDArray[np.int64]) -> None:
+    shaped = Objective(labels.kind).shaped(stored)
+    check_training_labels(labels.kind, shaped, torch.from_numpy(ids), labels.classes)

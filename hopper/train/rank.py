@@ -30,6 +30,7 @@ from hopper.train.begin import begin_with
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
+from hopper.train.evaluate_edges import EdgeEvaluator
 from hopper.train.evaluate_links import LinkEvaluator
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers, closing, make_loggers
@@ -183,7 +184,9 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     scene = Scene(request, cluster, rows, dtype, learnable, target.width)
     inference = make_inference(scene, engine.state.packed.module)
     evaluator = Evaluator(inference, objective)
-    if target.kind == "link":
+    if target.predicted == "edge":
+        evaluator = EdgeEvaluator(inference, objective)
+    elif target.predicted == "link":
         evaluator = LinkEvaluator(inference, objective, config.task, config.train.seed)
     return Trainer(engine, make_schedule(request), evaluator, run_dir, identity)
 

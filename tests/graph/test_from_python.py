@@ -118,7 +118,10 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
     [
         ({"edges": [[0.5], [1.0]]}, r"edges of node/edge/node: expected integers of shape \[2"),
         ({"edges": {("a", "b"): [[0], [0]]}}, r"expected \(source, relation, destination\)"),
-        ({"edges": {("a", "b", "c"): [[0], [0]]}}, "target: expected the node type that is"),
+        (
+            {"edges": {("a", "b", "c"): [[0], [0]]}},
+            "target: expected the node type or",
+        ),
         ({"edges": [[0], [1]], "features": [1, 2]}, r"features of node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),
         ({"edges": [[0], [1]], "splits": {"train": [7]}}, r"split train: expected ids of nodes"),

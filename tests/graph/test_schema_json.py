@@ -87,7 +87,7 @@ BAD_FIELDS = [
     ),
     (
         put("labels", "editor", {"kind": "class", "classes": 2}),
-        "labels: expected a node type, give",
+        "labels: expected a node type or a relation, give",
     ),
     (put("labels", "paper", "kind", "rank"), "labels.paper.kind: expected one of"),
     (put("labels", "paper", "classes", 0), "labels.paper.classes: expected at least 1, given 0"),

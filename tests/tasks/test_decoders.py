@@ -11,7 +11,7 @@ from torch import Tensor
 from hopper.config import Config, make_config
 from hopper.errors import ConfigError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
-from hopper.tasks import DECODERS, SIDES, Decoder, make_decoder
+from hopper.tasks import DECODERS, SIDES, Decoder, EdgeDecoder, Target, make_decoder
 
 WIDTH, RELATIONS = 6, 3
 SCHEMA = GraphSchema(
@@ -29,7 +29,18 @@ def config(**task: object) -> Config:
 
 def made(name: str, **options: object) -> Decoder:
     torch.manual_seed(1)
-    return make_decoder(config(decoder=name, decoder_options=options), SCHEMA, WIDTH).double()
+    target = Target("link", "link", WIDTH, WIDTH)
+    found = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
+    assert isinstance(found, Decoder)
+    return found
+
+
+def made_of_edges(name: str, outputs: int, **options: object) -> EdgeDecoder:
+    torch.manual_seed(1)
+    target = Target("edge", "class", WIDTH, outputs)
+    found = make_decoder(config(decoder=name, decoder_options=options), SCHEMA, target).double()
+    assert isinstance(found, EdgeDecoder)
+    return found
 
 
 def examples(count: int = 5) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,6 +93,24 @@ def test_a_pair_that_fits_perfectly_has_a_gradient() -> None:
     assert rows.grad.isfinite().all()
 
 
+def test_formulas_of_edges_with_labels() -> None:
+    heads, relations, tails = examples()
+    own = made_of_edges("bilinear", 4, bases=3)
+    for edge, relation in enumerate(relations):
+        for label in range(4):
+            weights = own.weights[relation, :, label]
+            matrix = (weights[:, None, None] * own.bases).sum(0)
+            alone = heads[edge] @ matrix @ tails[edge]
+            found = own(heads, relations, tails)[edge, label]
+            torch.testing.assert_close(found, alone)
+    own = made_of_edges("mlp", 2)
+    inner = torch.relu(own.head(heads) + own.tail(tails))
+    for edge, relation in enumerate(relations):
+        alone = inner[edge] @ own.last[relation] + own.bias[relation]
+        torch.testing.assert_close(own(heads, relations, tails)[edge], alone)
+    assert own(heads[:0], relations[:0], tails[:0]).shape == (0, 2)
+
+
 class Wide(Decoder):
     """Forgets that there may be several candidates."""
 
@@ -93,11 +122,11 @@ class Wide(Decoder):
 
 
 def test_decoders_are_tried_before_a_run() -> None:
-    with pytest.raises(ConfigError, match=re.escape("task.decoder: expected dot, distmult")):
+    with pytest.raises(ConfigError, match=re.escape("decoder: expected auto, dot, distmult")):
         config(decoder="dott")
-    with pytest.raises(ConfigError, match="expected a score for each pair, of shapes"):
+    with pytest.raises(ConfigError, match="expected something of each pair by itself, of shapes"):
         made(f"{__name__}:Wide")
     with pytest.raises(ConfigError, match="even width, got 7"):
-        make_decoder(config(decoder="complex"), SCHEMA, 7)
+        make_decoder(config(decoder="complex"), SCHEMA, Target("link", "link", 7, 7))
     with pytest.raises(ConfigError, match=re.escape("task.decoder_options.margin")):
         made("dot", margin=1.0)

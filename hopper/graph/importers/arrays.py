@@ -14,11 +14,12 @@ from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
     edge_ids_array,
+    labelled,
     read_labels,
     target_relations,
 )
 from hopper.graph.layout import check_name
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Labelled, Relation
 
 NODE: Final = "node"
 """the node type of a graph of one"""
@@ -31,7 +32,7 @@ Triple = tuple[str, str, str]
 def tables_from_arrays(
     edges: ArrayLike | Mapping[Triple, ArrayLike],
     features: ArrayLike | Mapping[str, ArrayLike] | None,
-    labels: ArrayLike | Mapping[str, ArrayLike] | None,
+    labels: ArrayLike | Mapping[str | Triple, ArrayLike] | None,
     splits: Mapping[str, ArrayLike] | None,
     edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
     counts: int | Mapping[str, int] | None,
@@ -56,9 +57,10 @@ def tables_from_arrays(
                 f"{list(table.shape)}"
             )
         tables.features[node_type] = ArrayFeatures(table)
-    for node_type, values in _by_type(labels).items():
-        where = f"{_WHERE}: labels of {node_type}"
-        tables.labels[node_type] = read_labels(as_array(values, where), where)
+    for key, values in (labels if isinstance(labels, Mapping) else _by_type(labels)).items():
+        owner = key if isinstance(key, str) else _relation(key)
+        where = f"{_WHERE}: labels of {owner}"
+        tables.labels[owner] = read_labels(as_array(values, where), where)
     of_edges = edge_features if isinstance(edge_features, Mapping) else {_EDGES: edge_features}
     for triple, given in of_edges.items():
         if given is not None:
@@ -131,7 +133,8 @@ def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
 def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
     """The number of nodes of every type: as told, or as many as rows and edges name."""
     types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
-    for node_type in sorted(types | set(tables.features) | set(tables.labels)):
+    types |= {owner for owner in tables.labels if isinstance(owner, str)}
+    for node_type in sorted(types | set(tables.features)):
         named = [
             int(ids.max()) + 1
             for relation, ends in tables.edges.items()
@@ -148,11 +151,11 @@ def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
         )
 
 
-def _only_target(tables: GraphTables) -> str:
-    candidates = list(tables.labels or tables.counts)
+def _only_target(tables: GraphTables) -> Labelled:
+    candidates: list[Labelled] = list(labelled(tables) or tables.counts)
     if len(candidates) != 1:
         raise GraphError(
-            f"{_WHERE}: target: expected the node type that is predicted, one of "
-            f"{', '.join(candidates)}"
+            f"{_WHERE}: target: expected the node type or the relation that is predicted, one of "
+            f"{', '.join(map(str, candidates))}"
         )
     return candidates[0]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import first_line
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables
+from hopper.graph.importers.tables import ArrayFeatures, GraphTables, labelled
 from hopper.graph.schema import Relation
 
 _MASK: Final = "_mask"
@@ -105,14 +105,14 @@ def take_masks(
 
 def choose_target(tables: GraphTables, masks: Mapping[str | Relation, Masks], where: str) -> None:
     """Predict the node type or the relation that has masks; without masks, the one node type that
-    has labels, or the only node type.
+    has labels, or else the one relation, or the only node type.
 
     Raises
     ------
     GraphError: there are several, or none.
     """
     masked = {key: found for key, found in masks.items() if found}
-    candidates: list[str | Relation] = list(masked or tables.labels or tables.counts)
+    candidates: list[str | Relation] = list(masked or labelled(tables) or tables.counts)
     if len(candidates) != 1:
         given = ", ".join(str(candidate) for candidate in candidates)
         raise GraphError(

@@ -29,6 +29,9 @@ def check_tables(tables: GraphTables) -> None:
             raise GraphError(f"nodes of {name}: expected a count in [0, 2**48], given {count}")
     for relation, ends in tables.edges.items():
         _check_ends(tables, relation, ends)
+    for labelled, (_, values) in tables.labels.items():
+        if isinstance(labelled, Relation):
+            _check_edge_labels(tables, labelled, values)
     for name, ids in tables.splits.items():
         _check_split(tables, name, ids)
     for owner, table in (*tables.features.items(), *tables.edge_features.items()):
@@ -77,6 +80,17 @@ def _check_ends(
                 f"edges of {relation}: {end} of edge {edge}: expected an id of {node_type} in [0, "
                 f"{count}), given {ids[edge]}"
             )
+
+
+def _check_edge_labels(tables: GraphTables, relation: Relation, values: NDArray[Any]) -> None:
+    if relation not in tables.edges:
+        known = ", ".join(map(str, tables.edges))
+        raise GraphError(f"labels of {relation}: expected a relation of {known}")
+    edges = tables.edges[relation][0].size
+    if len(values) != edges:
+        raise GraphError(
+            f"labels of {relation}: expected {edges}, one for each edge, given {len(values)}"
+        )
 
 
 def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:

@@ -74,6 +74,10 @@ def keep_largest_component(tables: GraphTables) -> None:
             tables.names[name] = [each for each, stays in names if stays]
     for relation, edge_table in tables.edge_features.items():
         tables.edge_features[relation] = SelectedRows(edge_table, kept_edges[relation])
+    for relation, chosen in kept_edges.items():
+        if relation in tables.labels:
+            labels, values = tables.labels[relation]
+            tables.labels[relation] = (labels, values[chosen])
     target = tables.target
     mask = (
         kept[target]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.check_values import is_labelled
 from hopper.graph.importers.check_tables import check_finite
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
 from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
 from hopper.graph.importers.random_split import RandomSplit, draw_split
-from hopper.graph.importers.tables import FeatureTable, GraphTables
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType
+from hopper.graph.importers.tables import (
+    FeatureTable,
+    GraphTables,
+    align_labels,
+    target_relations,
+)
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 
 
@@ -66,6 +73,7 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
         add_reverse_relations(tables, skip_same_type=symmetrize)
     if options.split is not None:
         _draw(tables, options.split, options.seed)
+    align_labels(tables)
     with GraphWriter(out, _schema(tables)) as writer:
         for relation, (src, dst) in tables.edges.items():
             writer.topology(relation, src, dst)
@@ -74,8 +82,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             _copy(table, writer.features(node_type), options.row_normalize, where)
         for relation, table in tables.edge_features.items():
             _copy(table, writer.edge_features(relation), False, f"edge features of {relation}")
-        for node_type, (_, values) in tables.labels.items():
-            writer.labels(node_type, values)
+        for owner, (_, values) in tables.labels.items():
+            writer.labels(owner, values)
         for name, ids in tables.splits.items():
             writer.split(name, ids)
         for node_type, names in tables.names.items():
@@ -86,8 +94,10 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
 def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     if tables.splits:
         raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
-    if not isinstance(tables.target, str):
+    targets = target_relations(tables)
+    if targets:
         tables.splits = draw_link_split(split, tables, seed)
+        _leave_out_unlabelled(tables, targets)
     elif tables.target in tables.labels:
         labels, values = tables.labels[tables.target]
         tables.splits = draw_split(split, labels, values, seed)
@@ -95,6 +105,14 @@ def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
         raise RequestError("--split: expected a target node type with labels")
     sizes = ", ".join(f"{ids.size} {name}" for name, ids in tables.splits.items())
     tables.notes.append(f"split drawn with seed {seed}: {sizes}")
+
+
+def _leave_out_unlabelled(tables: GraphTables, targets: Sequence[Relation]) -> None:
+    """Let splits of edges have those alone that have labels, where labels are predicted."""
+    labelled = [is_labelled(*tables.labels[each]) for each in targets if each in tables.labels]
+    if len(labelled) == len(targets):
+        has = np.concatenate(labelled)
+        tables.splits = {name: ids[has[ids]] for name, ids in tables.splits.items()}
 
 
 def _schema(tables: GraphTables) -> GraphSchema:
@@ -116,7 +134,7 @@ def _schema(tables: GraphTables) -> GraphSchema:
             )
             for relation, (src, _) in tables.edges.items()
         },
-        labels={name: labels for name, (labels, _) in tables.labels.items()},
+        labels={owner: labels for owner, (labels, _) in tables.labels.items()},
         splits={name: ids.size for name, ids in tables.splits.items()},
     )
 

@@ -84,6 +84,7 @@ class EdgeTable:
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+    labels: tuple[Labels, NDArray[Any]] | None
     splits: dict[str, array[int]] | None
     features: CsvFeatures | None
 
@@ -210,6 +211,8 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
     _require(file, header, "src")
     _require(file, header, "dst")
     src, dst = array("q"), array("q")
+    label_columns = _label_columns(file, header)
+    labels = _LabelColumns(label_columns)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
         for column, ids, known in (("src", src, sources.rows), ("dst", dst, targets.rows)):
@@ -218,9 +221,11 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
                 raise line.refuse(column, "an id of the node table")
             ids.append(row)
         _add_split(splits, line, len(src) - 1)
-    left = [name for name in header if name not in ("src", "dst", "split")]
+        labels.read(line)
+    left = [name for name in header if name not in ("src", "dst", "split", *label_columns)]
     features = CsvFeatures(file, left, len(src)) if left else None
-    return EdgeTable(np.array(src, np.int64), np.array(dst, np.int64), splits, features)
+    ends = np.array(src, np.int64), np.array(dst, np.int64)
+    return EdgeTable(*ends, labels.finish(), splits, features)
 
 
 @dataclass

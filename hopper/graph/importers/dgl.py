@@ -1,7 +1,7 @@
 """Import a graph that DGL has saved with ``dgl.save_graphs``.
 
-Node data ``feat`` and ``label``, boolean masks ``<split>_mask`` on nodes or on the edges of one
-relation, and edge data ``feat`` are read; other data are named in a note and left out.
+Data ``feat`` and ``label`` of nodes and edges, and boolean masks ``<split>_mask`` on nodes or on
+the edges of one relation, are read; other data are named in a note and left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
     """Convert a ``DGLGraph`` of one or more node types and relations.
 
     The target is the node type or the relation that has masks; without masks, the one node type
-    that has labels, or the only node type.
+    that has labels, or else the one relation, or the only node type.
 
     Raises
     ------
@@ -80,6 +80,9 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         src, dst = graph.edges(etype=triple, order="eid")
         tables.edges[relation] = (src.cpu().numpy(), dst.cpu().numpy())
         data = dict(graph.edges[triple].data)
+        if "label" in data:
+            labels = as_array(data.pop("label"), f"{where}: label of {relation}")
+            tables.labels[relation] = read_labels(labels, f"{where}: label of {relation}")
         if (features := take_features(data, "feat", where, str(relation))) is not None:
             tables.edge_features[relation] = features
         masks[relation] = take_masks(data, where, str(relation), len(src), tables.notes)

@@ -61,7 +61,7 @@ def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized 
 def symmetrize_tables(tables: GraphTables) -> None:
     """Symmetrise every relation within one node type, and note what was done.
 
-    A reverse edge gets the edge features of the edge it reverses.
+    A reverse edge gets the features and the label of the edge it reverses.
 
     Raises
     ------
@@ -82,6 +82,9 @@ def symmetrize_tables(tables: GraphTables) -> None:
         if relation in tables.edge_features:
             given = np.concatenate([rows for _, rows in tables.edge_features[relation].chunks()])
             tables.edge_features[relation] = ArrayFeatures(given[result.origin])
+        if relation in tables.labels:
+            labels, values = tables.labels[relation]
+            tables.labels[relation] = (labels, values[result.origin])
         tables.notes.append(
             f"{relation}: {result.added} reverse edges added, "
             f"{result.duplicates} duplicates removed, {result.src.size} edges in all"

@@ -2,7 +2,8 @@
 
 Attributes of nodes: ``features`` (a list of numbers of one length) or any other numbers, one column
 each, in order of name; ``label`` (an integer, or a text, which is numbered in order); ``split`` (a
-split's name). Of edges: numbers, one column of edge features each. What else there is is named in a
+split's name). Of edges: ``label`` and ``split`` likewise, which say that edges are predicted where
+no node has any, and numbers, one column of edge features each. What else there is is named in a
 note. Nodes are numbered in the graph's order, and their names kept beside the graph.
 """
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import ArrayFeatures, GraphTables, read_labels
-from hopper.graph.schema import Relation
+from hopper.graph.schema import Labelled, Relation
 
 _NODE: Final = "node"
 _EDGES: Final = Relation(_NODE, "edge", _NODE)
@@ -56,32 +57,42 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
         name, f"NetworkX graph {Path(where).name}", _NODE, {_NODE: len(places)}, {}
     )
     pairs = [(places[src], places[dst]) for src, dst in graph.edges()]
-    data = [own for _, _, own in graph.edges(data=True)]
+    data = [dict(own) for _, _, own in graph.edges(data=True)]
     if not graph.is_directed():
         # A loop is one edge either way.
         back = [(place, (dst, src)) for place, (src, dst) in enumerate(pairs) if src != dst]
-        data += [data[place] for place, _ in back]
+        data += [dict(data[place]) for place, _ in back]
         pairs += [pair for _, pair in back]
     ends = np.array(pairs, np.int64).reshape(-1, 2)
     tables.edges[_EDGES] = ends[:, 0].copy(), ends[:, 1].copy()
+    edge_splits = _take_labels(tables, _EDGES, data, f"{where}: edge")
     columns = _columns(data, f"{where}: edge", tables.notes)
     if columns is not None:
         tables.edge_features[_EDGES] = ArrayFeatures(columns)
     nodes = [dict(graph.nodes[node]) for node in places]
-    labels = [own.pop(_LABEL, None) for own in nodes]
-    splits = [own.pop(_SPLIT, None) for own in nodes]
+    splits = _take_labels(tables, _NODE, nodes, where)
     features = _node_features(nodes, where, tables.notes)
     if features is not None:
         tables.features[_NODE] = ArrayFeatures(features)
-    if any(label is not None for label in labels):
-        values = _label_values(labels, where, tables.notes)
-        tables.labels[_NODE] = read_labels(values, f"{where}: label")
+    if _EDGES in tables.labels and _NODE not in tables.labels:
+        tables.target, splits = _EDGES, edge_splits
     for split in sorted({str(each) for each in splits if each not in (None, "")}):
         found = [place for place, each in enumerate(splits) if str(each) == split]
         tables.splits[split] = np.array(found, np.int64)
     if any(node != place for node, place in places.items()):
         tables.names[_NODE] = [str(node) for node in places]
     return tables
+
+
+def _take_labels(
+    tables: GraphTables, owner: Labelled, owners: Sequence[dict[str, Any]], where: str
+) -> list[Any]:
+    """Take the labels of nodes or edges out of their attributes; returns their splits."""
+    labels = [own.pop(_LABEL, None) for own in owners]
+    if any(label is not None for label in labels):
+        values = _label_values(labels, where, tables.notes)
+        tables.labels[owner] = read_labels(values, f"{where}: {_LABEL}")
+    return [own.pop(_SPLIT, None) for own in owners]
 
 
 def _node_features(

@@ -1,10 +1,10 @@
 """Import a folder of .npy files: ``meta.json`` beside edge lists, features, labels and splits.
 
 ``meta.json`` holds ``name``, ``source``, ``node_types`` {type: {``count``, ``feat_file``}},
-``edge_types`` [{``src``, ``rel``, ``dst``, ``file``}], ``target_type``, ``num_classes``,
-``labels`` {type: file} and ``splits`` {name: {``file``}}. Edge files are int32 or int64 [2, edges],
-sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense chunk by chunk.
-Specified in docs/graph-directory.md.
+``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``label_file``}], ``target_type``,
+``num_classes``, ``labels`` {type: file} and ``splits`` {name: {``file``}}. Edge files are int32 or
+int64 [2, edges], sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense
+chunk by chunk. Specified in docs/graph-directory.md.
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ def read_npy(source: Path) -> GraphTables:
         classes = _read_classes(meta, where) if safe_name(name) == target else None
         labels = read_labels(load_npy(file, f"labels of {name}"), str(file), classes)
         tables.labels[safe_name(name)] = labels
+    for relation, entry in zip(tables.edges, meta["edge_types"], strict=True):
+        if entry.get("label_file") is not None:
+            field = f"{where}: edge_types of {relation}"
+            name = _field(entry, "label_file", str, field)
+            file = find_inside(source, name, f"{field}.label_file")
+            tables.labels[relation] = read_labels(
+                load_npy(file, f"labels of {relation}"), str(file)
+            )
     for name, entry in _optional(meta, "splits", where).items():
         field = f"{where}: splits.{name}"
         file = find_inside(source, _field(entry, "file", str, field), f"{field}.file")

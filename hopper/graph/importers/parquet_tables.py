@@ -111,6 +111,7 @@ class ParquetEdges:
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+    labels: tuple[Labels, NDArray[Any]] | None
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
 
@@ -131,20 +132,12 @@ def read_node_table(file: Path) -> ParquetNodes:
 
     if compute.count_distinct(ids).as_py() < len(ids):
         raise GraphError(f"{file}: column id: expected distinct ids; some occur twice")
-    several = sorted(
-        (name for name in names if _MULTI_HOT.fullmatch(name)), key=lambda name: int(name[6:])
-    )
-    kinds = [name for name in ("label", "value") if name in names] + several[:1]
-    if len(kinds) > 1:
-        raise GraphError(
-            f"{file}: expected one of label, value, label_0 label_1 ..., given {kinds}"
-        )
-    taken = {"id", "split", "label", "value", *several}
+    columns = _label_columns(file, names)
     return ParquetNodes(
         ids,
-        _read_labels(source, file, kinds[0], several) if kinds else None,
+        _read_labels(source, file, columns),
         _read_splits(source, file),
-        _find_features(source, file, [name for name in names if name not in taken]),
+        _find_features(source, file, _without(names, "id", "split", *columns)),
     )
 
 
@@ -164,9 +157,32 @@ def read_edge_table(file: Path, sources: ParquetNodes, targets: ParquetNodes) ->
         _places(_column(source, file, name), own.ids, file, name)
         for name, own in (("src", sources), ("dst", targets))
     ]
-    left = [name for name in source.schema_arrow.names if name not in ("src", "dst", "split")]
-    features = _find_features(source, file, left)
-    return ParquetEdges(ends[0], ends[1], _read_splits(source, file), features)
+    names = source.schema_arrow.names
+    columns = _label_columns(file, names)
+    return ParquetEdges(
+        ends[0],
+        ends[1],
+        _read_labels(source, file, columns),
+        _read_splits(source, file),
+        _find_features(source, file, _without(names, "src", "dst", "split", *columns)),
+    )
+
+
+def _label_columns(file: Path, names: list[str]) -> list[str]:
+    """The columns that labels stand in: one, several of 0 and 1, or none."""
+    several = sorted(
+        (name for name in names if _MULTI_HOT.fullmatch(name)), key=lambda name: int(name[6:])
+    )
+    kinds = [name for name in ("label", "value") if name in names] + several[:1]
+    if len(kinds) > 1:
+        raise GraphError(
+            f"{file}: expected one of label, value, label_0 label_1 ..., given {kinds}"
+        )
+    return several or kinds
+
+
+def _without(names: list[str], *taken: str) -> list[str]:
+    return [name for name in names if name not in taken]
 
 
 def _places(column: Any, ids: Any, file: Path, name: str) -> NDArray[np.int64]:
@@ -193,23 +209,24 @@ def _places(column: Any, ids: Any, file: Path, name: str) -> NDArray[np.int64]:
     return np.asarray(found.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _read_labels(
-    source: Any, file: Path, kind: str, several: list[str]
-) -> tuple[Labels, NDArray[Any]]:
+def _read_labels(source: Any, file: Path, names: list[str]) -> tuple[Labels, NDArray[Any]] | None:
     import pyarrow
 
-    if several:
-        columns = [_column(source, file, name) for name in several]
-        for name, column in zip(several, columns, strict=True):
+    if not names:
+        return None
+    kind = names[0]
+    if _MULTI_HOT.fullmatch(kind):
+        columns = [_column(source, file, name) for name in names]
+        for name, column in zip(names, columns, strict=True):
             _refuse_nulls(column, file, name, 0)
         table = np.stack([np.asarray(each.to_numpy(zero_copy_only=False)) for each in columns], 1)
         if not np.isin(table, (0, 1)).all():
             row, place = np.argwhere(~np.isin(table, (0, 1)))[0].tolist()
             raise GraphError(
-                f"{file}: row {row}: column {several[place]}: expected 0 or 1, given "
+                f"{file}: row {row}: column {names[place]}: expected 0 or 1, given "
                 f"{table[row, place]}"
             )
-        return Labels("multi_hot", len(several)), table.astype(np.uint8)
+        return Labels("multi_hot", len(names)), table.astype(np.uint8)
     column = _column(source, file, kind)
     if kind == "value":
         if not _is_number(column.type):

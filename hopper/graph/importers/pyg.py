@@ -1,8 +1,8 @@
 """Import a graph of PyTorch Geometric: a ``Data`` or ``HeteroData``, or a file that has one.
 
-Read are ``x``, ``y``, ``edge_index``, ``edge_attr``, and boolean masks ``<split>_mask`` on nodes or
-on the edges of one relation; other attributes are named in a note and left out. PyG itself is
-needed only to read files that hold its classes.
+Read are ``x``, ``y``, ``edge_index``, ``edge_attr``, ``edge_label`` where it has a row for each
+edge, and boolean masks ``<split>_mask`` on nodes or on the edges of one relation; other attributes
+are named in a note and left out. PyG itself is needed only to read files that hold its classes.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hopper.graph.schema import Labels, Relation
 
 _GLOBAL: Final = "_global_store"
 _NODE, _EDGE = "node", "edge"
+_EDGE_LABEL: Final = "edge_label"
 _PLAIN_CLASSES: Final = {
     "data": ("Data", "DataEdgeAttr", "DataTensorAttr"),
     "hetero_data": ("HeteroData",),
@@ -131,6 +132,10 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
         own.pop("edge_index")
         if (features := take_features(own, "edge_attr", where, str(relation))) is not None:
             tables.edge_features[relation] = features
+        if own.get(_EDGE_LABEL) is not None and "edge_label_index" not in own:
+            # Beside an edge_label_index they are those of other pairs of nodes.
+            values = as_array(own.pop(_EDGE_LABEL), f"{where}: {_EDGE_LABEL} of {relation}")
+            tables.labels[relation] = _read_labels(values, str(relation), where, tables.notes)
         masks[relation] = take_masks(own, where, str(relation), len(ends[key][0]), tables.notes)
     choose_target(tables, masks, where)
     return tables

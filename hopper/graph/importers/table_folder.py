@@ -4,8 +4,8 @@
 an integer; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or ``value``
 (a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other column is
 a feature. ``edges.csv`` or ``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node
-tables), optionally ``split``; every other column is an edge feature. Rows are numbered in the order
-of the file. ``.parquet`` files have the same names and columns.
+tables), optionally labels and ``split`` as of nodes; every other column is an edge feature. Rows
+are numbered in the order of the file. ``.parquet`` files have the same names and columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers import csv_tables
-from hopper.graph.importers.tables import FeatureTable, GraphTables, read_relation
+from hopper.graph.importers.tables import (
+    FeatureTable,
+    GraphTables,
+    labelled,
+    read_relation,
+)
 from hopper.graph.layout import check_name
 from hopper.graph.schema import Labels, Relation
 
@@ -58,6 +63,10 @@ class EdgeTable(Protocol):
     dst: NDArray[np.int64]
 
     @property
+    def labels(self) -> tuple[Labels, NDArray[Any]] | None:
+        """See :class:`NodeTable`."""
+
+    @property
     def splits(self) -> Mapping[str, Any] | None:
         """See :class:`NodeTable`."""
 
@@ -70,7 +79,7 @@ def read_folder(folder: Path, suffix: Suffix) -> GraphTables:
     """Read such a folder.
 
     The target is the node type or the relations whose tables have a ``split`` column; without one,
-    the one node type with labels, or the only node type.
+    the one node type with labels, or else the one relation, or the only node type.
 
     Raises
     ------
@@ -131,9 +140,11 @@ def _fill(
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
             tables.edge_features[relation] = edge_table.features
+        if edge_table.labels is not None:
+            tables.labels[relation] = edge_table.labels
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
-    candidates: list[str | Relation] = list(splits or tables.labels or nodes)
+    candidates: list[str | Relation] = list(splits or labelled(tables) or nodes)
     of_links = [each for each in candidates if isinstance(each, Relation)]
     if len(of_links) == len(candidates) > 1:
         _fill_link_splits(tables, of_links, splits, folder)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.layout import safe_name
-from hopper.graph.schema import Labels, Relation
+from hopper.graph.schema import Labelled, Labels, Relation
 
 CHUNK_BYTES = 64 << 20
 
@@ -62,7 +62,7 @@ class ArrayFeatures:
 class GraphTables:
     """A graph as an importer found it.
 
-    Edge features and edge splits are in order of the edge list. Ids are rows.
+    Features, labels and splits of edges are in order of the edge list. Ids are rows.
     """
 
     name: str
@@ -75,7 +75,7 @@ class GraphTables:
     """source and destination ids, [edges] each, int32 or int64"""
     features: dict[str, FeatureTable] = field(default_factory=dict)
     edge_features: dict[Relation, FeatureTable] = field(default_factory=dict)
-    labels: dict[str, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
+    labels: dict[Labelled, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     """what the source called the nodes of a type, by row, where it did not number them"""
@@ -88,6 +88,22 @@ class GraphTables:
 def target_relations(tables: GraphTables) -> tuple[Relation, ...]:
     """The relations whose edges are predicted; none where nodes are."""
     return () if isinstance(tables.target, str) else (tables.target, *tables.also)
+
+
+def labelled(tables: GraphTables) -> list[Labelled]:
+    """What a source predicts if it says no more: node types with labels, or else relations."""
+    nodes = [each for each in tables.labels if isinstance(each, str)]
+    return list(nodes or tables.labels)
+
+
+def align_labels(tables: GraphTables) -> None:
+    """Let edges of several target relations have as many classes, where they have classes."""
+    chosen = [each for each in target_relations(tables) if each in tables.labels]
+    classes = [tables.labels[each][0] for each in chosen]
+    if len(chosen) > 1 and all(each.kind == "class" for each in classes):
+        most = max(each.classes for each in classes)
+        for each in chosen:
+            tables.labels[each] = (Labels("class", most), tables.labels[each][1])
 
 
 def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], where: str) -> Relation:

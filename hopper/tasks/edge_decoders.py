@@ -1,0 +1,89 @@
+"""Decoders of edges with labels: what an edge's class or value is, from the rows of its ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+
+class EdgeDecoder(nn.Module):
+    """Makes logits of edges. Its class is called with the keywords ``width`` (of rows),
+    ``relations`` (how many target relations there are) and ``outputs`` (classes or values), and the
+    options of the configuration.
+    """
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """[n, outputs]: logits, or values; those of an edge depend on its own rows and relation
+        alone.
+
+        Parameters
+        ----------
+        heads, tails: [n, width], of the edges' sources and destinations. relations: [n] int64.
+        """
+        raise NotImplementedError(f"{type(self).__name__} defines no forward()")
+
+
+class EdgeMlp(EdgeDecoder):
+    """Two layers over both rows side by side; each relation has a last layer of its own.
+
+    Parameters
+    ----------
+    hidden: width of the inner layer; 0 = that of a row.
+    """
+
+    def __init__(self, *, width: int, relations: int, outputs: int, hidden: int = 0) -> None:
+        super().__init__()
+        inner = hidden or width
+        self.head = nn.Linear(width, inner)
+        self.tail = nn.Linear(width, inner, bias=False)
+        self.last = nn.Parameter(torch.empty(relations, inner, outputs))
+        self.bias = nn.Parameter(torch.zeros(relations, outputs))
+        for weight in (self.head.weight, self.tail.weight, *self.last):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`EdgeDecoder`."""
+        inner = torch.relu(self.head(heads) + self.tail(tails))
+        return self.bias.index_select(0, relations) + _of_relations(inner, self.last, relations)
+
+
+class Bilinear(EdgeDecoder):
+    """``heads M tails`` with a matrix for each class, itself a weighted sum of ``bases`` matrices
+    that all classes and relations share (van den Berg et al., Graph Convolutional Matrix
+    Completion, 2017, section 2.3).
+
+    Parameters
+    ----------
+    bases: number of matrices.
+    """
+
+    def __init__(self, *, width: int, relations: int, outputs: int, bases: int = 2) -> None:
+        super().__init__()
+        self.bases = nn.Parameter(torch.empty(bases, width, width))
+        self.weights = nn.Parameter(torch.empty(relations, bases, outputs))
+        for basis in self.bases:
+            nn.init.orthogonal_(basis)
+        for weights in self.weights:
+            nn.init.xavier_uniform_(weights)
+
+    def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
+        """See :class:`EdgeDecoder`."""
+        products = [((heads @ basis) * tails).sum(-1) for basis in self.bases]
+        return _of_relations(torch.stack(products, 1), self.weights, relations)
+
+
+def _of_relations(rows: Tensor, matrices: Tensor, relations: Tensor) -> Tensor:
+    """[n, outputs]: each row [n, inner] times the matrix [relations, inner, outputs] of its own."""
+    if len(matrices) == 1:
+        return rows @ matrices[0]
+    return torch.bmm(rows.unsqueeze(1), matrices.index_select(0, relations)).squeeze(1)
+
+
+EDGE_DECODERS: Final[Mapping[str, Callable[..., EdgeDecoder]]] = {
+    "mlp": EdgeMlp,
+    "bilinear": Bilinear,
+}

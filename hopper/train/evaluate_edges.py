@@ -1,0 +1,84 @@
+"""Scores of edges with labels, from the rows of both ends.
+
+Rows of nodes are computed over whole neighbourhoods, by the ranks that own them. Those of the
+edges' ends are handed to every rank, block by block, and each rank judges its part of a block.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hopper.inference import Inference, Wanted
+from hopper.models import Objective
+from hopper.tasks import LinkTable, edge_decoder_of
+from hopper.train.evaluate import Evaluator
+from hopper.train.owned_rows import OwnedRows
+
+_BLOCK_BYTES: Final = 64 << 20
+"""of the rows of a block of edges"""
+
+Ids = NDArray[np.int64]
+
+
+class EdgeEvaluator(Evaluator):
+    """Scores a model on the labels of a split's edges, on all ranks together."""
+
+    told_baseline = "what one answer for all edges reaches"
+
+    def __init__(self, inference: Inference, objective: Objective) -> None:
+        super().__init__(inference, objective)
+        self._graph = inference.graph
+        self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
+
+    def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
+        """See :class:`Evaluator`."""
+        table, cluster = self._table(split), self._scene.cluster
+        owned = {each: self._owned(model, each, split) for each in self._graph.schema.root_types}
+        # A copy: the model's own parameters stay where they are.
+        decoder = copy.deepcopy(edge_decoder_of(model)).cpu()
+        found = [torch.empty(0, self._classes, dtype=self._scene.dtype)]
+        for block in self._blocks(table):
+            relation = table.targets[int(table.relations[block[0]])]
+            where = f"judging edges of {split}"
+            heads = owned[relation.src].spread(cluster, table.src[block], where)
+            tails = owned[relation.dst].spread(cluster, table.dst[block], where)
+            mine = self._part(block.size)
+            of = torch.from_numpy(table.relations[block[mine]])
+            found.append(decoder(heads[mine], of, tails[mine]))
+        return torch.cat(found), self._labels_of(split)
+
+    def _labels_of(self, split: str) -> Tensor:
+        """See :class:`Evaluator`."""
+        table = self._table(split)
+        assert table.labels is not None
+        places = [block[self._part(block.size)] for block in self._blocks(table)]
+        mine = np.concatenate([np.empty(0, np.int64), *places])
+        stored = np.asarray(table.labels).reshape(table.ids.size, -1)[mine]
+        return self.objective.shaped(torch.from_numpy(stored))
+
+    def _owned(self, model: torch.nn.Module, node_type: str, split: str) -> OwnedRows:
+        """This rank's rows of the ends of a type; collective."""
+        wanted = np.unique(self._table(split).ends(node_type))
+        ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
+        return OwnedRows(ids, rows.cpu())
+
+    def _blocks(self, table: LinkTable) -> Iterator[Ids]:
+        """Places in the table, relation by relation."""
+        size = max(1, _BLOCK_BYTES // (2 * self._scene.dtype.itemsize * self._scene.classes))
+        for number in range(len(table.targets)):
+            of_relation = np.flatnonzero(table.relations == number)
+            for first in range(0, of_relation.size, size):
+                yield of_relation[first : first + size]
+
+    def _part(self, count: int) -> slice:
+        """This rank's part of a block."""
+        rank, world = self._scene.cluster.rank, self._scene.cluster.world
+        return slice(count * rank // world, count * (rank + 1) // world)

@@ -1,0 +1,247 @@
+"""Labels of edges: every engine that predicts them computes the gradient of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.engines.training_parts import check_training_parts
+from hopper.engines.unused import unused
+from hopper.errors import ConfigError, GraphError, RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Labels, Relation
+from hopper.graph.write import GraphWriter
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.tasks.edge_decoders import EdgeDecoder
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+RATES, WROTE = ("reader", "rates", "book"), ("author", "wrote", "book")
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    "mlp": {"decoder": "mlp", "decoder_options": {"hidden": 5}},
+    "bilinear": {"decoder": "bilinear", "dim": 6},
+}
+
+
+def library(out: Path, kind: str) -> GraphDirectory:
+    """Readers, books and authors; what readers make of books, and authors of theirs, is predicted:
+    a class of 4, values of 2 kinds, or several of 3 labels. Some edges are without."""
+    generator = np.random.default_rng(5)
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    def labels(edges: int, classes: int) -> np.ndarray:
+        if kind == "class":
+            return generator.integers(-1, classes, edges)
+        if kind == "float":
+            return generator.normal(size=(edges, 2)).astype(np.float32)
+        return generator.integers(0, 2, (edges, 3))
+
+    rates, wrote = ends(60, 45, 260), ends(20, 45, 90)
+    return GraphDirectory.from_arrays(
+        out,
+        {
+            RATES: rates,
+            ("book", "rated_by", "reader"): rates[::-1],
+            WROTE: wrote,
+            ("reader", "knows", "reader"): ends(60, 60, 150),
+        },
+        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
+        labels={RATES: labels(260, 4), WROTE: labels(90, 3)},
+        counts={"author": 20},
+        target=[RATES, WROTE],
+        options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+    )
+
+
+def values_of(parts: Path, **changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": MODELS["rgcn"],
+        "sampler": {"fanouts": [3, 2]},
+    }
+    for section, keys in changes.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "servers", "ranks_per_server"),
+    [("class", "metis", 2, 1), ("float", "random", 2, 2), ("multi_hot", "random", 3, 1)],
+)
+def test_every_engine_has_the_gradient_of_one_process(
+    kind: str,
+    method: str,
+    servers: int,
+    ranks_per_server: int,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts, ranks = tmp_path / "parts", servers * ranks_per_server
+    partition_graph(library(tmp_path / "graph", kind), parts, servers, method)
+    addresses = serve_partitions(parts, servers)
+    models = ("rgcn", "hgt") if kind == "class" else ("rgcn",)
+    chosen = list(itertools.product(ENGINES, models, DECODERS))
+    configs = []
+    for number, (engine, model, decoder) in enumerate(chosen):
+        own = ENGINES[engine]
+        configs.append(
+            values_of(
+                parts,
+                task=DECODERS[decoder],
+                cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
+                hop={"merge": "off"} | own.get("hop", {}),
+                train={
+                    "batch_size": 9,
+                    "epochs": 1,
+                    "dtype": "float64",
+                    "evaluate_every": 0,
+                    "record_gradients": [0, 2],
+                    "iterations_per_epoch": 3,
+                    "run_dir": str(tmp_path / str(number)),
+                    "seed": 3,
+                }
+                | own["train"],
+            )
+            | {"model": MODELS[model]}
+        )
+    train_cases(configs, ranks, tmp_path / "world")
+    graph = PartitionedGraph.open(parts)
+    for values, named in zip(configs, chosen, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, graph, ranks)
+        found = check_engine(", ".join(named), "float64", reference, recorded)
+        assert found.gradient_difference < 1e-10, found
+        assert found.loss_difference < 1e-10, found
+
+
+def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:
+    graph = library(tmp_path / "graph", "class")
+    assert graph.schema.predicted == "edge"
+    assert graph.schema.target_labels == Labels("class", 4)
+    stored = np.concatenate([graph.labels(Relation(*each)) for each in (RATES, WROTE)])
+    for servers in (1, 3):
+        parts = tmp_path / str(servers)
+        partition_graph(graph, parts, servers, "random")
+        found = PartitionedGraph.open(parts)
+        for relation, kind in graph.schema.relations.items():
+            assert found.topology(relation).indices.size == kind.count
+        for split in ("train", "val", "test"):
+            links = found.links(split)
+            assert links.labels is not None
+            np.testing.assert_array_equal(links.labels, stored[links.ids])
+            # Those without labels are in no split.
+            assert links.count
+            assert links.labels.min() >= 0
+
+
+def test_labels_of_target_relations_have_to_agree(tmp_path: Path) -> None:
+    graph = library(tmp_path / "graph", "class")
+    labels = dict(graph.schema.labels) | {Relation(*WROTE): Labels("float", 1)}
+    broken = graph.schema.__class__(**vars(graph.schema) | {"labels": labels})
+    with (
+        pytest.raises(GraphError, match="target: expected edges of all target relations"),
+        GraphWriter(tmp_path / "broken", broken),
+    ):
+        pass
+    with pytest.raises(GraphError, match=r"labels of reader/rates/book: expected 3, one for each"):
+        GraphDirectory.from_arrays(
+            tmp_path / "short", {RATES: [[0, 1, 1], [0, 0, 1]]}, labels={RATES: [1, 0]}
+        )
+
+
+class Sum(EdgeDecoder):
+    """Adds a linear layer of both rows."""
+
+    def __init__(self, *, width: int, relations: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(width, outputs)
+
+    def forward(
+        self, heads: torch.Tensor, relations: torch.Tensor, tails: torch.Tensor
+    ) -> torch.Tensor:
+        """See :class:`EdgeDecoder`."""
+        found: torch.Tensor = self.linear(heads + tails)
+        return found
+
+
+class OneForAll(Sum):
+    """Not of each edge by itself."""
+
+    def forward(
+        self, heads: torch.Tensor, relations: torch.Tensor, tails: torch.Tensor
+    ) -> torch.Tensor:
+        """See :class:`EdgeDecoder`."""
+        return super().forward(heads, relations, tails).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"train": {"engine": "raf"}}, "train.engine: "),
+        (
+            {"train": {"engine": "p3"}},
+            "train.engine: p3 predicts nodes; labels of edges want one of",
+        ),
+        ({"task": {"kind": "link"}}, "task.kind: the graph's target is reader/rates/book"),
+        ({"task": {"decoder": "distmult"}}, "task.decoder: expected mlp, bilinear or"),
+        ({"task": {"decoder": f"{__name__}:OneForAll"}}, f"task.decoder: {__name__}:OneForAll"),
+        ({"train": {"metric": "mrr"}}, "train.metric: expected accuracy"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    partition_graph(library(tmp_path / "graph", "class"), tmp_path / "parts", 2, "random")
+    config = make_config(values_of(tmp_path / "parts", **changes))
+    graph = PartitionedGraph.open(tmp_path / "parts")
+
+    def check() -> None:
+        check_request(Request(config, graph))
+        check_training_parts(config, graph.schema)
+
+    with pytest.raises((RequestError, ConfigError)) as error:
+        check()
+    assert str(error.value).startswith(expected), str(error.value)
+
+
+def test_a_decoder_of_ones_own_and_what_is_not_used(tmp_path: Path) -> None:
+    partition_graph(library(tmp_path / "graph", "class"), tmp_path / "parts", 1)
+    task = {"decoder": f"{__name__}:Sum", "num_negatives": 3}
+    request = Request(
+        make_config(values_of(tmp_path / "parts", task=task)),
+        PartitionedGraph.open(tmp_path / "parts"),
+    )
+    check_request(request)
+    check_training_parts(request.config, request.schema)
+    assert unused(request) == [
+        "not used: task.num_negatives: labels of edges are predicted, not links"
+    ]

@@ -1,0 +1,139 @@
+"""Runs that predict labels of edges, from tables to scores and what is predicted."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hopper
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.schema import Relation
+from hopper.partition import partition_graph
+
+EDGE = Relation("node", "edge", "node")
+
+
+@pytest.fixture(scope="module")
+def graph(
+    community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory
+) -> GraphDirectory:
+    """The community graph as tables; an edge's label says whether its ends are of one community,
+    and is known of nine in ten."""
+    near = Relation("item", "near", "item")
+    topology, community = community_graph.topology(near), community_graph.labels("item")
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    folder = tmp_path_factory.mktemp("edge-labels")
+    (folder / "tables").mkdir()
+    with (folder / "tables" / "nodes.csv").open("w", newline="") as stream:
+        rows = np.asarray(community_graph.features("item")).tolist()
+        csv.writer(stream).writerows(
+            [["id", *range(len(rows[0]))], *([i, *row] for i, row in enumerate(rows))]
+        )
+    with (folder / "tables" / "edges.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["src", "dst", "label"])
+        for number, (u, v) in enumerate(zip(topology.indices.tolist(), dst.tolist(), strict=True)):
+            known = number % 10
+            writer.writerow([u, v, int(community[u] == community[v]) if known else ""])
+    options = ImportOptions(split=RandomSplit(0.8, 0.1))
+    import_graph("csv", str(folder / "tables"), folder / "graph", options)
+    return GraphDirectory.open(folder / "graph")
+
+
+@pytest.fixture(scope="module")
+def parts(graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("parts") / "parts"
+    partition_graph(graph, out, 2)
+    return out
+
+
+def settings(parts: Path, run_dir: Path, **train: Any) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": {"name": "sage", "layers": 2, "hidden": 16},
+        "sampler": {"fanouts": [5, 5]},
+        "train": {
+            "engine": "cooperative",
+            "epochs": 3,
+            "batch_size": 64,
+            "learning_rate": 0.02,
+            "more_metrics": ["macro_f1", "roc_auc"],
+            "run_dir": str(run_dir),
+        }
+        | train,
+    }
+
+
+def epochs_of(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
+    return hopper.train(settings(parts, tmp_path_factory.mktemp("runs") / "run"))
+
+
+def test_what_the_tables_say(graph: GraphDirectory) -> None:
+    schema = graph.schema
+    assert (schema.target, schema.predicted) == (EDGE, "edge")
+    labels = graph.labels(EDGE)
+    assert (labels == -1).sum() == -(-schema.relations[EDGE].count // 10)
+    ids = np.concatenate([graph.split(name) for name in ("train", "val", "test")])
+    np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(labels >= 0))
+
+
+def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDirectory) -> None:
+    """From the rows of both ends by the decoder; metrics by torchmetrics in one process."""
+    from torchmetrics.functional import classification
+
+    with pytest.raises(hopper.RequestError, match="--what labels: the run predicts labels of edge"):
+        hopper.predict(trained.run_dir)
+    rows = torch.from_numpy(hopper.predict(trained.run_dir, what="embeddings").values)
+    decoder = hopper.load_model(trained.run_dir).link_decoder
+    links = graph.links("test")
+    assert links.labels is not None
+    with torch.no_grad():
+        logits = decoder(rows[links.src], torch.zeros(links.count).long(), rows[links.dst])
+    labels, found = torch.from_numpy(links.labels), logits.argmax(1)
+    scores = json.loads((Path(trained.run_dir) / "summary.json").read_text())["scores"]["test"]
+    assert scores["accuracy"] == pytest.approx(float((found == labels).double().mean()))
+    expected = classification.multiclass_f1_score(found, labels, num_classes=2, average="macro")
+    assert scores["macro_f1"] == pytest.approx(float(expected))
+    expected = classification.binary_auroc(torch.softmax(logits.double(), 1)[:, 1], labels)
+    assert scores["roc_auc"] == pytest.approx(float(expected), abs=1e-4)
+    # The ends' features tell their communities.
+    assert scores["roc_auc"] > 0.7
+
+
+def test_the_baseline_is_the_commonest_label(
+    trained: hopper.RunResult, graph: GraphDirectory
+) -> None:
+    train, test = graph.links("train").labels, graph.links("test").labels
+    assert train is not None
+    assert test is not None
+    commonest = np.bincount(train).argmax()
+    summary = json.loads((Path(trained.run_dir) / "summary.json").read_text())
+    assert summary["baselines"]["test"]["accuracy"] == pytest.approx((test == commonest).mean())
+
+
+def test_engines_agree_and_a_resumed_run_is_the_same(
+    trained: hopper.RunResult, parts: Path, tmp_path: Path
+) -> None:
+    """A resumed one bit for bit; another engine but for rounding."""
+    every = {"epochs": 2, "checkpoint_every": 5}
+    hopper.train(settings(parts, tmp_path / "resumed", **every))
+    hopper.train(settings(parts, tmp_path / "resumed", checkpoint_every=5, resume=True))
+    hopper.train(settings(parts, tmp_path / "hop", engine="hop", epochs=1))
+    whole, resumed = epochs_of(Path(trained.run_dir)), epochs_of(tmp_path / "resumed")
+    for mine, other in zip(whole, resumed, strict=True):
+        assert mine["iteration_losses"] == other["iteration_losses"]
+        assert mine["val"] == other["val"]
+    (first,) = epochs_of(tmp_path / "hop")
+    np.testing.assert_allclose(first["iteration_losses"], whole[0]["iteration_losses"], rtol=1e-4)
