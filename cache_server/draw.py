@@ -37,6 +37,7 @@ LABOR: Final = 6
 MERGING: Final = 8
 LEARNABLE: Final = 9
 NEGATIVES: Final = 10
+ARRIVALS: Final = 11
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48

@@ -24,7 +24,7 @@ ENGINES = (
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
-SAMPLERS = ("node", "full", "layer", "labor")
+SAMPLERS = ("node", "full", "layer", "labor", "weighted", "replacement")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
 FRONTIER_DEPENDENT = {
     "p?ladies": "its probabilities are sums over the frontier",
@@ -85,10 +85,11 @@ class Sampler(Section):
     """node = so many neighbours of each node; full = all neighbours of all training nodes, which
     one iteration an epoch trains (train.batch_size is not read); layer = neighbours that are in a
     sample of the whole graph (FastGCN); labor = as node in expectation, with shared neighbours
-    (LABOR-0); "package.module:Class" = a class of one's own, whose draws may depend on nothing but
-    the node"""
+    (LABOR-0); weighted = as node, in proportion to the weights of edges; replacement = as node,
+    with replacement; "package.module:Class" = a class of one's own, whose draws may depend on
+    nothing but the node"""
     kind_options: Options = Field(default={})
-    """keywords of its class's constructor"""
+    """keywords of its class's constructor; weighted: unbiased, replace"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
     """in-neighbours per relation, first hop first; -1 = all; one per model layer (kinds "layer" and
     "full" do not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are
@@ -122,6 +123,11 @@ class Sampler(Section):
     def is_node_wise(self) -> bool:
         """Whether so many neighbours of a node are drawn as fanouts say, all equally likely."""
         return self.kind in ("node", "full")
+
+    @property
+    def leaves_edges_out(self) -> bool:
+        """Whether it can draw as if some edges were not there."""
+        return self.kind in ("node", "full", "weighted", "replacement")
 
     @property
     def size_key(self) -> str:

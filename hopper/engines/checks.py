@@ -62,10 +62,11 @@ def _check_edges(request: Request) -> None:
             f"train.engine: {refused[0]} predicts nodes; {what} want one of {', '.join(fitting)} "
             "(or auto)"
         )
-    if predicted == "link" and not config.sampler.is_node_wise:
+    if predicted == "link" and not config.sampler.leaves_edges_out:
         raise RequestError(
             "sampler.kind: neighbours of links' ends are drawn without the edges that would tell "
-            f'them, which kinds "node" and "full" can; given "{config.sampler.kind}"'
+            'them, which kinds "node", "full", "weighted" and "replacement" can; given '
+            f'"{config.sampler.kind}"'
         )
     if config.sampler.device != "cpu":
         raise RequestError(
@@ -129,10 +130,22 @@ def _check_cache(request: Request) -> None:
 
 def _check_sampler(request: Request) -> None:
     """Refuse draws that the model, the layout or the device does not allow."""
-    config = request.config
-    find_sampler(config.sampler.kind, config.sampler.kind_options).kind.check(
-        typed=config.model.typed, draws_alone=request.graph.layout.draws_alone, where=request.where
-    )
+    config, layout = request.config, request.graph.layout
+    kind = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
+    kind.check(typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where)
+    if kind.reads_weights:
+        if not layout.has_weights:
+            raise RequestError(
+                f"sampler.kind: {layout.explain(request.where)}; weights of edges are kept where "
+                "nodes are divided"
+            )
+        read = [request.schema.relations[each] for each in request.reads.relations.values()]
+        if not any(each.weighted for each in read):
+            raise RequestError(
+                f'sampler.kind: "{config.sampler.kind}" draws by weights of edges, which no '
+                f"relation of {request.where} has that the model reads; expected a graph that was "
+                "imported with some (docs/graph-directory.md)"
+            )
     if config.sampler.device == "cpu":
         return
     if config.train.device == "cpu":

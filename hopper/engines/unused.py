@@ -8,6 +8,7 @@ from typing import Final
 from hopper.config.sections import Task
 from hopper.engines.request import Request
 from hopper.graph.schema import Predicted
+from hopper.micrograph.samplers import find_sampler
 
 _MOST_NAMES: Final = 5
 SPLITS: Final = ("train", "val", "test")
@@ -30,6 +31,10 @@ def unused(request: Request) -> list[str]:
     if edge_features:
         model = request.config.model.name
         lines.append(f"edge features of {_listed(edge_features)}: model {model} reads none")
+    weighted = [str(each) for each in relations if schema.relations[each].weighted]
+    own = request.config.sampler
+    if weighted and not find_sampler(own.kind, own.kind_options).kind.reads_weights:
+        lines.append(f'weights of {_listed(weighted)}: only sampler.kind = "weighted" reads them')
     not_met = [str(each) for each in schema.relations if each not in relations]
     if not_met:
         lines.append(f"relations {_listed(not_met)}: not read by this model")
@@ -42,9 +47,9 @@ def unused(request: Request) -> list[str]:
     labels = [str(each) for each in schema.labels if str(each) not in targets]
     if labels:
         lines.append(f"labels of {_listed(labels)}: only {_listed(targets)} is predicted")
-    own = request.config.task.model_dump(exclude=_READ[schema.predicted], exclude_defaults=True)
+    task = request.config.task.model_dump(exclude=_READ[schema.predicted], exclude_defaults=True)
     told = "nodes" if schema.predicted == "node" else "labels of edges"
-    lines += [f"task.{key}: {told} are predicted, not links" for key in own]
+    lines += [f"task.{key}: {told} are predicted, not links" for key in task]
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:
         lines.append(f"splits {_listed(splits)}: expected train, val and test")

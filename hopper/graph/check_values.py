@@ -57,6 +57,21 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
     )
 
 
+def check_weights(weights: NDArray[Any], where: str) -> None:
+    """Check that weights of edges are positive and finite.
+
+    Raises
+    ------
+    GraphError: naming ``where``, the edge, what was expected and given.
+    """
+    place = find_no_weight(weights)
+    if place >= 0:
+        raise GraphError(
+            f"{where}: of edge {place}: expected a positive, finite number, given {weights[place]} "
+            "(an edge that is never to be drawn is best left out)"
+        )
+
+
 def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
     """Check that ids lie in [0, count), ascend and are distinct.
 
@@ -91,6 +106,15 @@ def find_not_ascending(ids: NDArray[Any]) -> int:
     """The first place whose id does not exceed the one before; else -1."""
     for place in range(1, ids.size):
         if ids[place] <= ids[place - 1]:
+            return place
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def find_no_weight(weights: NDArray[np.float32]) -> int:
+    """The first place of ``weights`` that is not positive and finite; else -1."""
+    for place in range(weights.size):
+        if not 0 < weights[place] < np.inf:
             return place
     return -1
 

@@ -129,6 +129,7 @@ class GraphDirectory:
         splits: Mapping[str, ArrayLike] | None = None,
         *,
         edge_features: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
+        edge_weights: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
         counts: int | Mapping[str, int] | None = None,
         target: str | tuple[str, str, str] | Sequence[tuple[str, str, str]] = "",
         options: ImportOptions | None = None,
@@ -140,6 +141,7 @@ class GraphDirectory:
         ----------
         edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
         features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
+        edge_weights: [edges] positive numbers; or by relation.
         labels: [n] integers (classes, negative ones unlabelled), [n, c] of 0 and 1, or floats; or
             by node type, and by relation those of its edges.
         splits: by name, ids or a mask of nodes of the target type, or of edges of the target
@@ -152,7 +154,7 @@ class GraphDirectory:
         from hopper.graph.importers.arrays import tables_from_arrays
 
         tables = tables_from_arrays(
-            *(edges, features, labels, splits, edge_features, counts, target, name)
+            *(edges, features, labels, splits, edge_features, edge_weights, counts, target, name)
         )
         return cls._from_tables(tables, out, options)
 
@@ -193,6 +195,14 @@ class GraphDirectory:
         file = layout.edge_features_file(self.path, relation)
         shape = (kind.count, kind.feature_dim)
         return open_array(file, f"edge features of {relation}", kind.feature_dtype, shape)
+
+    def edge_weights(self, relation: Relation) -> NDArray[Any]:
+        """[edges] float32, positive: the weights of a relation's edges, in order of edge id."""
+        kind = self.schema.relations[self._known_relation(relation)]
+        if not kind.weighted:
+            raise GraphError(f"{self.path}: relation {relation} has no weights")
+        file = layout.edge_weights_file(self.path, relation)
+        return open_array(file, f"weights of {relation}", np.float32, (kind.count,))
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
         """Labels of a node type, or of a relation's edges in order of edge id, by kind.
@@ -243,6 +253,11 @@ class GraphDirectory:
                 check_topology(topology, relation, self.path)
             if edges.feature_dim is not None:
                 self.edge_features(relation)
+            if edges.weighted:
+                weights = self.edge_weights(relation)
+                if full:
+                    where = f"{layout.edge_weights_file(self.path, relation)}"
+                    check_values.check_weights(weights, f"{where}: weights of {relation}")
         for node_type, kind in self.schema.node_types.items():
             if kind.feature_dim is not None:
                 self.features(node_type)
@@ -265,6 +280,8 @@ def open_topology(
     sources: int,
     destinations: int,
     degrees: Path | None = None,
+    *,
+    weighted: bool = False,
 ) -> Topology:
     """Map the arrays of a relation's CSC in a graph or partitioned directory.
 
@@ -272,6 +289,7 @@ def open_topology(
     ----------
     edges: how many there must be; None = as many as ``indptr`` tells.
     degrees: the directory of the nodes' degrees; None = ``root``.
+    weighted: whether there are sums of weights.
 
     Raises
     ------
@@ -283,11 +301,16 @@ def open_topology(
         return open_array(file, f"{name} of {relation}", np.int64, (length,))
 
     indptr = array("indptr", destinations + 1)
+    sums: NDArray[np.int64] | None = None
     count = int(indptr[-1]) if edges is None else edges
+    if weighted:
+        file = layout.topology_file(root, relation, "weight_sums")
+        sums = open_array(file, f"weight_sums of {relation}", np.int64, (count,))
     return Topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
         in_degrees=array("in_degrees", destinations, degrees or root),
         out_degrees=array("out_degrees", sources, degrees or root),
+        weight_sums=sums,
     )

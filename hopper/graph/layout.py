@@ -56,7 +56,7 @@ def safe_name(text: str) -> str:
 
 
 def topology_file(
-    root: Path, relation: Relation, array: TopologyArray | Literal["positions"]
+    root: Path, relation: Relation, array: TopologyArray | Literal["positions", "weight_sums"]
 ) -> Path:
     """The file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
@@ -70,6 +70,11 @@ def features_file(root: Path, node_type: str) -> Path:
 def edge_features_file(root: Path, relation: Relation) -> Path:
     """The file of a relation's edge features."""
     return root / "edge_features" / relation.src / relation.rel / f"{relation.dst}.npy"
+
+
+def edge_weights_file(root: Path, relation: Relation) -> Path:
+    """The file of the weights of a relation's edges."""
+    return root / "edge_weights" / relation.src / relation.rel / f"{relation.dst}.npy"
 
 
 def labels_file(root: Path, owner: Labelled) -> Path:

@@ -55,11 +55,13 @@ class NodeType:
 
 @dataclass(frozen=True)
 class EdgeType:
-    """One relation: how many edges, and the width of their features if any."""
+    """One relation: how many edges, the width of their features if any, and whether they have
+    weights."""
 
     count: int
     feature_dim: int | None = None
     feature_dtype: Literal["float32", "float16"] | None = None
+    weighted: bool = False
 
 
 @dataclass(frozen=True)

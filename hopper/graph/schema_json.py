@@ -45,6 +45,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "count": kind.count,
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
+                **({"weighted": True} if kind.weighted else {}),
                 **(
                     {"labels": _labels_to_json(schema.labels[relation])}
                     if relation in schema.labels
@@ -276,7 +277,7 @@ def _relations(
         _expect_keys(
             fields,
             required=("src", "rel", "dst", "count"),
-            optional=("feature_dim", "feature_dtype", "labels"),
+            optional=("feature_dim", "feature_dtype", "weighted", "labels"),
             where=where,
             field=field,
         )
@@ -286,6 +287,10 @@ def _relations(
             raise GraphError(f"{where}: {field}: {relation} stands there twice")
         if "labels" in fields:
             labels[relation] = _labels_of(fields.pop("labels"), where, f"{field}.labels")
+        if not isinstance(fields.get("weighted", False), bool):
+            raise GraphError(
+                f"{where}: {field}.weighted: expected true or false, given {fields['weighted']!r}"
+            )
         result[relation] = EdgeType(**fields)
     return result, labels
 

@@ -30,3 +30,7 @@ class Topology:
     positions: NDArray[np.int64] | None = None
     """[edges] int64, ascending by destination: where each edge stands among all in-edges of its
     destination, of which these are some; None: these are all"""
+    weight_sums: NDArray[np.int64] | None = None
+    """[edges] int64: within each neighbour list, the sum of the edges' weights up to and with each,
+    in units of 2^-32 of the relation's largest weight; None: edges have no weights, or, in a graph
+    directory, they stand by edge id"""

@@ -114,6 +114,26 @@ class GraphWriter:
         file = layout.edge_features_file(self._work, relation)
         return self._create_table(file, kind, "edge features", str(relation))
 
+    def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
+        """Write the weights of a relation's edges.
+
+        Parameters
+        ----------
+        weights: [edges] float32, positive, in order of edge id.
+        """
+        kind = self.schema.relations.get(relation)
+        if kind is None or not kind.weighted:
+            raise GraphError(f"{self.out}: weights: the schema has none for {relation}")
+        where = f"{self.out}: weights of {relation}"
+        if weights.dtype != np.float32 or weights.shape != (kind.count,):
+            raise GraphError(
+                f"{where}: expected float32 of shape [{kind.count}], given {weights.dtype} of "
+                f"shape {list(weights.shape)}"
+            )
+        check_values.check_weights(weights, where)
+        save_array(layout.edge_weights_file(self._work, relation), weights)
+        self._missing.discard(("weights", str(relation)))
+
     def labels(self, owner: Labelled, values: NDArray[Any]) -> None:
         """Write the labels of a node type, or of a relation's edges by edge id; dtype and shape as
         :meth:`GraphDirectory.labels` says."""
@@ -223,6 +243,8 @@ def required_bytes(schema: GraphSchema) -> int:
     for kind in tables:
         if kind.feature_dim is not None and kind.feature_dtype is not None:
             total += array_bytes(kind.feature_dtype, (kind.count, kind.feature_dim))
+    for edges in schema.relations.values():
+        total += array_bytes(np.float32, (edges.count,)) if edges.weighted else 0
     for name, labels in schema.labels.items():
         dtype, shapes = check_values.label_format(labels, schema.count_of(name))
         total += array_bytes(dtype, shapes[-1])
@@ -237,5 +259,6 @@ def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
         for relation, kind in schema.relations.items()
         if kind.feature_dim
     }
+    parts |= {("weights", str(each)) for each, kind in schema.relations.items() if kind.weighted}
     parts |= {("labels", str(owner)) for owner in schema.labels}
     return parts | {("split", name) for name in schema.splits}

@@ -74,7 +74,9 @@ class ByInDegree:
     fanout: int
     equally_likely: bool = True
 
-    def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
+    def inverse_probability(
+        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
+    ) -> Tensor:
         """See :class:`hopper.micrograph.subgraph.Inclusion`."""
         by_destination = (block.in_degree().to(torch.float64) / self.fanout).clamp(min=1.0)
         return by_destination.repeat_interleave(

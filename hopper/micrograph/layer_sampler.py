@@ -122,7 +122,9 @@ class LayerSample:
             relation: make_thresholds(size, each) for relation, each in weights.items()
         }
 
-    def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
+    def inverse_probability(
+        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
+    ) -> Tensor:
         """See :class:`hopper.micrograph.subgraph.Inclusion`."""
         weights, factor, certain = self.thresholds[block.relation]
         by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)

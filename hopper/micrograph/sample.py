@@ -85,6 +85,8 @@ class NeighborSampler:
     RequestError: a node type has more nodes than a frontier row can name.
     """
 
+    reads_weights: ClassVar[bool] = False
+    """whether draws depend on weights of edges"""
     size_key: ClassVar[str] = "fanouts"
     """the key of ``[sampler]`` that gives the numbers per hop"""
 
@@ -119,7 +121,7 @@ class NeighborSampler:
         dropout_seed = options.get("dropout_seed")
         self.dropout_seed = seed if dropout_seed is None else dropout_seed
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
-        """per hop, the probabilities of edges; None where a fixed number is drawn (or all are)"""
+        """what :meth:`inclusions_at` tells, where it is the same for all iterations"""
         self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
         """by epoch and iteration, by relation as it is stored: edges that are not drawn"""
         self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
@@ -178,7 +180,7 @@ class NeighborSampler:
             topologies=self.topologies,
             original_ids=self.original_ids,
             iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
-            inclusions=self.inclusions,
+            inclusions=self.inclusions_at((epoch, iteration)),
             drawn_as=self.drawn_as,
             stored_as=self.stored_as,
             fanouts=self.fanouts,
@@ -212,18 +214,32 @@ class NeighborSampler:
             self.fanouts[hop],
             self.hop_key(NEIGHBOURS, moment, hop, relation),
         )
-        left_out = {} if self.left_out is None else self.left_out(moment)
-        without = left_out.get(self.drawn_as.get(relation, relation))
+        lacking = self.lacking(relation, moment)
         with threads_for(destinations.size):
-            if without is not None:
+            if lacking is not None:
                 return frontier.draw_hop_without(
-                    topology.indptr, topology.indices, *asked, *without.arrays
+                    topology.indptr, topology.indices, *asked, *lacking.arrays
                 )
             if topology.positions is None:
                 return frontier.draw_hop(topology.indptr, topology.indices, *asked)
             return frontier.draw_hop_of_part(
                 topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
             )
+
+    def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
+        """The edges of a relation that an iteration may not draw."""
+        found = {} if self.left_out is None else self.left_out(moment)
+        return found.get(self.drawn_as.get(relation, relation))
+
+    def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
+        """Per hop of an iteration, the probabilities of edges; None where a fixed number is drawn
+        (or all are).
+
+        Parameters
+        ----------
+        moment: epoch and iteration.
+        """
+        return self.inclusions
 
     def is_drawn(self, relation: Relation, hop: int) -> bool:
         """Whether a relation is drawn at a hop."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
 from hopper.plug_ins import PlugIn, find_plug_in
 
 SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
@@ -16,6 +17,8 @@ SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "full": NeighborSampler,
     "layer": LayerSampler,
     "labor": LaborSampler,
+    "weighted": WeightedSampler,
+    "replacement": ReplacementSampler,
 }
 _GIVEN: Final = ("topologies", "original_ids", "target", "fanouts", "seed")
 """parameters of a sampler's constructor that the graph and ``[sampler]`` fill"""

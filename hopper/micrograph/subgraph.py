@@ -36,12 +36,14 @@ class Inclusion(Protocol):
     def equally_likely(self) -> bool:
         """Whether all in-edges of a destination have the same probability."""
 
-    def inverse_probability(self, block: Block, sources: NDArray[np.int64]) -> Tensor:
+    def inverse_probability(
+        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
+    ) -> Tensor:
         """[edges] float64: one over the probability of each edge of a block.
 
         Parameters
         ----------
-        sources: [num_src] int64 global ids of the block's sources.
+        sources, destinations: [num_src] and [num_dst] int64 global ids of the block's nodes.
         """
 
 
@@ -224,6 +226,7 @@ class SampledBlock(Block):
         self.dst = SampledNodes(facts, relation.dst, self.num_dst, relation, into=True)
         self._inclusion = subgraph.inclusions[hop]
         self._sources = subgraph.nodes[relation.src]
+        self._destinations = subgraph.nodes[relation.dst]
         if subgraph.topologies[relation].positions is not None:
             fanout, degrees = subgraph.fanouts[hop], self.in_degree()
             self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
@@ -248,8 +251,8 @@ class SampledBlock(Block):
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
         """See :class:`Block`."""
         if self._inclusion is not None and self.drawn_inverse is None:
-            sources = self._sources[: self.num_src]
-            self.drawn_inverse = self._inclusion.inverse_probability(self, sources)
+            ends = self._sources[: self.num_src], self._destinations[: self.num_dst]
+            self.drawn_inverse = self._inclusion.inverse_probability(self, *ends)
         return super().inverse_probability(dtype)
 
     def __getattr__(self, name: str) -> Tensor:

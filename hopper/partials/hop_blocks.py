@@ -38,8 +38,9 @@ class HopBlocks:
         moment: tuple[int, int],
     ) -> None:
         self._hop, self._wanted = hop, wanted
-        self._sampler, self._number = sampler, number
+        self._sampler = sampler
         self._key = dropout_key(sampler.dropout_seed, *moment)
+        self._inclusion = sampler.inclusions_at(moment)[number]
 
     def as_drawn(self, destinations: Mapping[str, Ids]) -> Mapping[Relation, Block]:
         """All edges, over the destinations and all sources behind them.
@@ -125,7 +126,7 @@ class HopBlocks:
             original_ids=sampler.original_ids,
             iteration_key=self._key,
             # Edges that are left are weighted already.
-            inclusions=[None if is_folded else sampler.inclusions[self._number]],
+            inclusions=[None if is_folded else self._inclusion],
             drawn_as=sampler.drawn_as,
             stored_as=sampler.stored_as,
         )

@@ -126,6 +126,7 @@ class Layout(ABC):
     name: in partition.json.
     draws_alone: whether a rank draws all that its engine reads without asking other servers.
     reads_remote_rows: whether ranks may read rows of other servers' nodes.
+    has_weights: whether topologies have the weights of edges, where the graph has.
     is_renumbered: whether global ids are other ones than the original.
     holdings: by server, where whole relations are divided; empty where nodes are.
     relations: those that any server stores, in canonical order.
@@ -134,6 +135,7 @@ class Layout(ABC):
     name: ClassVar[str]
     draws_alone: ClassVar[bool] = True
     reads_remote_rows: ClassVar[bool] = True
+    has_weights: ClassVar[bool] = True
     is_renumbered: ClassVar[bool] = True
     holdings: Sequence[Holding] = ()
 
@@ -200,8 +202,9 @@ class Replicated(Layout):
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """See :class:`Layout`."""
-        edges = self._schema.relations[relation].count
-        return open_topology(self.path, relation, edges, *self._counts(relation))
+        kind = self._schema.relations[relation]
+        counts = self._counts(relation)
+        return open_topology(self.path, relation, kind.count, *counts, weighted=kind.weighted)
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -228,8 +231,9 @@ class DividedTopology(Layout):
         """See :class:`Layout`."""
         if server is None:
             return self._all_in_edges(relation)
-        own = server_folder(self.path, server)
-        return open_topology(own, relation, None, *self._counts(relation), self.path)
+        own, weighted = server_folder(self.path, server), self._schema.relations[relation].weighted
+        counts = self._counts(relation)
+        return open_topology(own, relation, None, *counts, self.path, weighted=weighted)
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -242,6 +246,7 @@ class DividedTopology(Layout):
     def _all_in_edges(self, relation: Relation) -> Topology:
         """What all servers have, put together in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
+        sums = [part.weight_sums for part in parts if part.weight_sums is not None]
         return Topology(
             # A server's nodes are empty rows elsewhere, and servers' nodes follow each other.
             indptr=np.sum([part.indptr for part in parts], axis=0),
@@ -249,6 +254,7 @@ class DividedTopology(Layout):
             edge_ids=np.concatenate([part.edge_ids for part in parts]),
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
+            weight_sums=np.concatenate(sums) if sums else None,
         )
 
 
@@ -281,6 +287,7 @@ class ByRelation(Layout):
 
     name = "by_relation"
     reads_remote_rows = False
+    has_weights = False
     is_renumbered = False
 
     def __init__(

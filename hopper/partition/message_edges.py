@@ -58,6 +58,10 @@ class MessageGraph(GraphDirectory):
         """See :class:`GraphDirectory`: of all edges of the whole graph, by edge id."""
         return self.whole.edge_features(relation)
 
+    def edge_weights(self, relation: Relation) -> NDArray[Any]:
+        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        return self.whole.edge_weights(relation)
+
     def labels(self, owner: Labelled) -> NDArray[Any]:
         """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
         return self.whole.labels(owner)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
+from hopper.partition.weight_sums import WEIGHT_UNITS, add_up
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
 """of a relation's topology: what every server has of its own nodes, where topology is divided"""
@@ -69,6 +70,7 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     split: whether :func:`split_topology` follows, for which a relation lies there twice.
     """
     found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
+    found += sum(8 * kind.count for kind in schema.relations.values() if kind.weighted)
     if not split:
         return found
     twice, rows = 0, 0
@@ -130,7 +132,28 @@ def write_topology(
             cut += count_cut(first, last, indptr, indices, *owned)
             release_pages(old.indptr, old.indices, old.edge_ids, indptr, indices, edge_ids)
             progress.advance(int(indptr[last] - indptr[first]))
+    if graph.schema.relations[relation].weighted:
+        file = layout.topology_file(work, relation, "weight_sums")
+        _write_weight_sums(graph.edge_weights(relation), indptr, edge_ids, file)
     return EdgeShares(cut, np.diff(indptr[dst.offsets]))
+
+
+def _write_weight_sums(
+    weights: NDArray[Any], indptr: NDArray[np.int64], edge_ids: NDArray[np.int64], file: Path
+) -> None:
+    """Write the running sums of weights within neighbour lists (docs/draws.md).
+
+    Parameters
+    ----------
+    weights: [edges of the graph] float32, by edge id. indptr, edge_ids: of the relation's CSC.
+    """
+    sums = create_array(file, np.int64, edge_ids.shape)
+    largest = float(weights.max(initial=0.0))
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        own = weights[edge_ids[indptr[first] : indptr[last]]].astype(np.float64)
+        units = np.maximum(1, np.floor(own / largest * WEIGHT_UNITS)).astype(np.int64)
+        add_up(units, indptr, first, last, sums)
+        release_pages(sums, weights)
 
 
 def write_server(
@@ -199,7 +222,13 @@ def split_topology(
     ----------
     offsets: [servers + 1] int64, of the destinations' type.
     """
-    files = {name: layout.topology_file(work, relation, name) for name in SPLIT_ARRAYS}
+    files: dict[str, Path] = {
+        name: layout.topology_file(work, relation, name) for name in SPLIT_ARRAYS
+    }
+    sums = layout.topology_file(work, relation, "weight_sums")
+    weighted = sums.exists()
+    if weighted:
+        files["weight_sums"] = sums
     indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
     edges = int(indptr[-1])
     for server, (first, stop) in enumerate(pairwise(offsets.tolist())):
@@ -211,7 +240,10 @@ def split_topology(
             part = slice(place, place + _EDGES_AT_ONCE)
             own[part] = np.clip(indptr[part], start, end) - start
         release_pages(own, indptr)
-        for name in ("indices", "edge_ids"):
+        arrays: list[Literal["indices", "edge_ids", "weight_sums"]] = ["indices", "edge_ids"]
+        if weighted:
+            arrays.append("weight_sums")
+        for name in arrays:
             whole = open_array(files[name], name, np.int64, (edges,))
             file = layout.topology_file(folder, relation, name)
             out = create_array(file, np.int64, (end - start,))

@@ -17,7 +17,7 @@ p-a,1,train,0.5,1
 p-c,0,test,4,1e1
 """
 AUTHORS = "id,label_0,label_1\n0,1,0\n1,1,1\n"
-CITES = 'src,dst,weight\np-c,p-a,0.25\n"p, b",p-a,0.5\n'
+CITES = 'src,dst,weight,year\np-c,p-a,0.25,3\n"p, b",p-a,0.5,4\n'
 WRITES = "src,dst\n1,p-c\n"
 
 
@@ -48,7 +48,8 @@ def test_everything_is_read(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert graph.schema.labels["author"] == Labels("multi_hot", 2)
     cites = Relation("paper", "cites", "paper")
     assert graph.topology(cites).indices.tolist() == [1, 2]
-    assert graph.edge_features(cites)[:, 0].tolist() == [0.25, 0.5]
+    assert graph.edge_features(cites)[:, 0].tolist() == [3, 4]
+    assert graph.edge_weights(cites).tolist() == [0.25, 0.5]
     assert graph.topology(Relation("author", "writes", "paper")).indices.tolist() == [1]
     assert (graph.split("train").tolist(), graph.split("test").tolist()) == ([0], [2])
     names = (tmp_path / "out/names/paper.txt").read_text(encoding="utf-8")
@@ -91,9 +92,27 @@ BAD_TABLES = [
     ("nodes__paper", "id,id\n1,2\n", r"line 1: expected a header of distinct columns, given \['id"),
     ("nodes__paper", "id,label,value\n", "line 1: expected one of label, value, label_0 label_1"),
     ("nodes__author", AUTHORS + "2,1,2\n", "line 4: column label_1: expected 0 or 1, given '2'"),
-    ("edges__paper__cites__paper", CITES + "p-a,p-z,1\n", "line 4: column dst: expected an id of"),
-    ("edges__paper__cites__paper", CITES + "7,p-a,1\n", "line 4: column src: expected an id of th"),
-    ("edges__paper__cites__paper", CITES + "p-a,p-a,x\n", "line 4: column weight: expected a numb"),
+    (
+        "edges__paper__cites__paper",
+        CITES + "p-a,p-z,1,1\n",
+        "line 4: column dst: expected an id of",
+    ),
+    (
+        "edges__paper__cites__paper",
+        CITES + "7,p-a,1,1\n",
+        "line 4: column src: expected an id of th",
+    ),
+    ("edges__paper__cites__paper", CITES + "p-a,p-a,1,x\n", "line 4: column year: expected a numb"),
+    (
+        "edges__paper__cites__paper",
+        CITES + "p-a,p-a,x,1\n",
+        "line 4: column weight: expected a num",
+    ),
+    (
+        "edges__paper__cites__paper",
+        CITES + "p-a,p-a,0,1\n",
+        "line 4: column weight: expected a pos",
+    ),
     ("edges__paper__cites__paper", "src,w\n", "line 1: column dst: expected, but missing"),
     ("edges__paper__cites", "src,dst\n", "expected 3 names after the first __, given"),
     ("edges__paper__in__venue", "src,dst\n", r"expected a table nodes__venue\.csv, given none"),

@@ -23,7 +23,8 @@ def homogeneous() -> dict[str, Any]:
         "x": torch.arange(8.0).view(4, 2),
         "edge_index": torch.tensor([[3, 0, 3, 1, 2], [0, 1, 0, 0, 2]]),
         "edge_attr": torch.arange(5.0),
-        "edge_weight": torch.ones(5),
+        "edge_weight": torch.arange(1.0, 6.0),
+        "edge_type": torch.zeros(5),
         "y": torch.tensor([1, 0, 2, 1]),
         "train_mask": torch.tensor([True, False, True, False]),
         "val_mask": torch.tensor([False, True, False, False]),
@@ -51,13 +52,14 @@ def test_one_type(tmp_path: Path) -> None:
         graph = GraphDirectory.from_pyg(homogeneous(), tmp_path / "graph")
     assert sorted(str(each.message) for each in told) == [
         "data of node left out: pos",
-        "data of node/edge/node left out: edge_weight",
+        "data of node/edge/node left out: edge_type",
     ]
     assert graph.schema.target == "node"
     assert graph.schema.node_types["node"].count == 4
     np.testing.assert_array_equal(graph.features("node"), np.arange(8.0).reshape(4, 2))
     np.testing.assert_array_equal(graph.labels("node"), [1, 0, 2, 1])
     np.testing.assert_array_equal(graph.edge_features(EDGES)[:, 0], np.arange(5.0))
+    np.testing.assert_array_equal(graph.edge_weights(EDGES), np.arange(1.0, 6.0))
     np.testing.assert_array_equal(graph.split("train"), [0, 2])
     np.testing.assert_array_equal(np.diff(graph.topology(EDGES).indptr), [3, 1, 1, 0])
 

@@ -16,6 +16,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     labelled,
     read_labels,
+    read_weights,
     target_relations,
 )
 from hopper.graph.layout import check_name
@@ -35,6 +36,7 @@ def tables_from_arrays(
     labels: ArrayLike | Mapping[str | Triple, ArrayLike] | None,
     splits: Mapping[str, ArrayLike] | None,
     edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
+    edge_weights: ArrayLike | Mapping[Triple, ArrayLike] | None,
     counts: int | Mapping[str, int] | None,
     target: str | Triple | Sequence[Triple],
     name: str,
@@ -69,6 +71,11 @@ def tables_from_arrays(
             tables.edge_features[relation] = ArrayFeatures(
                 table[:, np.newaxis] if table.ndim == 1 else table
             )
+    weights = edge_weights if isinstance(edge_weights, Mapping) else {_EDGES: edge_weights}
+    for triple, given in weights.items():
+        if given is not None:
+            where = f"{_WHERE}: weights of {_relation(triple)}"
+            tables.weights[_relation(triple)] = read_weights(as_array(given, where), where)
     _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
     if target and not isinstance(target, str):
         # One triple, or several.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.check_values import check_weights
 from hopper.graph.importers.tables import FeatureTable, GraphTables, target_relations
 from hopper.graph.schema import Relation
 
@@ -31,7 +32,10 @@ def check_tables(tables: GraphTables) -> None:
         _check_ends(tables, relation, ends)
     for labelled, (_, values) in tables.labels.items():
         if isinstance(labelled, Relation):
-            _check_edge_labels(tables, labelled, values)
+            _check_of_edges(tables, labelled, values, "labels")
+    for relation, weights in tables.weights.items():
+        _check_of_edges(tables, relation, weights, "weights")
+        check_weights(weights, f"weights of {relation}")
     for name, ids in tables.splits.items():
         _check_split(tables, name, ids)
     for owner, table in (*tables.features.items(), *tables.edge_features.items()):
@@ -82,14 +86,16 @@ def _check_ends(
             )
 
 
-def _check_edge_labels(tables: GraphTables, relation: Relation, values: NDArray[Any]) -> None:
+def _check_of_edges(
+    tables: GraphTables, relation: Relation, values: NDArray[Any], what: str
+) -> None:
     if relation not in tables.edges:
         known = ", ".join(map(str, tables.edges))
-        raise GraphError(f"labels of {relation}: expected a relation of {known}")
+        raise GraphError(f"{what} of {relation}: expected a relation of {known}")
     edges = tables.edges[relation][0].size
     if len(values) != edges:
         raise GraphError(
-            f"labels of {relation}: expected {edges}, one for each edge, given {len(values)}"
+            f"{what} of {relation}: expected {edges}, one for each edge, given {len(values)}"
         )
 
 

@@ -75,6 +75,8 @@ def keep_largest_component(tables: GraphTables) -> None:
     for relation, edge_table in tables.edge_features.items():
         tables.edge_features[relation] = SelectedRows(edge_table, kept_edges[relation])
     for relation, chosen in kept_edges.items():
+        if relation in tables.weights:
+            tables.weights[relation] = tables.weights[relation][chosen]
         if relation in tables.labels:
             labels, values = tables.labels[relation]
             tables.labels[relation] = (labels, values[chosen])

@@ -82,6 +82,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             _copy(table, writer.features(node_type), options.row_normalize, where)
         for relation, table in tables.edge_features.items():
             _copy(table, writer.edge_features(relation), False, f"edge features of {relation}")
+        for relation, weights in tables.weights.items():
+            writer.edge_weights(relation, weights)
         for owner, (_, values) in tables.labels.items():
             writer.labels(owner, values)
         for name, ids in tables.splits.items():
@@ -131,6 +133,7 @@ def _schema(tables: GraphTables) -> GraphSchema:
                 *_width(
                     tables.edge_features.get(relation), src.size, f"edge features of {relation}"
                 ),
+                weighted=relation in tables.weights,
             )
             for relation, (src, _) in tables.edges.items()
         },

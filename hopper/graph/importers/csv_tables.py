@@ -84,6 +84,7 @@ class EdgeTable:
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+    weights: NDArray[np.float32] | None
     labels: tuple[Labels, NDArray[Any]] | None
     splits: dict[str, array[int]] | None
     features: CsvFeatures | None
@@ -213,6 +214,7 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
     src, dst = array("q"), array("q")
     label_columns = _label_columns(file, header)
     labels = _LabelColumns(label_columns)
+    weights, has_weights = array("f"), "weight" in header
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
         for column, ids, known in (("src", src, sources.rows), ("dst", dst, targets.rows)):
@@ -222,10 +224,21 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
             ids.append(row)
         _add_split(splits, line, len(src) - 1)
         labels.read(line)
-    left = [name for name in header if name not in ("src", "dst", "split", *label_columns)]
-    features = CsvFeatures(file, left, len(src)) if left else None
-    ends = np.array(src, np.int64), np.array(dst, np.int64)
-    return EdgeTable(*ends, labels.finish(), splits, features)
+        if has_weights:
+            weight = line.number("weight")
+            if weight <= 0:
+                raise line.refuse("weight", "a positive number")
+            weights.append(weight)
+    taken = ("src", "dst", "weight", "split", *label_columns)
+    left = [name for name in header if name not in taken]
+    return EdgeTable(
+        np.array(src, np.int64),
+        np.array(dst, np.int64),
+        np.array(weights, np.float32) if has_weights else None,
+        labels.finish(),
+        splits,
+        CsvFeatures(file, left, len(src)) if left else None,
+    )
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Import a graph that DGL has saved with ``dgl.save_graphs``.
 
-Data ``feat`` and ``label`` of nodes and edges, and boolean masks ``<split>_mask`` on nodes or on
-the edges of one relation, are read; other data are named in a note and left out.
+Data ``feat`` and ``label`` of nodes and edges, ``weight`` of edges, and boolean masks
+``<split>_mask`` on nodes or on the edges of one relation, are read; other data are named in a note
+and left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from hopper.graph.importers.attributes import (
     take_masks,
 )
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import GraphTables, read_labels, read_relation
+from hopper.graph.importers.tables import (
+    GraphTables,
+    read_labels,
+    read_relation,
+    read_weights,
+)
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Relation
 
@@ -80,6 +86,9 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         src, dst = graph.edges(etype=triple, order="eid")
         tables.edges[relation] = (src.cpu().numpy(), dst.cpu().numpy())
         data = dict(graph.edges[triple].data)
+        if "weight" in data:
+            told = f"{where}: weight of {relation}"
+            tables.weights[relation] = read_weights(as_array(data.pop("weight"), told), told)
         if "label" in data:
             labels = as_array(data.pop("label"), f"{where}: label of {relation}")
             tables.labels[relation] = read_labels(labels, f"{where}: label of {relation}")

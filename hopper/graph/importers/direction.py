@@ -61,7 +61,7 @@ def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized 
 def symmetrize_tables(tables: GraphTables) -> None:
     """Symmetrise every relation within one node type, and note what was done.
 
-    A reverse edge gets the features and the label of the edge it reverses.
+    A reverse edge gets the features, the weight and the label of the edge it reverses.
 
     Raises
     ------
@@ -82,6 +82,8 @@ def symmetrize_tables(tables: GraphTables) -> None:
         if relation in tables.edge_features:
             given = np.concatenate([rows for _, rows in tables.edge_features[relation].chunks()])
             tables.edge_features[relation] = ArrayFeatures(given[result.origin])
+        if relation in tables.weights:
+            tables.weights[relation] = tables.weights[relation][result.origin]
         if relation in tables.labels:
             labels, values = tables.labels[relation]
             tables.labels[relation] = (labels, values[result.origin])
@@ -113,4 +115,6 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
         tables.edges[reverse] = (dst, src)
         if relation in tables.edge_features:
             tables.edge_features[reverse] = tables.edge_features[relation]
+        if relation in tables.weights:
+            tables.weights[reverse] = tables.weights[relation]
     tables.notes.append(f"{len(tables.edges) - len(given)} reverse relations added")

@@ -3,8 +3,8 @@
 Attributes of nodes: ``features`` (a list of numbers of one length) or any other numbers, one column
 each, in order of name; ``label`` (an integer, or a text, which is numbered in order); ``split`` (a
 split's name). Of edges: ``label`` and ``split`` likewise, which say that edges are predicted where
-no node has any, and numbers, one column of edge features each. What else there is is named in a
-note. Nodes are numbered in the graph's order, and their names kept beside the graph.
+no node has any, ``weight``, and other numbers, one column of edge features each. What else there is
+is named in a note. Nodes are numbered in the graph's order, and their names kept beside the graph.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import ArrayFeatures, GraphTables, read_labels
+from hopper.graph.importers.tables import (
+    ArrayFeatures,
+    GraphTables,
+    read_labels,
+    read_weights,
+)
 from hopper.graph.schema import Labelled, Relation
 
 _NODE: Final = "node"
 _EDGES: Final = Relation(_NODE, "edge", _NODE)
-_FEATURES, _LABEL, _SPLIT = "features", "label", "split"
+_FEATURES, _LABEL, _SPLIT, _WEIGHT = "features", "label", "split", "weight"
 
 
 def read_graphml(file: Path) -> GraphTables:
@@ -66,6 +71,12 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
     ends = np.array(pairs, np.int64).reshape(-1, 2)
     tables.edges[_EDGES] = ends[:, 0].copy(), ends[:, 1].copy()
     edge_splits = _take_labels(tables, _EDGES, data, f"{where}: edge")
+    weights = [own.pop(_WEIGHT, None) for own in data]
+    if any(each is not None for each in weights):
+        # NetworkX takes an edge without one to weigh 1.
+        filled = [1.0 if each is None else each for each in weights]
+        told = f"{where}: {_WEIGHT} of edges"
+        tables.weights[_EDGES] = read_weights(np.asarray(filled), told)
     columns = _columns(data, f"{where}: edge", tables.notes)
     if columns is not None:
         tables.edge_features[_EDGES] = ArrayFeatures(columns)

@@ -1,10 +1,10 @@
 """Import a folder of .npy files: ``meta.json`` beside edge lists, features, labels and splits.
 
 ``meta.json`` holds ``name``, ``source``, ``node_types`` {type: {``count``, ``feat_file``}},
-``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``label_file``}], ``target_type``,
-``num_classes``, ``labels`` {type: file} and ``splits`` {name: {``file``}}. Edge files are int32 or
-int64 [2, edges], sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense
-chunk by chunk. Specified in docs/graph-directory.md.
+``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``weight_file``, ``label_file``}],
+``target_type``, ``num_classes``, ``labels`` {type: file} and ``splits`` {name: {``file``}}. Edge
+files are int32 or int64 [2, edges], sources first; features are .npy [n, d] or a SciPy CSR .npz,
+which is made dense chunk by chunk. Specified in docs/graph-directory.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     read_labels,
     read_relation,
+    read_weights,
 )
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import safe_name
@@ -74,6 +75,12 @@ def read_npy(source: Path) -> GraphTables:
             tables.labels[relation] = read_labels(
                 load_npy(file, f"labels of {relation}"), str(file)
             )
+        if entry.get("weight_file") is not None:
+            field = f"{where}: edge_types of {relation}"
+            name = _field(entry, "weight_file", str, field)
+            file = find_inside(source, name, f"{field}.weight_file")
+            weights = load_npy(file, f"weights of {relation}")
+            tables.weights[relation] = read_weights(weights, str(file))
     for name, entry in _optional(meta, "splits", where).items():
         field = f"{where}: splits.{name}"
         file = find_inside(source, _field(entry, "file", str, field), f"{field}.file")

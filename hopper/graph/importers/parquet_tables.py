@@ -111,6 +111,7 @@ class ParquetEdges:
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+    weights: NDArray[np.float32] | None
     labels: tuple[Labels, NDArray[Any]] | None
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
@@ -162,10 +163,19 @@ def read_edge_table(file: Path, sources: ParquetNodes, targets: ParquetNodes) ->
     return ParquetEdges(
         ends[0],
         ends[1],
+        _read_weights(source, file) if "weight" in names else None,
         _read_labels(source, file, columns),
         _read_splits(source, file),
-        _find_features(source, file, _without(names, "src", "dst", "split", *columns)),
+        _find_features(source, file, _without(names, "src", "dst", "weight", "split", *columns)),
     )
+
+
+def _read_weights(source: Any, file: Path) -> NDArray[np.float32]:
+    column = _column(source, file, "weight")
+    if not _is_number(column.type):
+        raise GraphError(f"{file}: column weight: expected numbers, given {column.type}")
+    _refuse_nulls(column, file, "weight", 0)
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
 
 
 def _label_columns(file: Path, names: list[str]) -> list[str]:

@@ -1,8 +1,9 @@
 """Import a graph of PyTorch Geometric: a ``Data`` or ``HeteroData``, or a file that has one.
 
-Read are ``x``, ``y``, ``edge_index``, ``edge_attr``, ``edge_label`` where it has a row for each
-edge, and boolean masks ``<split>_mask`` on nodes or on the edges of one relation; other attributes
-are named in a note and left out. PyG itself is needed only to read files that hold its classes.
+Read are ``x``, ``y``, ``edge_index``, ``edge_attr``, ``edge_weight``, ``edge_label`` where it has a
+row for each edge, and boolean masks ``<split>_mask`` on nodes or on the edges of one relation;
+other attributes are named in a note and left out. PyG itself is needed only to read files that hold
+its classes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     read_labels,
     read_relation,
+    read_weights,
 )
 from hopper.graph.layout import safe_name
 from hopper.graph.schema import Labels, Relation
@@ -132,6 +134,10 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
         own.pop("edge_index")
         if (features := take_features(own, "edge_attr", where, str(relation))) is not None:
             tables.edge_features[relation] = features
+        if own.get("edge_weight") is not None:
+            told = f"{where}: edge_weight of {relation}"
+            weights = as_array(own.pop("edge_weight"), told)
+            tables.weights[relation] = read_weights(weights, told)
         if own.get(_EDGE_LABEL) is not None and "edge_label_index" not in own:
             # Beside an edge_label_index they are those of other pairs of nodes.
             values = as_array(own.pop(_EDGE_LABEL), f"{where}: {_EDGE_LABEL} of {relation}")

@@ -4,8 +4,9 @@
 an integer; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or ``value``
 (a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other column is
 a feature. ``edges.csv`` or ``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node
-tables), optionally labels and ``split`` as of nodes; every other column is an edge feature. Rows
-are numbered in the order of the file. ``.parquet`` files have the same names and columns.
+tables), optionally ``weight`` (positive), and labels and ``split`` as of nodes; every other column
+is an edge feature. Rows are numbered in the order of the file. ``.parquet`` files have the same
+names and columns.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class EdgeTable(Protocol):
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
+
+    @property
+    def weights(self) -> NDArray[np.float32] | None:
+        """Their weights, if there are any."""
 
     @property
     def labels(self) -> tuple[Labels, NDArray[Any]] | None:
@@ -140,6 +145,8 @@ def _fill(
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
             tables.edge_features[relation] = edge_table.features
+        if edge_table.weights is not None:
+            tables.weights[relation] = edge_table.weights
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
         if edge_table.splits is not None:

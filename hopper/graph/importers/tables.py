@@ -62,7 +62,7 @@ class ArrayFeatures:
 class GraphTables:
     """A graph as an importer found it.
 
-    Features, labels and splits of edges are in order of the edge list. Ids are rows.
+    Features, weights, labels and splits of edges are in order of the edge list. Ids are rows.
     """
 
     name: str
@@ -75,6 +75,8 @@ class GraphTables:
     """source and destination ids, [edges] each, int32 or int64"""
     features: dict[str, FeatureTable] = field(default_factory=dict)
     edge_features: dict[Relation, FeatureTable] = field(default_factory=dict)
+    weights: dict[Relation, NDArray[np.float32]] = field(default_factory=dict)
+    """of edges, positive, [edges] each"""
     labels: dict[Labelled, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
@@ -127,6 +129,23 @@ def edge_ids_array(values: NDArray[Any]) -> NDArray[Any]:
     if values.dtype in (np.dtype(np.int32), np.dtype(np.int64)):
         return values
     return values.astype(np.int64)
+
+
+def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:
+    """Weights of edges, of one column.
+
+    Raises
+    ------
+    GraphError: they are no numbers, or have several columns.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1 or values.dtype.kind not in "fiub":
+        raise GraphError(
+            f"{where}: expected numbers of shape [edges], given {values.dtype} of shape "
+            f"{list(values.shape)}"
+        )
+    return values.astype(np.float32)
 
 
 def read_labels(

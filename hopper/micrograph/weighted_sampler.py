@@ -1,0 +1,185 @@
+"""Samplers that draw in proportion to edges' weights, or with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cache_server.draw import ARRIVALS, NEIGHBOURS
+from hopper.device_copies import to_device
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
+from hopper.micrograph import weighted_draw
+from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.left_out import LeftOut
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
+from hopper.micrograph.subgraph import Inclusion
+
+_NONE: Final = np.empty(0, np.int64)
+_NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
+
+
+class ReplacementSampler(NeighborSampler):
+    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
+    their number: an edge that is drawn twice counts twice.
+
+    Parameters and errors as :class:`NeighborSampler`.
+    """
+
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
+        if self.fanouts[hop] == -1:
+            return super().draw(hop, relation, destinations, moment)
+        return self._replacing(hop, relation, destinations, moment, _NONE)
+
+    def _replacing(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+        sums: NDArray[np.int64],
+    ) -> Drawn:
+        topology = self.topologies[relation]
+        lacking = self.lacking(relation, moment) or _NOTHING
+        with threads_for(destinations.size):
+            return weighted_draw.draw_with_replacement(
+                topology.indptr,
+                topology.indices,
+                sums,
+                self.original_ids[relation.dst],
+                destinations,
+                self.fanouts[hop],
+                self.hop_key(NEIGHBOURS, moment, hop, relation),
+                *lacking.arrays,
+            )
+
+
+class WeightedSampler(ReplacementSampler):
+    """Draws in-neighbours in proportion to the weights of their edges, among those that are left.
+    Relations without weights are drawn as :class:`NeighborSampler` draws them.
+
+    Parameters
+    ----------
+    unbiased: whether an edge counts one over its probability, so that sums over drawn edges have
+        sums over all edges as their expectation; otherwise all that are drawn count alike, as in
+        DGL and PyG.
+    replace: whether an edge may be drawn again.
+    others, and errors: as of :class:`NeighborSampler`.
+    """
+
+    reads_weights: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        topologies: Mapping[Relation, Topology],
+        original_ids: Mapping[str, NDArray[np.int64]],
+        target: str,
+        fanouts: Sequence[int],
+        seed: int,
+        *,
+        unbiased: bool = False,
+        replace: bool = False,
+        **options: Unpack[SamplerOptions],
+    ) -> None:
+        super().__init__(topologies, original_ids, target, fanouts, seed, **options)
+        self._unbiased, self._replace = unbiased, replace
+
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
+        topology, fanout = self.topologies[relation], self.fanouts[hop]
+        sums = topology.weight_sums
+        if self._replace and fanout != -1:
+            weights = _NONE if sums is None else sums
+            return self._replacing(hop, relation, destinations, moment, weights)
+        if sums is None or fanout == -1:
+            # Not that of ReplacementSampler.
+            return NeighborSampler.draw(self, hop, relation, destinations, moment)
+        lacking = self.lacking(relation, moment) or _NOTHING
+        with threads_for(destinations.size):
+            return weighted_draw.draw_by_weight(
+                topology.indptr,
+                topology.indices,
+                sums,
+                self.original_ids[relation.dst],
+                destinations,
+                fanout,
+                self.hop_key(NEIGHBOURS, moment, hop, relation),
+                *lacking.arrays,
+            )
+
+    def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
+        """See :class:`NeighborSampler`."""
+        if not self._unbiased:
+            return self.inclusions
+        return [
+            None if fanout == -1 else ByWeight(self, hop, moment)
+            for hop, fanout in enumerate(self.fanouts)
+        ]
+
+    def inverse_probability(
+        self, hop: int, moment: tuple[int, int], block: Block, destinations: NDArray[np.int64]
+    ) -> Tensor:
+        """[edges] float64: one over the probability of each edge of a block, or, where edges may be
+        drawn again, over how often one is drawn in expectation.
+
+        Parameters
+        ----------
+        destinations: [num_dst] int64 global ids.
+        """
+        # Of several names for one relation any will do: their draws are the same.
+        relation = next(
+            each for each in self.topologies if self.drawn_as.get(each, each) == block.relation
+        )
+        topology, fanout = self.topologies[relation], self.fanouts[hop]
+        if topology.weight_sums is None:
+            by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
+            return block.to_edges(by_destination)
+        lists = topology.indptr, topology.weight_sums
+        drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
+        lacking = (self.lacking(relation, moment) or _NOTHING).arrays
+        with threads_for(destinations.size):
+            if self._replace:
+                found = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)
+            else:
+                originals = self.original_ids[relation.dst]
+                keys = (self.hop_key(use, moment, hop, relation) for use in (NEIGHBOURS, ARRIVALS))
+                found = weighted_draw.inverse_probabilities(
+                    *lists, originals, *drawn, fanout, *keys, *lacking
+                )
+        return to_device(found, block.device)
+
+
+@dataclass(frozen=True)
+class ByWeight:
+    """Edges were drawn in proportion to their weights, at a hop of an iteration."""
+
+    sampler: WeightedSampler
+    hop: int
+    moment: tuple[int, int]
+    equally_likely: bool = False
+
+    def inverse_probability(
+        self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
+    ) -> Tensor:
+        """See :class:`hopper.micrograph.subgraph.Inclusion`."""
+        return self.sampler.inverse_probability(self.hop, self.moment, block, destinations)

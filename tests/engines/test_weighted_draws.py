@@ -1,0 +1,215 @@
+"""Draws by weight and with replacement under every engine: the gradient of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.engines.unused import unused
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.hetero.divide import divide_graph
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "by weight": {"kind": "weighted"},
+    "by weight, unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
+    "by weight, unbiased, again": {
+        "kind": "weighted",
+        "kind_options": {"unbiased": True, "replace": True},
+    },
+    "with replacement": {"kind": "replacement"},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2},
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8},
+    "rgat": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
+}
+RATES = ("reader", "rates", "book")
+
+
+@pytest.fixture(scope="module")
+def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    generator = np.random.default_rng(5)
+    out = tmp_path_factory.mktemp("weighted") / "graph"
+    GraphDirectory.from_arrays(
+        out,
+        generator.integers(0, 150, (2, 1800)),
+        features=generator.random((150, 6)),
+        labels=generator.integers(0, 4, 150),
+        edge_weights=np.exp(generator.normal(0, 2, 1800)),
+        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
+    )
+    return out
+
+
+def make_library(out: Path, *, links: bool) -> Path:
+    """Readers and books; how often who reads what is known, not who knows whom."""
+    generator = np.random.default_rng(5)
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    rates, weights = ends(60, 45, 400), np.exp(generator.normal(0, 2, 400))
+    GraphDirectory.from_arrays(
+        out,
+        {
+            RATES: rates,
+            ("book", "rated_by", "reader"): rates[::-1],
+            ("reader", "knows", "reader"): ends(60, 60, 300),
+        },
+        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
+        labels=None if links else {"book": generator.integers(0, 3, 45)},
+        edge_weights={RATES: weights, ("book", "rated_by", "reader"): weights},
+        target=RATES if links else "book",
+        options=ImportOptions(split=RandomSplit(0.6, 0.2)),
+    )
+    return out
+
+
+def values_of(parts: Path, sampler: dict[str, Any], model: str, **train: Any) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": MODELS[model],
+        "sampler": {"fanouts": [3, 2]} | sampler,
+        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3} | train,
+    }
+
+
+def compare(
+    chosen: list[tuple[str, str, str]],
+    parts: Path,
+    world: tuple[int, int],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    folder: Path,
+) -> None:
+    servers, ranks_per_server = world
+    addresses, configs = serve_partitions(parts, servers), []
+    for number, (engine, sampler, model) in enumerate(chosen):
+        own = ENGINES[engine]
+        run = {
+            "evaluate_every": 0,
+            "record_gradients": [0, 1],
+            "iterations_per_epoch": 2,
+            "run_dir": str(folder / str(number)),
+        }
+        configs.append(
+            values_of(parts, SAMPLERS[sampler], model, **run, **own["train"])
+            | {
+                "hop": {"merge": "off"} | own.get("hop", {}),
+                "cluster": {"servers": addresses, "ranks_per_server": ranks_per_server},
+            }
+        )
+    train_cases(configs, servers * ranks_per_server, folder / "world")
+    graph = PartitionedGraph.open(parts)
+    for values, named in zip(configs, chosen, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, graph, servers * ranks_per_server)
+        found = check_engine(", ".join(named), "float64", reference, recorded)
+        assert found.gradient_difference < 1e-10, found
+        assert found.loss_difference < 1e-10, found
+
+
+@pytest.mark.parametrize(
+    ("method", "servers", "ranks_per_server", "topology"),
+    [
+        ("metis", 2, 1, "replicated"),
+        ("random", 2, 2, "replicated"),
+        ("random", 3, 1, "partitioned"),
+    ],
+)
+def test_one_type(
+    method: str,
+    servers: int,
+    ranks_per_server: int,
+    topology: str,
+    one_type: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, servers, method, topology=topology)
+    engines = ["cooperative"] if topology == "partitioned" else list(ENGINES)
+    models = ("sage", "gat", "gcn") if ranks_per_server == 1 else ("sage",)
+    chosen = list(itertools.product(engines, SAMPLERS, models))
+    place = parts, (servers, ranks_per_server)
+    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_several_types(
+    links: bool,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    graph = GraphDirectory.open(make_library(tmp_path / "graph", links=links))
+    partition_graph(graph, parts, 2, "random")
+    models = ("rgcn",) if links else ("rgcn", "rgat", "hgt")
+    chosen = list(itertools.product(ENGINES, SAMPLERS, models))
+    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+
+
+def test_what_cannot_be_is_refused_and_what_is_not_used_said(
+    one_type: Path, tmp_path: Path
+) -> None:
+    partition_graph(GraphDirectory.open(one_type), tmp_path / "parts", 1)
+    graph = PartitionedGraph.open(tmp_path / "parts")
+    request = Request(make_config(values_of(tmp_path / "parts", {}, "sage")), graph)
+    assert unused(request) == [
+        'not used: weights of node/edge/node: only sampler.kind = "weighted" reads them'
+    ]
+    by_weight = make_config(values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage"))
+    assert unused(Request(by_weight, graph)) == []
+    naive = make_config(
+        values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage", engine="naive")
+    )
+    with pytest.raises(RequestError, match=r"sampler\.kind: naive tells other ranks drawn edges"):
+        check_request(Request(naive, graph))
+    library = GraphDirectory.open(make_library(tmp_path / "library", links=False))
+    divide_graph(library, tmp_path / "meta", 2, "meta", layers=2)
+    values = values_of(tmp_path / "meta", SAMPLERS["by weight"], "rgcn", engine="raf")
+    with pytest.raises(RequestError, match=r"sampler\.kind: .*weights of edges are kept where"):
+        check_request(Request(make_config(values), PartitionedGraph.open(tmp_path / "meta")))
+    GraphDirectory.from_arrays(
+        tmp_path / "plain",
+        [[0, 1], [1, 0]],
+        features=[[1.0], [2.0]],
+        labels=[0, 1],
+        splits={"train": [0, 1]},
+    )
+    partition_graph(GraphDirectory.open(tmp_path / "plain"), tmp_path / "none", 1)
+    values = values_of(tmp_path / "none", SAMPLERS["by weight"], "sage")
+    with pytest.raises(RequestError, match=r"draws by weights of edges, which no relation of"):
+        check_request(Request(make_config(values), PartitionedGraph.open(tmp_path / "none")))

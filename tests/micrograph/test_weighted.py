@@ -1,0 +1,258 @@
+"""Draws by weight and with replacement: as docs/draws.md says, in the right proportions, and the
+same wherever the nodes are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from cache_server.draw import below, key_of, variate
+from hopper.graph import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
+from hopper.micrograph.left_out import LeftOut
+from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
+from hopper.partition import PartitionedGraph, partition_graph
+
+EDGE = Relation("node", "edge", "node")
+SEED = 9
+
+
+def lists_of(weights: Sequence[Sequence[float]], sources: int) -> Topology:
+    """A topology whose destination i has neighbours 0, 1, ... with these weights."""
+    degrees = np.array([len(each) for each in weights])
+    indptr = np.concatenate(([0], np.cumsum(degrees)))
+    indices = np.concatenate([np.arange(n) for n in degrees]).astype(np.int64)
+    largest = max(max(each, default=0.0) for each in weights)
+    sums = [np.cumsum([max(1, math.floor(w / largest * 2**32)) for w in each]) for each in weights]
+    degrees = np.concatenate((degrees, np.zeros(sources - degrees.size, np.int64)))
+    indptr = np.concatenate((indptr, np.full(sources + 1 - indptr.size, indptr[-1])))
+    return Topology(
+        indptr,
+        indices,
+        np.arange(indices.size),
+        degrees,
+        np.bincount(indices, minlength=sources),
+        weight_sums=np.concatenate(sums).astype(np.int64),
+    )
+
+
+def sampler_of(
+    topology: Topology,
+    fanout: int,
+    kind: type[NeighborSampler] = WeightedSampler,
+    **options: bool,
+) -> NeighborSampler:
+    ids = np.arange(topology.in_degrees.size)
+    return kind({EDGE: topology}, {"node": ids}, "node", [fanout], SEED, **options)
+
+
+def expected(
+    topology: Topology, node: int, fanout: int, lacking: Sequence[int], moment: tuple[int, int]
+) -> tuple[list[int], float]:
+    """The positions that a node draws, and the time of the arrival behind them, by the page."""
+    first, last = topology.indptr[node : node + 2].tolist()
+    assert topology.weight_sums is not None
+    units = np.diff(topology.weight_sums[first:last].tolist(), prepend=0).tolist()
+    left = [place for place in range(last - first) if place not in lacking]
+    if len(left) <= fanout:
+        return left, math.inf
+    words = (SEED, *moment, 0, EDGE.draw_key(), node)
+    key, arrivals = np.uint64(key_of(1, *words)), np.uint64(key_of(11, *words))
+    drawn, time = [], 0.0
+    for i in range(fanout + 1):
+        total = sum(units[place] for place in left)
+        u = ((int(variate(arrivals, np.uint64(i))) >> 11) + 0.5) * 2.0**-53
+        time -= math.log(u) / total
+        if i == fanout:
+            break
+        x = int(below(np.uint64(variate(key, np.uint64(i))), np.uint64(total)))
+        for place in left:
+            if x < units[place]:
+                break
+            x -= units[place]
+        drawn.append(place)
+        left.remove(place)
+    return drawn, time
+
+
+def random_lists(seed: int, nodes: int) -> list[list[float]]:
+    """Weights over many orders of magnitude, and some that are all the same."""
+    generator = np.random.default_rng(seed)
+    return [
+        np.exp(generator.normal(0, generator.integers(0, 9), generator.integers(0, 60)))
+        .astype(np.float32)
+        .tolist()
+        for _ in range(nodes)
+    ]
+
+
+@pytest.mark.parametrize("fanout", [1, 3, 10, 50])
+@pytest.mark.parametrize("with_left_out", [False, True])
+def test_draws_are_those_of_the_page(fanout: int, with_left_out: bool) -> None:
+    lists = random_lists(fanout, 600)
+    topology = lists_of(lists, 600)
+    sampler = sampler_of(topology, fanout, unbiased=True)
+    lacking: list[list[int]] = [[] for _ in lists]
+    if with_left_out:
+        generator = np.random.default_rng(1)
+        lacking = [
+            sorted(
+                generator.choice(len(each), generator.integers(0, len(each) + 1), False).tolist()
+            )
+            for each in lists
+        ]
+        places = np.array(list(itertools.chain(*lacking)), np.int64)
+        bounds = np.cumsum([0, *map(len, lacking)])
+        found = LeftOut(np.arange(600), bounds, places)
+        sampler.left_out = lambda moment: {EDGE: found}
+    nodes = np.random.default_rng(2).permutation(600)
+    subgraph = sampler.sample(nodes, 4, 7)
+    (edges,) = subgraph.hops[0].values()
+    (block,) = subgraph.blocks()
+    inverse = block.inverse_probability(torch.float64).numpy()
+    for row, node in enumerate(nodes.tolist()):
+        own = slice(edges.indptr[row], edges.indptr[row + 1])
+        drawn, time = expected(topology, node, fanout, lacking[node], (4, 7))
+        assert edges.positions[own].tolist() == drawn
+        first = topology.indptr[node]
+        assert topology.weight_sums is not None
+        units = np.diff(topology.weight_sums[first : first + len(lists[node])], prepend=0)[drawn]
+        told = 1.0 / -np.expm1(-units * time) if math.isfinite(time) else np.ones(len(drawn))
+        np.testing.assert_allclose(inverse[own], told, rtol=1e-9)
+
+
+def alike(weights: Sequence[float], nodes: int) -> Topology:
+    return lists_of([weights] * nodes, nodes)
+
+
+def positions_of(sampler: NeighborSampler, nodes: int) -> NDArray[np.int64]:
+    """[nodes, drawn]"""
+    (edges,) = sampler.sample(np.arange(nodes), 0, 0).hops[0].values()
+    return edges.positions.reshape(nodes, -1)
+
+
+def test_sets_are_drawn_as_often_as_successive_draws_make_them() -> None:
+    weights, nodes = [5.0, 1.0, 3.0, 0.5, 2.0], 30_000
+    drawn = positions_of(sampler_of(alike(weights, nodes), 2), nodes)
+    pairs = list(itertools.permutations(range(5), 2))
+    total = sum(weights)
+    chances = [weights[a] / total * weights[b] / (total - weights[a]) for a, b in pairs]
+    counts = [int(((drawn[:, 0] == a) & (drawn[:, 1] == b)).sum()) for a, b in pairs]
+    assert sum(counts) == nodes
+    assert stats.chisquare(counts, np.array(chances) * nodes).pvalue > 1e-4
+
+
+def test_equal_weights_are_equally_likely() -> None:
+    nodes = 20_000
+    drawn = positions_of(sampler_of(alike([0.3] * 7, nodes), 3), nodes)
+    counts = np.bincount(np.sort(drawn, 1) @ [49, 7, 1])
+    counts = counts[counts > 0]
+    assert counts.size == math.comb(7, 3)
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_with_replacement_each_draw_is_from_all(weighted: bool) -> None:
+    weights, nodes = [5.0, 1.0, 3.0, 0.5], 20_000
+    topology = alike(weights, nodes)
+    sampler = (
+        sampler_of(topology, 6, replace=True)
+        if weighted
+        else sampler_of(topology, 6, ReplacementSampler)
+    )
+    drawn = positions_of(sampler, nodes)
+    assert drawn.shape == (nodes, 6)
+    chances = np.array(weights) / sum(weights) if weighted else np.full(4, 0.25)
+    for column in drawn.T:
+        counts = np.bincount(column, minlength=4)
+        assert stats.chisquare(counts, chances * nodes).pvalue > 1e-4
+    # Independent of each other.
+    pairs = np.bincount(drawn[:, 0] * 4 + drawn[:, 1], minlength=16)
+    assert stats.chisquare(pairs, np.outer(chances, chances).ravel() * nodes).pvalue > 1e-4
+
+
+def test_what_is_left_out_is_never_drawn_again_with_replacement() -> None:
+    weights, nodes = [5.0, 1.0, 3.0, 0.5], 5_000
+    places = np.tile([0, 2], nodes)
+    found = LeftOut(np.arange(nodes), np.arange(0, 2 * nodes + 1, 2), places)
+    for weighted in (False, True):
+        topology = alike(weights, nodes)
+        sampler = (
+            sampler_of(topology, 4, replace=True)
+            if weighted
+            else sampler_of(topology, 4, ReplacementSampler)
+        )
+        sampler.left_out = lambda moment: {EDGE: found}
+        counts = np.bincount(positions_of(sampler, nodes).ravel(), minlength=4)
+        assert counts[0] == counts[2] == 0
+        chances = np.array([2, 1]) / 3 if weighted else np.full(2, 0.5)
+        assert stats.chisquare(counts[[1, 3]], chances * 4 * nodes).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 4.0])
+def test_weighted_sums_have_sums_over_all_as_their_expectation(
+    replace: bool, spread: float
+) -> None:
+    generator = np.random.default_rng(3)
+    weights = np.exp(generator.normal(0, spread, 12)).tolist()
+    values, nodes = torch.from_numpy(generator.normal(2.0, 1.0, 12)), 60_000
+    # In proportion to the weights, as who draws by them hopes, and otherwise.
+    values = values * torch.tensor(weights).double().sqrt()
+    sampler = sampler_of(alike(weights, nodes), 4, unbiased=True, replace=replace)
+    (block,) = sampler.sample(np.arange(nodes), 0, 0).blocks()
+    products = block.inverse_probability(torch.float64) * values[block.positions]
+    sums = products.view(nodes, -1).sum(1)
+    error = sums.std() / math.sqrt(nodes)
+    assert abs(float(sums.mean() - values.sum())) < 4.5 * float(error)
+    # Draws without replacement know the sum of all weights no better than their number says.
+    assert float(error) < 0.05 * float(values.sum().abs())
+
+
+def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
+    generator = np.random.default_rng(4)
+    edges = generator.integers(0, 200, (2, 3000))
+    GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        edges,
+        labels=np.zeros(200, np.int64),
+        edge_weights=np.exp(generator.normal(0, 2, 3000)),
+    )
+    graph, found = GraphDirectory.open(tmp_path / "graph"), []
+    for servers, topology in ((1, "replicated"), (3, "replicated"), (2, "partitioned")):
+        parts = tmp_path / f"{servers}-{topology}"
+        partition_graph(graph, parts, servers, "random", seed=servers, topology=topology)
+        divided = PartitionedGraph.open(parts)
+        sampler = WeightedSampler(
+            {EDGE: divided.topology(EDGE)},
+            {"node": divided.original_ids("node")},
+            "node",
+            [5, 3],
+            SEED,
+            unbiased=True,
+        )
+        roots = divided.global_ids("node")[np.arange(40)]
+        subgraph = sampler.sample(np.asarray(roots), 1, 2)
+        blocks = subgraph.blocks()
+        names = divided.original_ids("node")[subgraph.nodes["node"]]
+        found.append(
+            (
+                names,
+                *(np.asarray(block.positions) for block in blocks),
+                *(block.inverse_probability(torch.float64).numpy() for block in blocks),
+            )
+        )
+    assert len(found[0][0]) > 100
+    for other in found[1:]:
+        for ours, theirs in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
