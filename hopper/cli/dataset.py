@@ -99,6 +99,12 @@ def _add_import(commands: Any) -> None:
         "the other labelled nodes, or edges, are for testing",
     )
     parser.add_argument(
+        "--missing",
+        choices=("zero", "mean"),
+        default="",
+        help="fill missing features with 0, or with the mean of their column; refused otherwise",
+    )
+    parser.add_argument(
         "--row-normalize", action="store_true", help="divide rows of node features by their sum"
     )
     parser.add_argument("--seed", type=seed, default=0, metavar="K", help="of --split; default 0")
@@ -143,6 +149,7 @@ def run_import(arguments: argparse.Namespace) -> int:
         largest_component=arguments.largest_component,
         targets=tuple(arguments.target),
         split=RandomSplit.parse(arguments.split) if arguments.split else None,
+        missing=arguments.missing,
         row_normalize=arguments.row_normalize,
         seed=arguments.seed,
     )

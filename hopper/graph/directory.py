@@ -142,8 +142,9 @@ class GraphDirectory:
         edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
         features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
         edge_weights: [edges] positive numbers; or by relation.
-        labels: [n] integers (classes, negative ones unlabelled), [n, c] of 0 and 1, or floats; or
-            by node type, and by relation those of its edges.
+        labels: [n] integers (classes, negative ones unlabelled), texts (the names of classes, None
+            or "" unlabelled), [n, c] of 0 and 1, or floats; or by node type, and by relation those
+            of its edges.
         splits: by name, ids or a mask of nodes of the target type, or of edges of the target
             relations, those of one behind those of another.
         counts: of nodes; where there are none, as many as rows name, or else edges.

@@ -99,6 +99,18 @@ def link_labels_file(root: Path, name: str) -> Path:
     return root / "links" / f"{name}_labels.npy"
 
 
+def label_names_file(root: Path, owner: Labelled) -> Path:
+    """The optional file of what the source called classes, one line a class."""
+    return labels_file(root / "names", owner).with_suffix(".txt")
+
+
+def column_names_file(root: Path, owner: Labelled) -> Path:
+    """The optional file of what the source called columns of features, one line a column."""
+    if isinstance(owner, Relation):
+        return edge_features_file(root / "names", owner).with_suffix(".txt")
+    return features_file(root / "names", owner).with_suffix(".txt")
+
+
 def names_file(root: Path, node_type: str) -> Path:
     """The optional file of what the source called a type's nodes, one line a row."""
     return root / "names" / f"{node_type}.txt"

@@ -176,7 +176,7 @@ class GraphWriter:
     def names(self, node_type: str, names: Sequence[str]) -> None:
         """Keep what the source calls the nodes of a type: ``names/<type>.txt``, a line a row.
 
-        Nothing reads it but people and their scripts; it is not part of the schema.
+        It is not part of the schema; predictions give it back.
         """
         kind = self.schema.node_types.get(node_type)
         if kind is None or len(names) != kind.count:
@@ -184,13 +184,25 @@ class GraphWriter:
                 f"{self.out}: names of {node_type}: expected one for each of the nodes of the "
                 f"schema, given {len(names)}"
             )
+        self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
+
+    def label_names(self, owner: Labelled, names: Sequence[str]) -> None:
+        """Keep what the source calls the classes of a node type or a relation, in order; as
+        :meth:`names`."""
+        file = layout.label_names_file(self._work, owner)
+        self._write_names(file, names, f"names of classes of {owner}")
+
+    def column_names(self, owner: Labelled, names: Sequence[str]) -> None:
+        """Keep what the source calls the columns of features of a node type or a relation."""
+        file = layout.column_names_file(self._work, owner)
+        self._write_names(file, names, f"names of columns of {owner}")
+
+    def _write_names(self, file: Path, names: Sequence[str], what: str) -> None:
         for row, name in enumerate(names):
             if "\n" in name or "\r" in name:
                 raise GraphError(
-                    f"{self.out}: names of {node_type}: row {row}: expected one line, "
-                    f"given {name!r}"
+                    f"{self.out}: {what}: row {row}: expected one line, given {name!r}"
                 )
-        file = layout.names_file(self._work, node_type)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
 

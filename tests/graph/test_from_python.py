@@ -125,7 +125,7 @@ def test_arrays_of_several_types(tmp_path: Path) -> None:
         ({"edges": [[0], [1]], "features": [1, 2]}, r"features of node: expected shape \[n, d\]"),
         ({"edges": [[0], [5]], "features": [[1], [2]]}, r"dst of edge 0: expected an id of node"),
         ({"edges": [[0], [1]], "splits": {"train": [7]}}, r"split train: expected ids of nodes"),
-        ({"edges": [[0], [1]], "labels": ["x", "y"]}, "expected integer or float labels"),
+        ({"edges": [[0], [1]], "labels": [1j, 2j]}, "expected integer or float labels"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(given: Any, match: str, tmp_path: Path) -> None:

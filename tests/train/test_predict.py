@@ -20,6 +20,7 @@ from hopper.partition import partition_graph
 from hopper.predict.launch import predict_into
 from hopper.predict.order import Asked, Order
 from hopper.predict.parts import Part, Predictions, write_part
+from hopper.tasks import Target
 
 HOPPER = [sys.executable, "-m", "hopper.cli"]
 RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--train.dtype=float64")
@@ -190,7 +191,7 @@ def test_labels_of_every_kind() -> None:
     np.testing.assert_allclose(np.sum(finished("probabilities", "class"), 1), 1, rtol=1e-6)
     assert finished("probabilities", "multi_hot") == torch.sigmoid(rows).tolist()
     with pytest.raises(hopper.RequestError, match="--what probabilities: the labels are values"):
-        order("probabilities").check("float")
+        order("probabilities").check(Target("node", "float", 2, 2))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy"])

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers.attributes import as_array
+from hopper.graph.importers.feature_columns import as_texts, number_texts
 from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
@@ -20,7 +21,7 @@ from hopper.graph.importers.tables import (
     target_relations,
 )
 from hopper.graph.layout import check_name
-from hopper.graph.schema import Labelled, Relation
+from hopper.graph.schema import Labelled, Labels, Relation
 
 NODE: Final = "node"
 """the node type of a graph of one"""
@@ -61,8 +62,13 @@ def tables_from_arrays(
         tables.features[node_type] = ArrayFeatures(table)
     for key, values in (labels if isinstance(labels, Mapping) else _by_type(labels)).items():
         owner = key if isinstance(key, str) else _relation(key)
-        where = f"{_WHERE}: labels of {owner}"
-        tables.labels[owner] = read_labels(as_array(values, where), where)
+        where, texts = f"{_WHERE}: labels of {owner}", as_texts(values)
+        if texts is None:
+            tables.labels[owner] = read_labels(as_array(values, where), where)
+            continue
+        classes, names = number_texts(texts)
+        tables.labels[owner] = (Labels("class", max(1, len(names))), classes)
+        tables.label_names[owner] = names
     of_edges = edge_features if isinstance(edge_features, Mapping) else {_EDGES: edge_features}
     for triple, given in of_edges.items():
         if given is not None:

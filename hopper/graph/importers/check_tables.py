@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -43,12 +44,13 @@ def check_tables(tables: GraphTables) -> None:
         _check_kind(table, f"{kind} of {owner}", tables.notes)
 
 
-def check_finite(rows: NDArray[Any], first: int, where: str) -> None:
+def check_finite(rows: NDArray[Any], first: int, where: str, names: Sequence[str] = ()) -> None:
     """Refuse features that are not finite, or leave what float32 holds.
 
     Parameters
     ----------
     rows: [n, columns], the rows from ``first`` on, as they will be written.
+    names: of the columns, where the source has some.
 
     Raises
     ------
@@ -62,9 +64,10 @@ def check_finite(rows: NDArray[Any], first: int, where: str) -> None:
     if bad.any():
         row, column = np.argwhere(bad)[0].tolist()
         raise GraphError(
-            f"{where}: row {first + row}, column {column}: expected a finite number, given "
+            f"{where}: row {first + row}, column {names[column] if names else column}: expected a "
+            "finite number, given "
             f"{rows[row, column]} (one of {int(bad.sum()):,}); what is missing has to be filled in "
-            "before it can be learned from"
+            "before it can be learned from: --missing mean or zero does it"
         )
 
 

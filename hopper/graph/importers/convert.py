@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,9 @@ class ImportOptions:
     src/rel/dst or by a name that only one has, or "all" """
     split: RandomSplit | None = None
     """draw splits; refused where the source has some"""
+    missing: Literal["", "zero", "mean"] = ""
+    """what takes the place of features that are missing (NaN, or empty in tables): 0, or the mean
+    of the column's others; "" = they are refused"""
     row_normalize: bool = False
     """divide every row of node features by its sum, where that is not 0"""
     seed: int = 0
@@ -79,9 +82,14 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             writer.topology(relation, src, dst)
         for node_type, table in tables.features.items():
             where = f"features of {node_type}"
-            _copy(table, writer.features(node_type), options.row_normalize, where)
+            filled = _fill_missing(table, options.missing, where, tables.notes)
+            names = tables.column_names.get(node_type, [])
+            _copy(filled, writer.features(node_type), options.row_normalize, where, names)
         for relation, table in tables.edge_features.items():
-            _copy(table, writer.edge_features(relation), False, f"edge features of {relation}")
+            where = f"edge features of {relation}"
+            filled = _fill_missing(table, options.missing, where, tables.notes)
+            names = tables.column_names.get(relation, [])
+            _copy(filled, writer.edge_features(relation), False, where, names)
         for relation, weights in tables.weights.items():
             writer.edge_weights(relation, weights)
         for owner, (_, values) in tables.labels.items():
@@ -90,6 +98,10 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             writer.split(name, ids)
         for node_type, names in tables.names.items():
             writer.names(node_type, names)
+        for owner, names in tables.label_names.items():
+            writer.label_names(owner, names)
+        for owner, names in tables.column_names.items():
+            writer.column_names(owner, names)
     return tables.notes
 
 
@@ -153,11 +165,62 @@ def _width(
     return columns, "float16" if table.dtype == np.float16 else "float32"
 
 
-def _copy(table: FeatureTable, out: NDArray[Any], row_normalize: bool, what: str) -> None:
+@dataclass(frozen=True)
+class _Filled:
+    """A table with numbers where something is missing.
+
+    Attributes
+    ----------
+    values: [columns] float64, by column.
+    """
+
+    table: FeatureTable
+    values: NDArray[np.float64]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.table.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the chunks."""
+        return self.table.dtype
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """See :class:`FeatureTable`."""
+        for start, rows in self.table.chunks():
+            yield start, np.where(np.isnan(rows), self.values.astype(rows.dtype), rows)
+
+
+def _fill_missing(
+    table: FeatureTable, missing: str, what: str, notes: list[str]
+) -> FeatureTable | _Filled:
+    """The same with what is missing filled in, as asked; reads it once more."""
+    if not missing or table.dtype.kind != "f":
+        return table
+    columns = table.shape[1]
+    sums, counts, rows_read = np.zeros(columns), np.zeros(columns, np.int64), 0
+    for _, rows in table.chunks():
+        known = ~np.isnan(rows)
+        sums += np.where(known, rows, 0).sum(0, dtype=np.float64)
+        counts += known.sum(0)
+        rows_read += len(rows)
+    lacking = rows_read * columns - int(counts.sum())
+    if not lacking:
+        return table
+    notes.append(f"{what}: {lacking:,} missing numbers filled with {missing}")
+    means = sums / np.maximum(counts, 1)
+    return _Filled(table, means if missing == "mean" else np.zeros(columns))
+
+
+def _copy(
+    table: FeatureTable, out: NDArray[Any], row_normalize: bool, what: str, names: Sequence[str]
+) -> None:
     for start, rows in table.chunks():
         with np.errstate(over="ignore"):
             part = rows.astype(out.dtype, copy=False)
-        check_finite(part, start, what)
+        check_finite(part, start, what, names)
         out[start : start + rows.shape[0]] = (
             _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
         )

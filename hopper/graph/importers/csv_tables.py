@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
+import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.feature_columns import (
+    MOST_CATEGORIES,
+    FeatureColumn,
+    number_texts,
+    width_of,
+)
 from hopper.graph.importers.source_files import require_file
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
@@ -26,13 +34,18 @@ class CsvFeatures:
     """The feature columns of a table, read again, in chunks, when they are asked for."""
 
     file: Path
-    columns: list[str]
+    columns: list[FeatureColumn]
     rows: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self.rows, len(self.columns)
+        return self.rows, width_of(self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [name for column in self.columns for name in column.names]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -40,12 +53,20 @@ class CsvFeatures:
         return np.dtype(np.float32)
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Chunks of at most 64 MiB."""
-        step = max(1, CHUNK_BYTES // (4 * len(self.columns)))
-        part = np.empty((min(step, self.rows), len(self.columns)), np.float32)
+        """Chunks of at most 64 MiB; NaN where nothing stands."""
+        width = self.shape[1]
+        step = max(1, CHUNK_BYTES // (4 * width))
+        part = np.empty((min(step, self.rows), width), np.float32)
         start = filled = 0
         for line in read_lines(self.file):
-            part[filled] = [line.number(column) for column in self.columns]
+            row: list[float] = []
+            for column in self.columns:
+                if not column.categories:
+                    row.append(line.number(column.name) if line.values[column.name] else math.nan)
+                    continue
+                place = column.places.get(line.values[column.name])
+                row += [float(place == other) for other in range(column.width)]
+            part[filled] = row
             filled += 1
             if filled == step:
                 yield start, part[:filled]
@@ -61,6 +82,8 @@ class NodeTable:
     rows: dict[str, int]
     """id in the table -> row"""
     labels: tuple[Labels, NDArray[Any]] | None
+    label_names: list[str]
+    """of classes that the table does not number"""
     splits: dict[str, array[int]] | None
     """rows by split; None where the table has no such column"""
     features: CsvFeatures | None
@@ -86,6 +109,7 @@ class EdgeTable:
     dst: NDArray[np.int64]
     weights: NDArray[np.float32] | None
     labels: tuple[Labels, NDArray[Any]] | None
+    label_names: list[str]
     splits: dict[str, array[int]] | None
     features: CsvFeatures | None
 
@@ -185,6 +209,7 @@ def read_node_table(file: Path) -> NodeTable:
     rows: dict[str, int] = {}
     labels = _LabelColumns(label_columns)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
+    features = _Columns(name for name in header if name not in ("id", "split", *label_columns))
     for line in read_lines(file):
         name = line.values["id"]
         if not name or name in rows:
@@ -192,9 +217,8 @@ def read_node_table(file: Path) -> NodeTable:
         _add_split(splits, line, len(rows))
         rows[name] = len(rows)
         labels.read(line)
-    left = [name for name in header if name not in ("id", "split", *label_columns)]
-    features = CsvFeatures(file, left, len(rows)) if left else None
-    return NodeTable(rows, labels.finish(), splits, features)
+        features.read(line)
+    return NodeTable(rows, *labels.finish(), splits, features.finish(file, len(rows)))
 
 
 def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeTable:
@@ -215,6 +239,8 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
     label_columns = _label_columns(file, header)
     labels = _LabelColumns(label_columns)
     weights, has_weights = array("f"), "weight" in header
+    taken = ("src", "dst", "weight", "split", *label_columns)
+    features = _Columns(name for name in header if name not in taken)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
         for column, ids, known in (("src", src, sources.rows), ("dst", dst, targets.rows)):
@@ -229,16 +255,53 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
             if weight <= 0:
                 raise line.refuse("weight", "a positive number")
             weights.append(weight)
-    taken = ("src", "dst", "weight", "split", *label_columns)
-    left = [name for name in header if name not in taken]
+        features.read(line)
     return EdgeTable(
         np.array(src, np.int64),
         np.array(dst, np.int64),
         np.array(weights, np.float32) if has_weights else None,
-        labels.finish(),
+        *labels.finish(),
         splits,
-        CsvFeatures(file, left, len(src)) if left else None,
+        features.finish(file, len(src)),
     )
+
+
+class _Columns:
+    """Finds out what columns of features hold: what stands in one first says whether numbers or
+    texts do."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+        self._undecided, self._texts = list(self._names), dict[str, set[str]]()
+
+    def read(self, line: Line) -> None:
+        """Look at a line."""
+        for name in [name for name in self._undecided if line.values[name]]:
+            self._undecided.remove(name)
+            if not _is_number(line.values[name]):
+                self._texts[name] = set()
+        for name, found in self._texts.items():
+            if line.values[name]:
+                found.add(line.values[name])
+                if len(found) > MOST_CATEGORIES:
+                    raise line.refuse(
+                        name, f"a number, or at most {MOST_CATEGORIES:,} different texts"
+                    )
+
+    def finish(self, file: Path, rows: int) -> CsvFeatures | None:
+        """The columns' features."""
+        columns = [
+            FeatureColumn(name, tuple(sorted(self._texts.get(name, ())))) for name in self._names
+        ]
+        return CsvFeatures(file, columns, rows) if columns else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass
@@ -247,6 +310,9 @@ class _LabelColumns:
 
     columns: list[str]
     found: array[float] = field(default_factory=lambda: array("d"))
+    texts: list[str] = field(default_factory=list)
+    negative: Line | None = None
+    """the first line with a class below 0"""
 
     def read(self, line: Line) -> None:
         for column in self.columns:
@@ -254,21 +320,36 @@ class _LabelColumns:
                 empty = not line.values[column]
                 self.found.append(float("nan") if empty else line.number(column))
             elif column == "label":
-                empty = not line.values[column]
-                expected = "a class (an integer of at least 0) or nothing"
-                self.found.append(-1 if empty else line.integer(column, 0, 2**31, expected))
+                # Few are different, so each is kept once.
+                text = sys.intern(line.values[column])
+                self.texts.append(text)
+                if self.negative is None and text.startswith("-") and _is_number(text):
+                    self.negative = line
             else:
                 self.found.append(line.integer(column, 0, 2, "0 or 1"))
 
-    def finish(self) -> tuple[Labels, NDArray[Any]] | None:
+    def finish(self) -> tuple[tuple[Labels, NDArray[Any]] | None, list[str]]:
+        """The labels, and what classes are called that the table does not number."""
+        if self.columns == ["label"]:
+            return self._classes()
+        return self._numbers(), []
+
+    def _classes(self) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
+        texts = set(self.texts) - {""}
+        if not all(each.lstrip("-").isascii() and each.lstrip("-").isdigit() for each in texts):
+            classes, names = number_texts(self.texts)
+            return (Labels("class", max(1, len(names))), classes), names
+        if self.negative is not None:
+            raise self.negative.refuse("label", "a class (an integer of at least 0) or nothing")
+        classes = np.array([int(each) if each else -1 for each in self.texts], np.int64)
+        return (Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes), []
+
+    def _numbers(self) -> tuple[Labels, NDArray[Any]] | None:
         if not self.columns:
             return None
         values = np.array(self.found, np.float64)
         if self.columns == ["value"]:
             return Labels("float", 1), values.astype(np.float32)
-        if self.columns == ["label"]:
-            classes = values.astype(np.int64)
-            return Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes
         table = values.reshape(-1, len(self.columns))
         return Labels("multi_hot", len(self.columns)), table.astype(np.uint8)
 

@@ -115,6 +115,8 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
         tables.edges[reverse] = (dst, src)
         if relation in tables.edge_features:
             tables.edge_features[reverse] = tables.edge_features[relation]
+        if relation in tables.column_names:
+            tables.column_names[reverse] = tables.column_names[relation]
         if relation in tables.weights:
             tables.weights[reverse] = tables.weights[relation]
     tables.notes.append(f"{len(tables.edges) - len(given)} reverse relations added")

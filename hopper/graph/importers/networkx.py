@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.feature_columns import number_texts, told_classes
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import (
     ArrayFeatures,
@@ -101,7 +102,10 @@ def _take_labels(
     """Take the labels of nodes or edges out of their attributes; returns their splits."""
     labels = [own.pop(_LABEL, None) for own in owners]
     if any(label is not None for label in labels):
-        values = _label_values(labels, where, tables.notes)
+        values, names = _label_values(labels, where)
+        if names:
+            tables.label_names[owner] = names
+            tables.notes.append(f"{where}: {_LABEL}: {told_classes(names)}")
         tables.labels[owner] = read_labels(values, f"{where}: {_LABEL}")
     return [own.pop(_SPLIT, None) for own in owners]
 
@@ -143,18 +147,16 @@ def _columns(
     return np.array([[own[name] for name in taken] for own in owners], np.float32)
 
 
-def _label_values(labels: Sequence[Any], where: str, notes: list[str]) -> NDArray[Any]:
+def _label_values(labels: Sequence[Any], where: str) -> tuple[NDArray[Any], list[str]]:
+    """Labels as numbers, and what classes are called that have none."""
     known = [label for label in labels if label is not None]
     if all(isinstance(label, Integral) for label in known):
-        return np.array([-1 if label is None else int(label) for label in labels], np.int64)
+        return np.array([-1 if label is None else int(label) for label in labels], np.int64), []
     if all(isinstance(label, Real) for label in known):
-        return np.array([np.nan if label is None else label for label in labels], np.float32)
+        return np.array([np.nan if label is None else label for label in labels], np.float32), []
     if not all(isinstance(label, str) for label in known):
         kinds = sorted({type(label).__name__ for label in known})
         raise GraphError(
             f"{where}: {_LABEL}: expected integers, numbers or texts, given {', '.join(kinds)}"
         )
-    classes = {text: number for number, text in enumerate(sorted(set(known)))}
-    told = ", ".join(f"{number} = {text}" for text, number in list(classes.items())[:10])
-    notes.append(f"{where}: {_LABEL}: {len(classes)} classes, in order of text: {told}")
-    return np.array([-1 if label is None else classes[label] for label in labels], np.int64)
+    return number_texts(labels)

@@ -13,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.feature_columns import (
+    MOST_CATEGORIES,
+    FeatureColumn,
+    number_texts,
+    width_of,
+)
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
@@ -22,21 +28,21 @@ _MULTI_HOT: Final = re.compile(r"label_\d+")
 
 @dataclass(frozen=True)
 class ParquetFeatures:
-    """The feature columns of a table: numbers, or lists of numbers of one length.
-
-    Attributes
-    ----------
-    widths: by column, how many numbers a row has.
-    """
+    """The feature columns of a table: numbers, lists of numbers of one length, or texts."""
 
     file: Path
-    widths: dict[str, int]
+    columns: list[FeatureColumn]
     rows: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self.rows, sum(self.widths.values())
+        return self.rows, width_of(self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [name for column in self.columns for name in column.names]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -44,16 +50,19 @@ class ParquetFeatures:
         return np.dtype(np.float32)
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Chunks of at most 64 MiB."""
+        """Chunks of at most 64 MiB; NaN where nothing stands."""
         step, start = max(1, CHUNK_BYTES // (4 * self.shape[1])), 0
-        for batch in _open(self.file).iter_batches(step, columns=list(self.widths)):
+        names = [column.name for column in self.columns]
+        for batch in _open(self.file).iter_batches(step, columns=names):
             part = np.empty((batch.num_rows, self.shape[1]), np.float32)
             first = 0
-            for name, width in self.widths.items():
-                column = batch.column(name)
-                _refuse_nulls(column, self.file, name, start)
-                part[:, first : first + width] = self._values(column, name, width, start)
-                first += width
+            for own in self.columns:
+                column, place = batch.column(own.name), slice(first, first + own.width)
+                if own.categories:
+                    part[:, place] = _one_hot(column, own)
+                else:
+                    part[:, place] = self._values(column, own.name, own.width, start)
+                first += own.width
             yield start, part
             start += batch.num_rows
 
@@ -62,6 +71,7 @@ class ParquetFeatures:
             return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(-1, 1)
         from pyarrow import compute
 
+        _refuse_nulls(column, self.file, name, start)
         values = column.flatten()
         lengths = np.asarray(compute.list_value_length(column).to_numpy(zero_copy_only=False))
         uneven = np.flatnonzero(lengths != width)
@@ -85,6 +95,7 @@ class ParquetNodes:
 
     ids: Any
     labels: tuple[Labels, NDArray[Any]] | None
+    label_names: list[str]
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
 
@@ -113,6 +124,7 @@ class ParquetEdges:
     dst: NDArray[np.int64]
     weights: NDArray[np.float32] | None
     labels: tuple[Labels, NDArray[Any]] | None
+    label_names: list[str]
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
 
@@ -136,7 +148,7 @@ def read_node_table(file: Path) -> ParquetNodes:
     columns = _label_columns(file, names)
     return ParquetNodes(
         ids,
-        _read_labels(source, file, columns),
+        *_read_labels(source, file, columns),
         _read_splits(source, file),
         _find_features(source, file, _without(names, "id", "split", *columns)),
     )
@@ -164,7 +176,7 @@ def read_edge_table(file: Path, sources: ParquetNodes, targets: ParquetNodes) ->
         ends[0],
         ends[1],
         _read_weights(source, file) if "weight" in names else None,
-        _read_labels(source, file, columns),
+        *_read_labels(source, file, columns),
         _read_splits(source, file),
         _find_features(source, file, _without(names, "src", "dst", "weight", "split", *columns)),
     )
@@ -219,11 +231,19 @@ def _places(column: Any, ids: Any, file: Path, name: str) -> NDArray[np.int64]:
     return np.asarray(found.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _read_labels(source: Any, file: Path, names: list[str]) -> tuple[Labels, NDArray[Any]] | None:
+def _read_labels(
+    source: Any, file: Path, names: list[str]
+) -> tuple[tuple[Labels, NDArray[Any]] | None, list[str]]:
+    """Labels, and what classes are called that the table does not number."""
+    if names == ["label"] and _is_text(source.schema_arrow.field("label").type):
+        classes, found = number_texts(_column(source, file, "label").to_pylist())
+        return (Labels("class", max(1, len(found))), classes), found
+    return (_read_numbers(source, file, names) if names else None), []
+
+
+def _read_numbers(source: Any, file: Path, names: list[str]) -> tuple[Labels, NDArray[Any]]:
     import pyarrow
 
-    if not names:
-        return None
     kind = names[0]
     if _MULTI_HOT.fullmatch(kind):
         columns = [_column(source, file, name) for name in names]
@@ -245,7 +265,8 @@ def _read_labels(source: Any, file: Path, names: list[str]) -> tuple[Labels, NDA
         return Labels("float", 1), np.asarray(values, np.float32)
     if not pyarrow.types.is_integer(column.type):
         raise GraphError(
-            f"{file}: column label: expected integers, the numbers of classes, given {column.type}"
+            f"{file}: column label: expected integers or texts, the numbers or names of classes, "
+            f"given {column.type}"
         )
     column = column.cast(pyarrow.int64()).fill_null(-1)
     classes = np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
@@ -266,23 +287,52 @@ def _read_splits(source: Any, file: Path) -> dict[str, NDArray[np.int64]] | None
 
 
 def _find_features(source: Any, file: Path, names: list[str]) -> ParquetFeatures | None:
-    rows, widths = source.metadata.num_rows, {}
+    rows, columns = source.metadata.num_rows, []
     for name in names:
         kind = source.schema_arrow.field(name).type
+        if _is_text(kind):
+            columns.append(FeatureColumn(name, _categories(source, file, name)))
+            continue
         number = kind.value_type if _is_list(kind) else kind
         if not _is_number(number):
             raise GraphError(
-                f"{file}: column {name}: expected numbers, or lists of them, given {kind}: turn it "
-                "into numbers first"
+                f"{file}: column {name}: expected numbers, lists of them, or texts, given {kind}: "
+                "turn it into numbers first"
             )
-        widths[name] = 1
+        width = 1
         if _is_list(kind) and rows:
             first = next(source.iter_batches(1, columns=[name])).column(0)
             _refuse_nulls(first, file, name, 0)
-            widths[name] = len(first[0])
-            if not widths[name]:
+            width = len(first[0])
+            if not width:
                 raise GraphError(f"{file}: row 0: column {name}: expected numbers, given none")
-    return ParquetFeatures(file, widths, rows) if widths else None
+        columns.append(FeatureColumn(name, numbers=width))
+    return ParquetFeatures(file, columns, rows) if columns else None
+
+
+def _categories(source: Any, file: Path, name: str) -> tuple[str, ...]:
+    """The different texts of a column, in order."""
+    from pyarrow import compute
+
+    found = compute.unique(_column(source, file, name).cast("string")).to_pylist()
+    texts = sorted({text for text in found if text})
+    if len(texts) > MOST_CATEGORIES:
+        raise GraphError(
+            f"{file}: column {name}: expected at most {MOST_CATEGORIES:,} different texts, given "
+            f"{len(texts):,}: turn them into numbers first"
+        )
+    return tuple(texts)
+
+
+def _one_hot(column: Any, own: FeatureColumn) -> NDArray[np.float32]:
+    """[n, categories]: 1 for the category of each row."""
+    import pyarrow
+    from pyarrow import compute
+
+    known = pyarrow.array(own.categories, pyarrow.string())
+    places = compute.index_in(column.cast("string"), value_set=known).fill_null(-1)
+    found: NDArray[Any] = places.to_numpy(zero_copy_only=False)
+    return (found[:, None] == np.arange(own.width)).astype(np.float32)
 
 
 def _column(source: Any, file: Path, name: str) -> Any:
@@ -327,6 +377,14 @@ def _is_list(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _is_number(kind: Any) -> bool:

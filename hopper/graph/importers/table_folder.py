@@ -1,12 +1,12 @@
 """Import a folder of node and edge tables, CSV or Parquet; specified in docs/graph-directory.md.
 
 ``nodes.csv`` or ``nodes__<type>.csv``: ``id`` (any text, distinct), optionally ``label`` (a class,
-an integer; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or ``value``
-(a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other column is
-a feature. ``edges.csv`` or ``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node
-tables), optionally ``weight`` (positive), and labels and ``split`` as of nodes; every other column
-is an edge feature. Rows are numbered in the order of the file. ``.parquet`` files have the same
-names and columns.
+an integer or a text; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or
+``value`` (a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other
+column is a feature: numbers, or texts, each of which becomes a column of 0 and 1. ``edges.csv`` or
+``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node tables), optionally ``weight``
+(positive), and labels and ``split`` as of nodes; every other column is an edge feature. Rows are
+numbered in the order of the file. ``.parquet`` files have the same names and columns.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.importers import csv_tables
+from hopper.graph.importers.feature_columns import told_classes
 from hopper.graph.importers.tables import (
     FeatureTable,
     GraphTables,
@@ -27,10 +28,18 @@ from hopper.graph.importers.tables import (
     read_relation,
 )
 from hopper.graph.layout import check_name
-from hopper.graph.schema import Labels, Relation
+from hopper.graph.schema import Labelled, Labels, Relation
 
 Suffix = Literal["csv", "parquet"]
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
+
+
+class NamedFeatures(FeatureTable, Protocol):
+    """Features whose columns have names."""
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
 
 
 class NodeTable(Protocol):
@@ -49,11 +58,15 @@ class NodeTable(Protocol):
         """Their labels, if there are any."""
 
     @property
+    def label_names(self) -> list[str]:
+        """Of classes that the table does not number."""
+
+    @property
     def splits(self) -> Mapping[str, Any] | None:
         """Rows by split; None where the table has no such column."""
 
     @property
-    def features(self) -> FeatureTable | None:
+    def features(self) -> NamedFeatures | None:
         """Their features, if there are any."""
 
 
@@ -72,11 +85,15 @@ class EdgeTable(Protocol):
         """See :class:`NodeTable`."""
 
     @property
+    def label_names(self) -> list[str]:
+        """See :class:`NodeTable`."""
+
+    @property
     def splits(self) -> Mapping[str, Any] | None:
         """See :class:`NodeTable`."""
 
     @property
-    def features(self) -> FeatureTable | None:
+    def features(self) -> NamedFeatures | None:
         """See :class:`NodeTable`."""
 
 
@@ -135,8 +152,10 @@ def _fill(
     for name, table in nodes.items():
         if table.features is not None:
             tables.features[name] = table.features
+            tables.column_names[name] = table.features.names
         if table.labels is not None:
             tables.labels[name] = table.labels
+            _keep_label_names(tables, name, table.label_names)
         if table.names is not None:
             tables.names[name] = table.names
         if table.splits is not None:
@@ -145,10 +164,12 @@ def _fill(
         tables.edges[relation] = (edge_table.src, edge_table.dst)
         if edge_table.features is not None:
             tables.edge_features[relation] = edge_table.features
+            tables.column_names[relation] = edge_table.features.names
         if edge_table.weights is not None:
             tables.weights[relation] = edge_table.weights
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
+            _keep_label_names(tables, relation, edge_table.label_names)
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
     candidates: list[str | Relation] = list(splits or labelled(tables) or nodes)
@@ -166,6 +187,12 @@ def _fill(
         check_name(name, "split", str(folder)): np.asarray(ids, np.int64)
         for name, ids in splits.get(tables.target, {}).items()
     }
+
+
+def _keep_label_names(tables: GraphTables, owner: Labelled, names: list[str]) -> None:
+    if names:
+        tables.label_names[owner] = names
+        tables.notes.append(f"labels of {owner}: {told_classes(names)}")
 
 
 def _fill_link_splits(

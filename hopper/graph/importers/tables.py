@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -81,6 +81,10 @@ class GraphTables:
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
     """what the source called the nodes of a type, by row, where it did not number them"""
+    label_names: dict[Labelled, list[str]] = field(default_factory=dict)
+    """what the source called classes, where it did not number them"""
+    column_names: dict[Labelled, list[str]] = field(default_factory=dict)
+    """what it called columns of features"""
     also: tuple[Relation, ...] = ()
     """relations whose edges are predicted besides those of a target relation"""
     notes: list[str] = field(default_factory=list)
@@ -102,10 +106,33 @@ def align_labels(tables: GraphTables) -> None:
     """Let edges of several target relations have as many classes, where they have classes."""
     chosen = [each for each in target_relations(tables) if each in tables.labels]
     classes = [tables.labels[each][0] for each in chosen]
-    if len(chosen) > 1 and all(each.kind == "class" for each in classes):
+    if len(chosen) > 1 and any(each in tables.label_names for each in chosen):
+        _number_alike(tables, chosen)
+    elif len(chosen) > 1 and all(each.kind == "class" for each in classes):
         most = max(each.classes for each in classes)
         for each in chosen:
             tables.labels[each] = (Labels("class", most), tables.labels[each][1])
+
+
+def _number_alike(tables: GraphTables, relations: Sequence[Relation]) -> None:
+    """Let classes that are called the same have the same number in several relations.
+
+    Raises
+    ------
+    GraphError: in some of them classes are numbers.
+    """
+    for each in relations:
+        if each not in tables.label_names:
+            raise GraphError(
+                f"labels of {each}: expected texts, as in other relations that are predicted"
+            )
+    names = sorted({name for each in relations for name in tables.label_names[each]})
+    for each in relations:
+        places = np.searchsorted(names, tables.label_names[each])
+        _, values = tables.labels[each]
+        found = np.where(values >= 0, np.append(places, -1)[values], -1).astype(np.int64)
+        tables.labels[each] = (Labels("class", max(1, len(names))), found)
+        tables.label_names[each] = names
 
 
 def read_relation(src: str, rel: str, dst: str, taken: dict[Relation, Any], where: str) -> Relation:
