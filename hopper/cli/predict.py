@@ -31,7 +31,8 @@ def add_parser(commands: Any) -> None:
         "--nodes",
         default="all",
         metavar="all|SPLIT|FILE.npy",
-        help="all of the target type (the default), those of a split, or a file of original ids",
+        help="all of the target type (the default), those of a split, or a file of original ids; "
+        "of a run on labels of edges, which edges",
     )
     parser.add_argument(
         "--type",
@@ -66,5 +67,5 @@ def _run(options: argparse.Namespace) -> int:
         print(f"torchrun ... -m hopper.predict {file}")
         return 0
     count = predict_into(options.run_dir, options.out, asked)
-    print(f"{options.out}: {options.what} of {count:,} nodes")
+    print(f"{options.out}: {count:,} {options.what}")
     return 0

@@ -185,6 +185,9 @@ class Train(Section):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
     clip_norm: Annotated[float, Field(ge=0.0)] = 0.0
     """bound of the global gradient norm; 0 = off"""
+    gradient_norms: bool = False
+    """whether epochs and loggers tell the norm of every iteration's gradient, before it is clipped
+    (where it is, they do anyway)"""
     patience: NonNegative = 0
     """epochs without a better validation score before the run ends; 0 = off"""
     last_batch: Literal["keep", "drop"] = "keep"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -63,9 +64,11 @@ class StepReport:
 
     losses: by number of a model, the sum of root losses divided by the size of the global batch; of
     the models whose loss this rank knows.
+    gradient_norm: over all parameters and learnable rows, before clipping; None where nobody asked.
     """
 
     losses: Mapping[int, float]
+    gradient_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -372,7 +375,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             self.on_gradient(batch, state.packed)
         clip = state.config.train.clip_norm
         squares: float | None = None
-        if clip:
+        if clip or state.config.train.gradient_norms:
             with state.log.stage("sync", operation="gradient norm"):
                 squares = self.parameter_squares(f"the norm of gradients, {where}")
                 squares += self.fetched.squares(f"the norm of learnable rows, {where}")
@@ -381,4 +384,4 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             scale = state.optimizer.step(clip, squares, factor)
             with self._learnable_stage("compute"):
                 self.fetched.step(scale, factor)
-        return StepReport({0: loss})
+        return StepReport({0: loss}, None if squares is None else math.sqrt(squares))

@@ -143,6 +143,11 @@ class RootSchedule:
         """Roots of a global batch; the last one may have fewer."""
         return self._size
 
+    def count(self, first: int, last: int) -> int:
+        """How many roots an epoch's iterations have from ``first`` to, and without, ``last``."""
+        start, stop = (min(each * self._size, self._ids.size) for each in (first, last))
+        return stop - start
+
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """The global batch of one iteration; a short last one is dealt evenly to the models."""
         start = iteration * self._size
@@ -165,6 +170,11 @@ class LocalRootSchedule(RootSchedule):
     """
 
     _by_rank: tuple[int, list[NDArray[np.int64]]] | None = None
+
+    def count(self, first: int, last: int) -> int:
+        """See :class:`RootSchedule`; but for how ranks round their shares."""
+        start, stop = (self._ids.size * each // self._whole_epoch for each in (first, last))
+        return stop - start
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """The global batch of one iteration."""

@@ -20,6 +20,7 @@ from hopper.graph.array_file import open_array
 from hopper.graph.check_values import label_format
 from hopper.graph.json_file import read_json
 from hopper.graph.links import Links
+from hopper.graph.names import Names
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -205,6 +206,21 @@ class PartitionedGraph:
         file = layout.link_labels_file(self.path, split)
         labels = open_array(file, f"labels of split {split}", dtype, *shapes)
         return Links(ids, ends[0], ends[1], ends[2], labels)
+
+    def names(self, node_type: str) -> Names | None:
+        """What the source called the nodes of a type that is predicted, by ORIGINAL id; None where
+        it numbered them."""
+        count = self._node_type(node_type).count
+        return Names.open(layout.names_file(self.path, node_type), count)
+
+    def label_names(self) -> list[str]:
+        """What the source called the classes that are predicted; none where it numbered them."""
+        described = self.schema.target_labels
+        if described is None:
+            return []
+        file = layout.label_names_file(self.path, self.schema.target)
+        names = Names.open(file, described.classes)
+        return [] if names is None else names.of(np.arange(len(names)))
 
     def reverse_relations(self, relation: Relation) -> list[Relation]:
         """The relations that hold the same edges turned round, where edges are predicted."""

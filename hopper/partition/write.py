@@ -6,6 +6,7 @@ node type and little else, however large the graph.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -271,9 +272,16 @@ def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:
 
 
 def copy_shared(graph: GraphDirectory, work: Path) -> None:
-    """Write what is the same for every partition: ``graph.json``, the splits, and the ends of links
-    where edges are predicted."""
-    write_schema(work, graph.schema)
+    """Write what is the same for every partition: ``graph.json``, the splits, the ends of links
+    where edges are predicted, and what the source called those that predictions are of."""
+    schema = graph.schema
+    write_schema(work, schema)
+    named = [layout.names_file(graph.path, each) for each in schema.root_types]
+    named.append(layout.label_names_file(graph.path, schema.target))
+    for file in filter(Path.is_file, named):
+        copy = work / file.relative_to(graph.path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
     for name in graph.schema.splits:
         save_array(layout.split_file(work, name), graph.split(name))
         if graph.schema.target_relations:

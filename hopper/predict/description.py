@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from hopper.errors import RequestError
@@ -40,16 +41,21 @@ def begin_description(out: Path, order: Order) -> bool:
 
 
 def count_predicted(out: Path) -> int:
-    """How many nodes a finished prediction has, over all parts of all machines."""
+    """How many nodes or edges a finished prediction has, over all parts of all machines."""
     return int(read_order(out)[1]["count"])
 
 
-def finish_description(out: Path, order: Order, count: int) -> None:
+def finish_description(
+    out: Path, order: Order, count: int, label_names: Sequence[str] = ()
+) -> None:
     """Say that all parts are there.
 
     Parameters
     ----------
     count: of nodes, over all parts of all machines.
+    label_names: what the source called classes, where labels are predicted and have names.
     """
     told = order.to_json() | {"finished": True, "count": count}
+    if label_names:
+        told["label_names"] = list(label_names)
     write_text(out / DESCRIPTION_FILE, json.dumps(told, indent=1))

@@ -38,7 +38,7 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
 
     Returns
     -------
-    How many nodes were predicted.
+    How many nodes, or edges, were predicted.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def _prepare(
     check_output(
         trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)
     )
-    order.node_ids(graph)
+    _ = order.edges(graph) if order.is_of_edges(target) else order.node_ids(graph)
     if begin_description(folder, order):
         return None
     make_run_folder(work)

@@ -18,7 +18,7 @@ from hopper.graph.json_file import read_json
 from hopper.graph.schema import Predicted, TargetKind
 from hopper.inference.inference import Output
 from hopper.partition import PartitionedGraph
-from hopper.tasks import Target
+from hopper.tasks import LinkTable, Target
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
@@ -62,7 +62,7 @@ class Order:
         (``labels``); how probable each is; the numbers that these are made of (``logits``); or what
         the classifier reads of a node (``embeddings``).
     nodes: of whom: "all" nodes of the target type, a split's name, or the absolute path of an .npy
-        file of original ids.
+        file of original ids; of a run on labels of edges, which edges.
     graph: the partitioned directory, absolute. division: its fingerprint.
     ranks: how many predict; their numbers are those of the parts. device: where they compute.
     format: of the parts.
@@ -100,6 +100,10 @@ class Order:
             raise GraphError(f"{where}: {missing[0]}: missing field")
         return cls(**{name: found[name] for name in names})
 
+    def is_of_edges(self, target: Target) -> bool:
+        """Whether edges are predicted, and not nodes or rows of nodes."""
+        return target.predicted == "edge" and self.what != "embeddings"
+
     def output(self, predicted: Predicted) -> Output:
         """What is computed for it; edges are told by what a model makes of nodes, so that these are
         their embeddings."""
@@ -118,10 +122,9 @@ class Order:
                     f"--{option}: expected one of {', '.join(known)}, given {given!r}"
                 )
         parse_size(self.memory, "--memory")
-        if target.has_decoder and self.what != "embeddings":
-            what = "links" if target.predicted == "link" else "labels of edges"
+        if target.kind == "link" and self.what != "embeddings":
             raise RequestError(
-                f"--what {self.what}: the run predicts {what}, by what its model makes of nodes; "
+                f"--what {self.what}: the run predicts links, by what its model makes of nodes; "
                 "expected embeddings"
             )
         if target.kind == "float" and self.what == "probabilities":
@@ -172,6 +175,29 @@ class Order:
                     f"{sorted(graph.schema.splits)}, or an .npy file of original ids"
                 )
             return np.sort(globals_[graph.split(self.nodes)])
+        return np.sort(globals_[self._listed(f"original ids of {target}", globals_.size)])
+
+    def edges(self, graph: PartitionedGraph) -> LinkTable:
+        """The edges that are asked for, in order of their ids.
+
+        Raises
+        ------
+        RequestError: as of :meth:`node_ids`.
+        """
+        if self.nodes in graph.schema.splits:
+            return LinkTable.of(graph, graph.links(self.nodes))
+        table = LinkTable.all_edges(graph)
+        if self.nodes == ALL:
+            return table
+        if not self.nodes.endswith(".npy"):
+            raise RequestError(
+                f"--nodes {self.nodes}: expected {ALL}, one of the splits "
+                f"{sorted(graph.schema.splits)}, or an .npy file of edge ids"
+            )
+        return table.pick(self._listed("edge ids", table.ids.size))
+
+    def _listed(self, what: str, count: int) -> NDArray[np.int64]:
+        """[n] int64, ascending: the ids of a file, in [0, count)."""
         ids = load_npy(Path(self.nodes), "nodes")
         where = f"--nodes {self.nodes}"
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
@@ -179,18 +205,17 @@ class Order:
                 f"{where}: expected integers of shape [n], given {ids.dtype} of shape "
                 f"{list(ids.shape)}"
             )
-        if ids.size and not 0 <= ids.min() <= ids.max() < globals_.size:
+        if ids.size and not 0 <= ids.min() <= ids.max() < count:
             raise RequestError(
-                f"{where}: expected original ids of {target} in [0, {globals_.size}), given "
-                f"{ids.min()} to {ids.max()}"
+                f"{where}: expected {what} in [0, {count}), given {ids.min()} to {ids.max()}"
             )
-        distinct = np.unique(ids)
+        distinct = np.unique(ids).astype(np.int64)
         if distinct.size < ids.size:
             raise RequestError(
                 f"{where}: expected distinct ids; {ids.size - distinct.size} of {ids.size} occur "
                 "again"
             )
-        return np.sort(globals_[distinct])
+        return distinct
 
 
 def read_order(out: Path) -> tuple[Order, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -16,13 +16,19 @@ from hopper.graph.array_file import open_array
 from hopper.predict.order import Format, Order, read_order
 from hopper.whole_files import replacing
 
+LABEL_NAME: Final = "label_name"
+"""the column of what classes are called"""
 _ROWS_AT_ONCE: Final = 1 << 16
 _INSTALL: Final = "install it with: pip install 'hopper-gnn[parquet]'"
 
 
+Columns = dict[str, tuple[type[str] | type[int], Callable[[slice, NDArray[Any]], Any]]]
+"""by name, of what kind a column is, and what makes it of places in a part and the values there"""
+
+
 @dataclass(frozen=True)
 class Part:
-    """What a rank has predicted, of one block of nodes.
+    """What a rank has predicted, of one block of nodes or edges.
 
     Attributes
     ----------
@@ -68,7 +74,12 @@ def check_format(kind: Format) -> None:
 
 
 def write_part(
-    file: Path, part: Part, name: str, rows: Iterator[tuple[slice, NDArray[Any]]], sample: Any
+    file: Path,
+    part: Part,
+    name: str,
+    rows: Iterator[tuple[slice, NDArray[Any]]],
+    sample: Any,
+    more: Columns | None = None,
 ) -> None:
     """Write a part; an older file of the name stays until it is whole.
 
@@ -77,6 +88,7 @@ def write_part(
     name: of the column of values, or of the tensors.
     rows: by places in the part, in order, what is written.
     sample: [0] or [0, width]: of the same dtype and width.
+    more: columns of texts or integers, of Parquet alone.
     """
     if file.suffix == ".npy":
         with replacing(ids_file(file)) as unfinished, unfinished.open("wb") as stream:
@@ -95,14 +107,18 @@ def write_part(
     kind = arrow.from_numpy_dtype(sample.dtype)
     if sample.ndim == 2:
         kind = arrow.list_(kind, sample.shape[1])
-    schema = arrow.schema([("id", arrow.int64()), (name, kind)])
+    kinds = {str: arrow.string(), int: arrow.int64()}
+    columns = more or {}
+    fields = [("id", arrow.int64()), (name, kind)]
+    schema = arrow.schema([*fields, *((each, kinds[of]) for each, (of, _) in columns.items())])
     with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
         for piece, values in rows:
             column = arrow.array(values.reshape(-1))
             if sample.ndim == 2:
                 column = arrow.FixedSizeListArray.from_arrays(column, sample.shape[1])
-            ids = arrow.array(part.ids[piece])
-            writer.write_table(arrow.Table.from_arrays([ids, column], schema=schema))
+            arrays = [arrow.array(part.ids[piece]), column]
+            arrays += [arrow.array(make(piece, values), kinds[of]) for of, make in columns.values()]
+            writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
 
 
 @dataclass(frozen=True)
@@ -111,12 +127,17 @@ class Predictions:
 
     Attributes
     ----------
-    ids: [n] int64, ascending: original ids of nodes of the target type.
+    ids: [n] int64, ascending: original ids of nodes of the target type, or of edges.
     values: [n] class numbers or values, or [n, width] of anything else, in the same order.
+    names: [n] texts: what the source called the nodes, where it did not number them and the format
+        is Parquet.
+    label_names: what it called the classes, by number, where it did not number them.
     """
 
     ids: NDArray[np.int64]
     values: NDArray[Any]
+    names: NDArray[np.str_] | None = None
+    label_names: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -132,28 +153,37 @@ class Predictions:
         if not found.get("finished"):
             raise RequestError(f"{out}: the prediction is not finished; run it again to go on")
         parts = [_read(file, order) for file in sorted(out.glob(f"part-*.{order.format}"))]
-        if sum(ids.size for ids, _ in parts) != found["count"]:
+        if sum(part.ids.size for part in parts) != found["count"]:
             raise RequestError(
-                f"{out}: expected {found['count']} nodes, as {order.what} were written, found "
-                f"{sum(ids.size for ids, _ in parts)}: parts of other machines are missing"
+                f"{out}: expected {found['count']} rows, as {order.what} were written, found "
+                f"{sum(part.ids.size for part in parts)}: parts of other machines are missing"
             )
-        ids = np.concatenate([ids for ids, _ in parts])
-        values = np.concatenate([values for _, values in parts])
+        ids = np.concatenate([part.ids for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        names = [part.names for part in parts if part.names is not None]
         places = np.argsort(ids)
-        return cls(ids[places], values[places])
+        return cls(
+            ids[places],
+            values[places],
+            np.concatenate(names)[places] if names else None,
+            tuple(found.get("label_names", ())),
+        )
 
 
-def _read(file: Path, order: Order) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def _read(file: Path, order: Order) -> Predictions:
     if file.suffix == ".npy":
         values = np.load(file, mmap_mode="r", allow_pickle=False)
-        return open_array(ids_file(file), "ids", np.int64, (len(values),)), values
+        return Predictions(open_array(ids_file(file), "ids", np.int64, (len(values),)), values)
     _, parquet = _pyarrow()
     table = parquet.read_table(file)
-    ids, column = (table.column(number).combine_chunks() for number in (0, 1))
+    ids, column = (table.column(name).combine_chunks() for name in ("id", order.what))
+    names = None
+    if "name" in table.column_names:
+        names = np.array(table.column("name").to_pylist(), np.str_)
     values = column.values if hasattr(column, "values") and column.type.num_fields else column
     found = values.to_numpy(zero_copy_only=False)
     width = getattr(column.type, "list_size", 0)
-    return ids.to_numpy(), found.reshape(-1, width) if width else found
+    return Predictions(ids.to_numpy(), found.reshape(-1, width) if width else found, names)
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -44,6 +44,25 @@ class LinkTable:
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
         return cls(graph.schema.target_relations, ids, relations, src, dst, links.labels)
 
+    @classmethod
+    def all_edges(cls, graph: PartitionedGraph) -> LinkTable:
+        """All edges of the target relations, without labels."""
+        schema, parts, first = graph.schema, [np.empty((4, 0), np.int64)], 0
+        for number, relation in enumerate(schema.target_relations):
+            topology = graph.topology(relation)
+            ids = np.asarray(topology.edge_ids)
+            order = np.argsort(ids)
+            dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+            found = (ids + first, np.full(ids.size, number), np.asarray(topology.indices), dst)
+            parts.append(np.stack([each[order] for each in found]))
+            first += schema.relations[relation].count
+        return cls(schema.target_relations, *np.concatenate(parts, axis=1), None)
+
+    def pick(self, places: Ids) -> LinkTable:
+        """Some of them, by ascending places."""
+        columns = (each[places] for each in (self.ids, self.relations, self.src, self.dst))
+        return LinkTable(self.targets, *columns, None)
+
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
         """[m] int64 global ids: the ends of a type, relation by relation, sources first.
 

@@ -22,11 +22,14 @@ from hopper.train.results import EpochRecord
 
 
 class _Rate(ProgressColumn):
-    """Iterations a second, of late."""
+    """Roots a second of all ranks, of late, and bytes that this rank has sent a second."""
 
     def render(self, task: Task) -> Text:
         """See rich."""
-        return Text(f"{task.speed:.3g} it/s" if task.speed else "")
+        if not task.speed:
+            return Text("")
+        sent = task.fields["sent"] / task.elapsed / 1e6 if task.elapsed else 0.0
+        return Text(f"{task.speed * task.fields['batch']:,.0f} roots/s  {sent:.3g} MB/s sent here")
 
 
 class RunConsole:
@@ -36,6 +39,8 @@ class RunConsole:
         self._console = Console() if shown else None
         self._metric = metric
         self._bar: Progress | None = None
+        self._sent_before: int | None = None
+        self._score = ""
 
     def __enter__(self) -> RunConsole:
         if self._console is not None and self._console.is_terminal:
@@ -43,7 +48,7 @@ class RunConsole:
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("loss {task.fields[loss]}"),
+                TextColumn("loss {task.fields[loss]}{task.fields[score]}"),
                 _Rate(),
                 TimeElapsedColumn(),
                 TextColumn("left"),
@@ -68,24 +73,44 @@ class RunConsole:
         if self._console is not None:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def start_epoch(self, epoch: int, done: int, total: int) -> None:
-        """A new epoch begins, with ``done`` of its iterations already trained."""
+    def start_epoch(self, epoch: int, done: int, total: int, batch: int) -> None:
+        """A new epoch begins, with ``done`` of its iterations already trained.
+
+        Parameters
+        ----------
+        batch: roots of an iteration, over all ranks.
+        """
         if self._bar is not None:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
-            self._bar.add_task("", total=total, completed=done, epoch=epoch, loss="")
+            self._sent_before = None
+            fields = {"epoch": epoch, "loss": "", "score": self._score, "batch": batch, "sent": 0}
+            self._bar.add_task("", total=total, completed=done, **fields)
 
-    def step(self, loss: float) -> None:
-        """An iteration ended."""
+    def step(self, loss: float, sent: int) -> None:
+        """An iteration ended.
+
+        Parameters
+        ----------
+        sent: bytes that this rank has sent since it started.
+        """
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], advance=1, loss=_told(loss))
+            if self._sent_before is None:
+                self._sent_before = sent
+            since = sent - self._sent_before
+            self._bar.update(self._bar.task_ids[0], advance=1, loss=_told(loss), sent=since)
 
     def end_epoch(self, record: EpochRecord) -> None:
         """Print an epoch's line."""
         sent = sum(record.bytes.values())
         score = "" if record.val is None else f"  val {self._metric} {record.val:.4f}"
+        self._score = score
+        norms = record.gradient_norms
+        norm = f"  gradient {sum(norms) / len(norms):.3g}" if norms else ""
+        rate = record.roots / record.seconds if record.seconds else 0.0
         self.say(
-            f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}  {record.seconds:.2f} s  "
+            f"epoch {record.epoch:3d}  loss {record.loss:.4f}{score}{norm}  "
+            f"{record.seconds:.2f} s  {rate:,.0f} roots/s  "
             f"sent {sent / 1e6:.1f} MB (features {record.bytes['feature'] / 1e6:.1f})"
         )
 

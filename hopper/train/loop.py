@@ -77,6 +77,7 @@ class Trainer:
             state.config.cluster.interface,
             state.learnable,
         )
+        self._gradient_norms: list[float] = []
         self._replay = read_decisions(state.config, state.cluster.world)
 
     def run(self) -> None:
@@ -111,7 +112,9 @@ class Trainer:
         self, training: Models, pipeline: Pipeline, console: RunConsole
     ) -> EpochRecord:
         engine, state, place = self.engine, self.engine.state, _place_of(training)
-        console.start_epoch(place.epoch, place.iteration, self.schedule.iterations)
+        schedule, self._gradient_norms = self.schedule, list[float]()
+        batch = schedule.count(0, 1)
+        console.start_epoch(place.epoch, place.iteration, schedule.iterations, batch)
         state.cluster.arrive(f"starting epoch {place.epoch}")
         for model in self.models:
             model.state.packed.module.train()
@@ -122,7 +125,7 @@ class Trainer:
         after_checkpoint = set()
         while place.iteration < self.schedule.iterations:
             self._train_iteration(training, pipeline, place)
-            console.step(place.losses[-1])
+            console.step(place.losses[-1], state.cluster.traffic.total)
             if self._checkpoint_if_due(training, place):
                 after_checkpoint.add(place.iteration)
         self._spread_losses(training)
@@ -132,6 +135,8 @@ class Trainer:
         record.engine, record.ranks = engine.name, state.cluster.world
         record.decisions = engine.decisions(record.epoch)
         first = record.iterations - record.measured_iterations
+        record.roots = schedule.count(first, record.iterations)
+        record.gradient_norms = self._gradient_norms
         seconds = dict(enumerate(record.iteration_seconds, first))
         comparable = {each: seconds[each] for each in seconds.keys() - after_checkpoint}
         engine.epoch_ended(record.epoch, comparable)
@@ -143,6 +148,8 @@ class Trainer:
         self._recorder.start(place.step)
         with self._meter.iteration():
             report = pipeline.train_next()
+        if report.gradient_norm is not None:
+            self._gradient_norms.append(report.gradient_norm)
         for number, model in training.items():
             model.end_iteration(report.losses.get(number, math.nan))
 

@@ -42,7 +42,8 @@ class EpochRecord:
     ranks say for whom that holds. cpu_seconds: processor seconds of every rank, of all of its
     threads, in the same time. nic_bytes: what each server's network interface sent, in order of
     server; None where none is read. sent_bytes: of all causes, summed over ranks, that were sent in
-    the same time, some of them for epochs to come.
+    the same time, some of them for epochs to come. roots: that the measured iterations trained.
+    gradient_norms: of theirs, before clipping; none where nobody asked.
     """
 
     epoch: int
@@ -67,6 +68,8 @@ class EpochRecord:
     nic_bytes: list[int] | None = None
     sent_bytes: int = 0
     iteration_seconds: list[float] = field(default_factory=list)
+    roots: int = 0
+    gradient_norms: list[float] = field(default_factory=list)
 
 
 def agree_on_epoch(

@@ -17,8 +17,8 @@ _NUMBERS: Final = ("loss", "train", "seconds", "evaluation_seconds", "sent_bytes
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """What is told of an epoch: loss, seconds, iterations a second, bytes, and the validation
-    scores as ``val/<metric>``.
+    """What is told of an epoch: loss, seconds, iterations, roots and bytes a second, bytes, the
+    mean norm of gradients where it is known, and the validation scores as ``val/<metric>``.
 
     Parameters
     ----------
@@ -29,6 +29,10 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     found |= {f"bytes/{cause}": float(count) for cause, count in record["bytes"].items()}
     if record["seconds"]:
         found["iterations_per_second"] = record["measured_iterations"] / record["seconds"]
+        found["roots_per_second"] = record["roots"] / record["seconds"]
+        found["sent_bytes_per_second"] = record["sent_bytes"] / record["seconds"]
+    if record["gradient_norms"]:
+        found["gradient_norm"] = sum(record["gradient_norms"]) / len(record["gradient_norms"])
     return found
 
 

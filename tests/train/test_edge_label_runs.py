@@ -93,8 +93,6 @@ def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDir
     """From the rows of both ends by the decoder; metrics by torchmetrics in one process."""
     from torchmetrics.functional import classification
 
-    with pytest.raises(hopper.RequestError, match="--what labels: the run predicts labels of edge"):
-        hopper.predict(trained.run_dir)
     rows = torch.from_numpy(hopper.predict(trained.run_dir, what="embeddings").values)
     decoder = hopper.load_model(trained.run_dir).link_decoder
     links = graph.links("test")
@@ -110,6 +108,39 @@ def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDir
     assert scores["roc_auc"] == pytest.approx(float(expected), abs=1e-4)
     # The ends' features tell their communities.
     assert scores["roc_auc"] > 0.7
+    told = hopper.predict(trained.run_dir, what="logits", nodes="test")
+    np.testing.assert_array_equal(told.ids, links.ids)
+    np.testing.assert_allclose(told.values, logits.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_of_edges(
+    trained: hopper.RunResult, graph: GraphDirectory, tmp_path: Path
+) -> None:
+    import pandas
+
+    run = trained.run_dir
+    every = hopper.predict(run, out=tmp_path / "all")
+    np.testing.assert_array_equal(every.ids, np.arange(graph.schema.relations[EDGE].count))
+    table = pandas.read_parquet(tmp_path / "all").sort_values("id")
+    assert list(table.columns) == ["id", "labels", "src", "dst"]
+    topology = graph.topology(EDGE)
+    src, dst = np.empty_like(topology.indices), np.empty_like(topology.indices)
+    src[topology.edge_ids] = topology.indices
+    dst[topology.edge_ids] = np.repeat(np.arange(300), np.diff(topology.indptr))
+    np.testing.assert_array_equal(table["src"], src)
+    np.testing.assert_array_equal(table["dst"], dst)
+    labels, split = graph.labels(EDGE), graph.split("test")
+    scores = json.loads((Path(run) / "summary.json").read_text())["scores"]["test"]
+    right = (every.values[split] == labels[split]).mean()
+    assert scores["accuracy"] == pytest.approx(right)
+    some = np.array([7, 3, 200])
+    np.save(tmp_path / "some.npy", some)
+    found = hopper.predict(run, nodes=str(tmp_path / "some.npy"), what="probabilities")
+    np.testing.assert_array_equal(found.ids, np.sort(some))
+    np.testing.assert_array_equal(found.values.argmax(1), every.values[np.sort(some)])
+    np.testing.assert_allclose(found.values.sum(1), 1, rtol=1e-6)
+    with pytest.raises(hopper.RequestError, match=r"--nodes nobody: expected all, one of the spl"):
+        hopper.predict(run, nodes="nobody")
 
 
 def test_the_baseline_is_the_commonest_label(

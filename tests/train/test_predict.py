@@ -208,7 +208,8 @@ def test_parts_are_read_as_they_were_written(
     file = tmp_path / f"part-0.{kind}"
     pieces = ((piece, values[places]) for piece, places in part.pieces())
     write_part(file, part, "logits", pieces, values[:0])
-    ids, found = _read(file, order("logits", kind))
-    np.testing.assert_array_equal(ids, part.ids)
-    np.testing.assert_array_equal(found, values[part.order])
-    assert found.dtype == np.float32
+    found = _read(file, order("logits", kind))
+    np.testing.assert_array_equal(found.ids, part.ids)
+    np.testing.assert_array_equal(found.values, values[part.order])
+    assert found.values.dtype == np.float32
+    assert found.names is None

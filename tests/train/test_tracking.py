@@ -29,6 +29,10 @@ def test_numbers_of_an_epoch(reference: Any) -> None:
     assert found["val/accuracy"] == record["val"]
     assert found["bytes/feature"] == record["bytes"]["feature"]
     assert found["iterations_per_second"] > 0
+    assert record["roots"] == 83
+    assert found["roots_per_second"] == pytest.approx(83 / record["seconds"])
+    assert "gradient_norm" not in found
+    assert numbers_of(record | {"gradient_norms": [1.0, 3.0]})["gradient_norm"] == 2.0
 
 
 def test_tensorboard(reference: Any, tmp_path: Path) -> None:

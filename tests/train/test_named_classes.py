@@ -1,0 +1,105 @@
+"""A user's own tables, whose nodes and classes have names: they come back with predictions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopper
+from hopper.bench.parity import read_recorded
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.graph.names import Names
+from hopper.partition import partition_graph
+
+COLOURS = ("blue", "green", "red")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
+    """Colours of towns, each near others of its colour."""
+    folder, generator = tmp_path_factory.mktemp("towns"), np.random.default_rng(2)
+    colour = generator.integers(0, 3, 90)
+    (folder / "tables").mkdir()
+    with (folder / "tables" / "nodes.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["id", "label", "coast", "height"])
+        for town in range(90):
+            coast = COLOURS[colour[town]] if generator.random() < 0.7 else "none"
+            height = "" if town == 3 else round(float(generator.random()), 3)
+            writer.writerow([f"town {town}", COLOURS[colour[town]], coast, height])
+    with (folder / "tables" / "edges.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["src", "dst"])
+        for town in range(90):
+            same = np.flatnonzero(colour == colour[town])
+            for other in generator.choice(same, 4):
+                writer.writerow([f"town {other}", f"town {town}"])
+    options = ImportOptions(split=RandomSplit(0.6, 0.2), missing="mean")
+    import_graph("csv", str(folder / "tables"), folder / "graph", options)
+    partition_graph(GraphDirectory.open(folder / "graph"), folder / "parts", 2)
+    return hopper.train(
+        {
+            "data": {"partitioned": str(folder / "parts")},
+            "model": {"name": "sage", "layers": 2, "hidden": 16},
+            "train": {
+                "engine": "zero_hop",
+                "epochs": 4,
+                "batch_size": 16,
+                "learning_rate": 0.05,
+                "dtype": "float64",
+                "gradient_norms": True,
+                "record_gradients": [1],
+                "run_dir": str(folder / "run"),
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "npy"])
+def test_names_come_back(kind: str, trained: hopper.RunResult, tmp_path: Path) -> None:
+    if kind == "parquet":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    found = hopper.predict(trained.run_dir, out=tmp_path / "out", format=kind)
+    assert found.label_names == COLOURS
+    labels = GraphDirectory.open(Path(trained.run_dir).parent / "graph").labels("node")
+    assert (found.values == labels[found.ids]).mean() > 0.9
+    if kind == "npy":
+        assert found.names is None
+        return
+    assert found.names is not None
+    assert found.names.tolist() == [f"town {each}" for each in found.ids]
+    import pandas
+
+    table = pandas.read_parquet(tmp_path / "out")
+    assert list(table.columns) == ["id", "labels", "name", "label_name"]
+    assert table["label_name"].tolist() == [COLOURS[each] for each in table["labels"]]
+    logits = hopper.predict(trained.run_dir, what="logits")
+    assert logits.label_names == ()
+    assert logits.names is not None
+
+
+def test_norms_of_gradients_are_told(trained: hopper.RunResult) -> None:
+    run = Path(trained.run_dir)
+    epochs = [json.loads(line) for line in (run / "epochs.jsonl").read_text().splitlines()]
+    (recorded,) = read_recorded(run / "gradients")
+    squares = sum(float(each.square().sum()) for each in recorded.gradients.values())
+    assert epochs[0]["gradient_norms"][1] == pytest.approx(squares**0.5, rel=1e-12)
+    assert all(len(each["gradient_norms"]) == each["iterations"] == 2 for each in epochs)
+
+
+def test_names_are_lines_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "names.txt"
+    file.write_text("eins\n\nдва\n", encoding="utf-8")
+    names = Names.open(file, 3)
+    assert names is not None
+    assert names.of(np.array([2, 0, 1])) == ["два", "eins", ""]
+    with pytest.raises(hopper.GraphError, match=r"names\.txt: expected 2 lines, given 3"):
+        Names.open(file, 2)
+    assert Names.open(tmp_path / "none.txt", 2) is None
+    file.write_text("")
+    assert len(Names(file)) == 0
