@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from hopper.partition import PartitionedGraph
     from hopper.partition.partitioner import Partitioner
     from hopper.predict.parts import Predictions
+    from hopper.train.callbacks import Callback, Running
     from hopper.train.loggers import Logger
     from hopper.train.results import EpochRecord, TrialRecord
     from hopper.train.run_result import RunResult, TrialResult
@@ -72,6 +73,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GNN",
     "Block",
+    "Callback",
     "ClusterError",
     "Combination",
     "Config",
@@ -103,6 +105,7 @@ __all__ = [
     "RequestError",
     "RowSource",
     "RunResult",
+    "Running",
     "ServerLost",
     "StorageError",
     "Subgraph",
@@ -127,6 +130,7 @@ __all__ = [
 # A test compares it with the imports above.
 _HOMES = {
     "Block": "hopper.graph.block",
+    "Callback": "hopper.train.callbacks",
     "Combination": "hopper.models.combination",
     "Config": "hopper.config",
     "EpochRecord": "hopper.train.results",
@@ -150,6 +154,7 @@ _HOMES = {
     "Request": "hopper.engines",
     "RowSource": "cache_server.row_source",
     "RunResult": "hopper.train.run_result",
+    "Running": "hopper.train.callbacks",
     "Subgraph": "hopper.micrograph.subgraph",
     "SumLayer": "hopper.models.layer",
     "TrialRecord": "hopper.train.results",

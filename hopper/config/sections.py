@@ -230,6 +230,10 @@ class Train(Section):
     besides what a run writes"""
     loggers_options: list[Options] = Field(default=[])
     """one table for each of ``loggers``, in their order; empty = none has options"""
+    callbacks: list[str] = Field(default=[])
+    """classes of one's own, "package.module:Class", called on every rank as the run goes on"""
+    callbacks_options: list[Options] = Field(default=[])
+    """one table for each of ``callbacks``, in their order; empty = none has options"""
 
     @model_validator(mode="after")
     def _check(self) -> Train:
@@ -239,11 +243,15 @@ class Train(Section):
             check_form("loggers", name, LOGGERS)
         for name in self.more_metrics:
             check_form("more_metrics", name, BUILT_INS["metric"][1:])
-        if self.loggers_options and len(self.loggers_options) != len(self.loggers):
-            raise ValueError(
-                f"loggers_options: expected one table for each of the {len(self.loggers)} loggers, "
-                f"or none; got {len(self.loggers_options)}"
-            )
+        for name in self.callbacks:
+            check_form("callbacks", name, ())
+        for key in ("loggers", "callbacks"):
+            names, options = getattr(self, key), getattr(self, f"{key}_options")
+            if options and len(options) != len(names):
+                raise ValueError(
+                    f"{key}_options: expected one table for each of the {len(names)} {key}, or "
+                    f"none; got {len(options)}"
+                )
         if self.autocast != "off" and self.dtype != "float32":
             raise ValueError(
                 f"autocast: {self.autocast!r} takes the place of float32, not of {self.dtype}"

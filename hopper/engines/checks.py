@@ -29,6 +29,7 @@ def check_request(request: Request) -> None:
     _check_graph(request)
     check_model(request)
     _check_edges(request)
+    _check_replicas(request)
     _check_engines(request)
     check_learnable(request)
     _check_cache(request)
@@ -80,6 +81,16 @@ def _check_edges(request: Request) -> None:
             f"model.name: {config.model.name} with learnable.tables = "
             f'"{config.learnable.tables}" reads hops from one type of nodes; {what} want a model '
             'of the graph\'s own relations, and "tied"'
+        )
+
+
+def _check_replicas(request: Request) -> None:
+    """Refuse what only one model of a run can have."""
+    train, hop = request.config.train, request.config.hop
+    if hop.replicas == "independent" and train.callbacks:
+        raise RequestError(
+            "train.callbacks: they are told of one model; expected none with hop.replicas = "
+            f'"independent", given {", ".join(train.callbacks)}'
         )
 
 

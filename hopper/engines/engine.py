@@ -141,7 +141,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
         """numbers of the models that the next iteration trains, the same on every rank"""
         self.fetched = FetchedRows(state.cluster, [], {}, "")
         """learnable rows of the iteration under way"""
-        self.on_gradient: Callable[[GlobalBatch, PackedModel], None] | None = None
+        self.on_gradient: list[Callable[[GlobalBatch, PackedModel], None]] = []
         """called after synchronisation, before the update, with gradient and loss in place"""
         self.replayed: Mapping[str, Any] = {}
         """decisions of the epoch in another run, to be taken again instead of anew"""
@@ -371,8 +371,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             self._unscale(where)
         if self.records:
             self.complete_recorded(where)
-        if self.on_gradient is not None:
-            self.on_gradient(batch, state.packed)
+        for told in self.on_gradient:
+            told(batch, state.packed)
         clip = state.config.train.clip_norm
         squares: float | None = None
         if clip or state.config.train.gradient_norms:

@@ -73,6 +73,7 @@ class TrainedRun:
         values["train"] |= {"patience": 0, "score_training": False, "init_from": ""}
         values["train"] |= {"replay": "", "record_gradients": []}
         values["train"] |= {"loggers": [], "loggers_options": []}
+        values["train"] |= {"callbacks": [], "callbacks_options": []}
         values["hop"]["replicas"] = "synchronous"
         values["learnable"] |= {"initial": "", "frozen": self._learned()}
         own = make_config(values, overrides)

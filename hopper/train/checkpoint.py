@@ -124,7 +124,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     """What must be equal for a run to continue another: all that decides its bits."""
     of_run = (
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
-        *("init_from", "loggers", "loggers_options", "score_training"),
+        *("init_from", "loggers", "loggers_options", "score_training", "gradient_norms"),
     )
     # What a machine makes of device and threads is compared instead.
     free = {("train", key) for key in (*of_run, "device", "threads")}

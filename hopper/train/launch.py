@@ -29,6 +29,7 @@ from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.begin import begin_with
+from hopper.train.callbacks import check_callbacks
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
@@ -147,6 +148,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     ranks, request = ranks_of(config, graph), Request(config, graph)
     check_request(request)
     check_loggers(config)
+    check_callbacks(config)
     verify_data(config, graph, range(graph.book.servers))
     for server in range(graph.book.servers):
         check_labels(graph, PartitionedRows(graph, server, None))

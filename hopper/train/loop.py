@@ -11,6 +11,7 @@ from hopper.engines import Engine
 from hopper.engines.unused import unused
 from hopper.micrograph.route import RootSchedule
 from hopper.pipeline import Pipeline
+from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
@@ -68,6 +69,7 @@ class Trainer:
         self._checkpoints = RunCheckpoints(engine, self.models, run_dir, identity)
         self._files = RunFiles(engine, self.models, run_dir, evaluator.objective)
         self._recorder = GradientRecorder(engine, run_dir)
+        self._callbacks = make_callbacks(engine.state.config, engine)
         state = engine.state
         self._config = state.config.train
         self._meter = EpochMeter(
@@ -87,6 +89,8 @@ class Trainer:
         is_shown = self.engine.state.cluster.rank == 0
         with RunConsole(is_shown, self._objective.metric) as console:
             self._introduce(console)
+            place = _place_of(dict(enumerate(self.models)))
+            self._callbacks.start(place.epoch, place.iteration)
             if not self._unfinished():
                 # Nothing is left to train; this may be why.
                 self._tell_stopped(dict(enumerate(self.models)), console)
@@ -188,6 +192,10 @@ class Trainer:
         records = {number: each.end_epoch(scores.get(number)) for number, each in training.items()}
         self._files.add_epoch(record, records)
         self.on_epoch(record)
+        if self._callbacks.epoch(record):
+            console.say(f"a callback ended the training after epoch {record.epoch}")
+            for model in training.values():
+                model.is_stopped = True
         self._tell_stopped(training, console)
         if self._config.checkpoint_every:
             self._checkpoints.save()
@@ -234,6 +242,7 @@ class Trainer:
                     f"test {told}, best epoch {model.progress.best_epoch}; in brackets "
                     f"{self._told_baseline}"
                 )
+        self._callbacks.finish()
         self.on_trained(console.say)
         state = self.engine.state
         memory = peak_rss_mib(state.cluster)

@@ -27,6 +27,7 @@ from hopper.run_log import RunLog
 from hopper.tasks import find_target
 from hopper.train.auto_engine import settle_engine
 from hopper.train.begin import begin_with
+from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint import run_identity
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
@@ -102,6 +103,7 @@ def check_training(request: Request) -> None:
     check_request(request)
     check_training_parts(request.config, request.schema)
     check_loggers(request.config)
+    check_callbacks(request.config)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class GradientRecorder:
         self._engine = engine
         self._folder = run_dir / GRADIENTS_FOLDER
         self._step = 0
-        engine.on_gradient = self._write
+        engine.on_gradient.append(self._write)
 
     def forget(self) -> None:
         """Remove what an unfinished run has recorded."""

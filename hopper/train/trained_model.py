@@ -24,6 +24,7 @@ class TrainedModel:
     Attributes
     ----------
     progress: the next iteration, and the scores so far; may be replaced by that of a checkpoint.
+    is_stopped: whether somebody said that it is trained enough.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class TrainedModel:
         self.state = state
         self.folder = folder
         self.progress = Progress()
+        self.is_stopped = False
         self._evaluator = evaluator
         self._complete = complete
         self._config = state.config.train
@@ -43,8 +45,9 @@ class TrainedModel:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to train: all epochs are over, or patience is."""
-        return self.progress.epoch >= self._config.epochs or self.out_of_patience
+        """Whether nothing is left to train: all epochs are over, patience is, or it was stopped."""
+        is_over = self.progress.epoch >= self._config.epochs
+        return is_over or self.out_of_patience or self.is_stopped
 
     @property
     def out_of_patience(self) -> bool:

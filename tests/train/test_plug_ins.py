@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from sqlite_features import write_rows
 
+from hopper.bench.parity import read_recorded
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
 
@@ -113,3 +114,20 @@ def test_a_run_from_a_database_that_was_interrupted_is_the_same_run(
     assert [epoch["rows"] for epoch in resumed.epochs()][-1] == whole.epochs()[-1]["rows"]
     best = "best.safetensors"
     assert (resumed.run_dir / best).read_bytes() == (whole.run_dir / best).read_bytes()
+
+
+def test_a_callback_ends_a_run_on_all_ranks_and_keeps_parameters_as_they_were(runs: Any) -> None:
+    options = {"loss": 1e9, "frozen": ["layers.0"], "epochs": 1}
+    called = {"callbacks": ["early_enough:EarlyEnough"], "callbacks_options": [options]}
+    run = runs.finished("called", **called, epochs=3, record_gradients=[0, 1])
+    assert len(run.epochs()) == 1
+    assert "a callback ended the training after epoch 0" in run.stdout
+    first, second = read_recorded(run.run_dir / "gradients")
+    frozen = [name for name in first.parameters if name.startswith("layers.0")]
+    assert frozen
+    for name, before in first.parameters.items():
+        assert before.equal(second.parameters[name]) == (name in frozen), name
+    plain = runs.finished("not-called", epochs=1, record_gradients=[0])
+    (gradient,) = read_recorded(plain.run_dir / "gradients")
+    for name, own in gradient.gradients.items():
+        assert own.equal(first.gradients[name]), name
