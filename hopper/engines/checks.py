@@ -16,7 +16,7 @@ from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
 from hopper.partition.layouts import Replicated
-from hopper.tasks import find_target
+from hopper.tasks import check_fixed, find_target
 
 
 def check_request(request: Request) -> None:
@@ -69,6 +69,8 @@ def _check_edges(request: Request) -> None:
             'them, which kinds "node", "full", "weighted" and "replacement" can; given '
             f'"{config.sampler.kind}"'
         )
+    if predicted == "link":
+        check_fixed(request.graph, config.task)
     if config.sampler.device != "cpu":
         raise RequestError(
             f"sampler.device: {what} may have ends of several types, which are drawn for in host "

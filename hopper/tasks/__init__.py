@@ -10,6 +10,7 @@ from hopper.tasks.decoders import (
     pair_scores,
 )
 from hopper.tasks.edge_decoders import EdgeDecoder
+from hopper.tasks.fixed_negatives import FixedNegatives, check_fixed, open_fixed
 from hopper.tasks.link_batches import LinkBatches
 from hopper.tasks.sides import SIDES, Side, sides_of, type_at
 from hopper.tasks.target import Target, find_target
@@ -21,15 +22,18 @@ __all__ = [
     "SIDES",
     "Decoder",
     "EdgeDecoder",
+    "FixedNegatives",
     "LinkBatches",
     "LinkTable",
     "Side",
     "Target",
     "TrainingLinks",
+    "check_fixed",
     "decoder_of",
     "edge_decoder_of",
     "find_target",
     "make_decoder",
+    "open_fixed",
     "pair_scores",
     "sides_of",
     "type_at",

@@ -16,6 +16,7 @@ from hopper.micrograph.left_out import LeftOut, leave_out
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.partition import PartitionedGraph
+from hopper.tasks.fixed_negatives import open_fixed
 from hopper.tasks.negatives import Negatives
 from hopper.tasks.sides import sides_of, type_at
 from hopper.tasks.training_links import TrainingLinks
@@ -48,6 +49,8 @@ class LinkBatches:
         self._table = links.table
         self._schedule = schedule
         self._negatives = Negatives(graph, task, self._table, seed)
+        self._fixed = open_fixed(graph, task, "train")
+        self._count = task.num_negatives if self._fixed is None else self._fixed.count
         self._topology, self._originals = cache(graph.topology), cache(graph.original_ids)
         schema = graph.schema
         self._reverses = [graph.reverse_relations(each) for each in schema.target_relations]
@@ -68,7 +71,7 @@ class LinkBatches:
         """
         batch, table, own = self.batch((epoch, iteration)), self._table, self._task
         sides = sides_of(own) if table.labels is None else ()
-        width = 1 + own.num_negatives * len(sides)
+        width = 1 + self._count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         relations = table.relations[roots]
         for number, relation in enumerate(table.targets):
@@ -82,8 +85,11 @@ class LinkBatches:
             )
             ends[0, chosen], ends[1, chosen] = true[0][:, None], true[1][:, None]
             for index, side in enumerate(sides):
-                columns = slice(1 + index * own.num_negatives, 1 + (index + 1) * own.num_negatives)
-                drawn = self._negatives.draw(batch, places, number, side)
+                columns = slice(1 + index * self._count, 1 + (index + 1) * self._count)
+                if self._fixed is None:
+                    drawn = self._negatives.draw(batch, places, number, side)
+                else:
+                    drawn = self._fixed.of(places, number, side)
                 first = self._first[type_at(relation, side)]
                 ends[int(side == "tail"), chosen, columns] = drawn + first
         if table.labels is None:

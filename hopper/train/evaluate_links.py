@@ -23,7 +23,16 @@ from cache_server.draw import NEGATIVES, absorb_each, key_of
 from hopper.config.sections import Task
 from hopper.inference import Inference, Wanted
 from hopper.models import Objective
-from hopper.tasks import Decoder, LinkTable, Side, decoder_of, sides_of, type_at
+from hopper.tasks import (
+    Decoder,
+    FixedNegatives,
+    LinkTable,
+    Side,
+    decoder_of,
+    open_fixed,
+    sides_of,
+    type_at,
+)
 from hopper.train.evaluate import Evaluator, evaluating
 from hopper.train.owned_rows import OwnedRows, places_among
 
@@ -31,6 +40,7 @@ _BLOCK_BYTES: Final = 64 << 20
 """of the scores of a block of links on one rank"""
 
 Ids = NDArray[np.int64]
+_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class LinkEvaluator(Evaluator):
         self._graph, self._task, self._seed = inference.graph, task, seed
         self._known: dict[tuple[int, Side], tuple[Ids, Ids]] = {}
         self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
+        self._fixed = cache(lambda split: open_fixed(self._graph, task, split))
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
@@ -94,7 +105,9 @@ class LinkEvaluator(Evaluator):
             for number, relation in enumerate(links.targets):
                 share = int((links.relations == number).sum()) / max(1, links.ids.size)
                 for side in sides_of(self._task):
+                    fixed = self._fixed(split)
                     count = self._number_of_candidates(type_at(relation, side))
+                    count = count if fixed is None else 1 + fixed.count
                     ranks = torch.arange(1.0, count + 1, dtype=torch.float64).unsqueeze(1)
                     own = self.objective.metric_sums(ranks, torch.ones_like(ranks)) / count
                     sums = share * own if not len(sums) else sums + share * own
@@ -119,7 +132,16 @@ class LinkEvaluator(Evaluator):
         self, model: torch.nn.Module, node_type: str, links: LinkTable, split: str
     ) -> _Candidates:
         """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
-        candidates = self._candidates(node_type)
+        fixed = self._fixed(split)
+        candidates = self._candidates(node_type) if fixed is None else _NONE
+        if fixed is not None:
+            named = [_NONE]
+            for number, relation in enumerate(links.targets):
+                places = np.flatnonzero(links.relations == number)
+                for side in sides_of(self._task):
+                    if type_at(relation, side) == node_type:
+                        named.append(fixed.of(places, number, side).reshape(-1))
+            candidates = np.unique(np.concatenate(named))
         wanted = np.unique(np.concatenate([candidates, links.ends(node_type)]))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
@@ -134,16 +156,23 @@ class LinkEvaluator(Evaluator):
         for number, relation in enumerate(links.targets):
             of_relation = np.flatnonzero(links.relations == number)
             for side in sides_of(self._task):
-                for block in self._blocks(of_relation, type_at(relation, side)):
-                    where = f"ranking links of {split}"
-                    found.append(
-                        self._rank_block(decoder, links, block, number, side, owned, where)
-                    )
+                fixed, where = self._fixed(split), f"ranking links of {split}"
+                for block in self._blocks(of_relation, type_at(relation, side), fixed):
+                    if fixed is None:
+                        asked = block, number, side
+                        found.append(self._rank_block(decoder, links, *asked, owned, where))
+                    else:
+                        others = fixed.of(block, number, side)
+                        asked = block, number, side
+                        found.append(self._rank_among(decoder, links, *asked, owned, others, where))
         return torch.cat(found).unsqueeze(1)
 
-    def _blocks(self, links: Ids, node_type: str) -> Iterator[Ids]:
+    def _blocks(self, links: Ids, node_type: str, fixed: FixedNegatives | None) -> Iterator[Ids]:
         # As many on every rank, whose shares of the candidates may differ.
         row_bytes = 8 * max(1, self._number_of_candidates(node_type))
+        if fixed is not None:
+            # Rows of all of them, at the worst.
+            row_bytes = 8 * fixed.count * self._scene.classes
         size = max(1, _BLOCK_BYTES // row_bytes)
         for first in range(0, links.size, size):
             yield links[first : first + size]
@@ -186,6 +215,47 @@ class LinkEvaluator(Evaluator):
         ).double()
         cluster.all_reduce(counts, "control", where)
         return 1.0 + counts[0] + counts[1] / 2
+
+    def _rank_among(
+        self,
+        decoder: Decoder,
+        links: LinkTable,
+        block: Ids,
+        number: int,
+        side: Side,
+        owned: Mapping[str, _Candidates],
+        others: Ids,
+        where: str,
+    ) -> Tensor:
+        """[k] float64: as of :meth:`_rank_block`, among nodes that are given for each link; every
+        rank ranks a part of the block.
+
+        Parameters
+        ----------
+        others: [k, n] int64 global ids.
+        """
+        cluster, relation = self._scene.cluster, links.targets[number]
+        src, dst = links.src[block], links.dst[block]
+        known, true = (src, dst) if side == "tail" else (dst, src)
+        here = owned[type_at(relation, side)]
+        rows = owned[type_at(relation, _other(side))].spread(cluster, known, where)
+        nodes, places = np.unique(
+            np.concatenate((true[:, None], others), axis=1), return_inverse=True
+        )
+        table = here.spread(cluster, nodes, where)
+        part = slice(*(block.size * (cluster.rank + i) // cluster.world for i in (0, 1)))
+        chosen = torch.from_numpy(places.reshape(block.size, -1)[part])
+        ends = table.index_select(0, chosen.reshape(-1)).view(*chosen.shape, -1)
+        fixed = rows[part].unsqueeze(1)
+        pair = (fixed, ends) if side == "tail" else (ends, fixed)
+        scores = decoder(pair[0], torch.full((len(chosen),), number), pair[1])
+        own = scores[:, :1].clone()
+        # The link itself does not count, wherever it stands.
+        scores[chosen == chosen[:, :1]] = -torch.inf
+        ranks = torch.zeros(block.size, dtype=torch.float64)
+        ranks[part] = 1.0 + (scores > own).sum(1) + (scores == own).sum(1) / 2
+        cluster.all_reduce(ranks, "control", where)
+        return ranks
 
     def _leave_out_known(
         self, scores: Tensor, known: Ids, number: int, side: Side, here: _Candidates

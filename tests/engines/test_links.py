@@ -220,6 +220,45 @@ def test_several_types(
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
 
+def test_negatives_from_a_file(
+    near: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    graph, parts = GraphDirectory.open(near), tmp_path / "parts"
+    partition_graph(graph, parts, 2, "random")
+    links = graph.schema.splits["train"]
+    file = tmp_path / "train.npy"
+    np.save(file, np.random.default_rng(1).integers(0, 300, (links, 2, 3)))
+    task = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
+    monkeypatch.setitem(TASKS, "from a file", task)
+    engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+    chosen = [(engine, ONE_TYPE["sage"], "from a file") for engine in engines]
+    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+    request = Request(
+        make_config(case_config(*chosen[0], parts, tmp_path / "run")), PartitionedGraph.open(parts)
+    )
+    batches, stored = make_link_batches(request), np.load(file)
+    assert batches is not None
+    roots = make_schedule(request).batch(0, 0).roots
+    pairs = batches.pairs(roots, 0, 0)
+    originals = request.graph.original_ids("item")[pairs.nodes["item"]]
+    np.testing.assert_array_equal(originals[pairs.tails[:, 1:4]], stored[roots, 0])
+    np.testing.assert_array_equal(originals[pairs.heads[:, 4:]], stored[roots, 1])
+    for changed, expected in (
+        (stored[:, :1], r"task\.fixed_negatives\.train: .*expected integers of shape"),
+        (
+            stored + 300,
+            r"expected original ids of item in \[0, 300\) in the place of a tail, given",
+        ),
+    ):
+        np.save(file, changed)
+        with pytest.raises(RequestError, match=expected):
+            check_request(request)
+
+
 def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
     config = make_config(
         {

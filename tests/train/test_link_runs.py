@@ -110,6 +110,32 @@ def test_scores_are_those_of_all_rows(trained: hopper.RunResult, graph: GraphDir
     assert summary["scores"]["test"]["mrr"] > 2 * chance
 
 
+def test_links_are_ranked_among_nodes_of_a_file(
+    graph: GraphDirectory, parts: dict[int, Path], tmp_path: Path
+) -> None:
+    generator, files = np.random.default_rng(3), {}
+    for split in ("val", "test"):
+        files[split] = str(tmp_path / f"{split}.npy")
+        np.save(files[split], generator.integers(0, 300, (graph.schema.splits[split], 2, 20)))
+    values = settings(parts[2], tmp_path / "run", epochs=1, dtype="float64")
+    values["task"]["fixed_negatives"] = files
+    hopper.train(values)
+    rows = hopper.predict(tmp_path / "run", what="embeddings").values
+    weights = hopper.load_model(tmp_path / "run").link_decoder.relations[0].detach().numpy()
+    links, others, ranks = graph.links("test"), np.load(files["test"]), []
+    for side, (known, true) in enumerate(((links.src, links.dst), (links.dst, links.src))):
+        for link in range(links.count):
+            scores = (rows[others[link, side]] * rows[known[link]] * weights).sum(1)
+            own = (rows[true[link]] * rows[known[link]] * weights).sum()
+            counts = others[link, side] != true[link]
+            ranks.append(1 + (counts & (scores > own)).sum() + (counts & (scores == own)).sum() / 2)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    expected = float((1 / np.array(ranks)).mean())
+    assert summary["scores"]["test"]["mrr"] == pytest.approx(expected, rel=1e-6)
+    chance = float((1 / np.arange(1, 22)).mean())
+    assert summary["baselines"]["test"]["mrr"] == pytest.approx(chance)
+
+
 def test_one_server_finds_the_same(
     trained: hopper.RunResult, parts: dict[int, Path], tmp_path: Path
 ) -> None:
