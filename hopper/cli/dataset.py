@@ -163,6 +163,12 @@ def run_import(arguments: argparse.Namespace) -> int:
     )
     for note in notes:
         print(note)
+    schema = GraphDirectory.open(arguments.out, check="shapes").schema
+    for relation, kind in schema.relations.items():
+        if kind.feature_dim is not None:
+            print(f"edge features of {relation}: kept; no model reads them yet")
+        if kind.weighted:
+            print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
     _print_written(arguments.out)
     return 0
 

@@ -290,7 +290,7 @@ class Task(Section):
     links; degree = in proportion to the power 3/4 of their training links"""
     num_negatives: Positive = 64
     """for each link and end"""
-    fixed_negatives: dict[Literal["train", "val", "test"], str] = Field(default={})
+    fixed_negatives: dict[str, str] = Field(default={})
     """by split, an .npy file [links, ends, k] of original ids that take the places of draws, or, of
     val and test, that links are ranked among instead of all nodes (docs/links.md)"""
     corrupt: Literal["head", "tail", "both"] = "both"

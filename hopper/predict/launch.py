@@ -93,6 +93,7 @@ def _prepare(
     config = trained.request_config([*asked.overrides, f"--train.run_dir={work}"])
     graph = open_graph(config)
     request = Request(config, graph)
+    target = trained.target
     order = Order(
         run=str(Path(run).absolute()),
         model=trained.checksum(),
@@ -105,15 +106,15 @@ def _prepare(
         format=asked.format,
         memory=asked.memory,
         node_type=asked.node_type or request.reads.target,
+        of_edges=target.predicted == "edge" and asked.what != "embeddings",
     )
-    target = trained.target
     order.check(target)
     check_format(order.format)
     trained.check(request)
     check_output(
         trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)
     )
-    _ = order.edges(graph) if order.is_of_edges(target) else order.node_ids(graph)
+    _ = order.edges(graph) if order.of_edges else order.node_ids(graph)
     if begin_description(folder, order):
         return None
     make_run_folder(work)

@@ -68,6 +68,7 @@ class Order:
     format: of the parts.
     memory: for the rows that one pass reads, as ``parse_size`` takes it.
     node_type: of whom; of edges, either end's may be asked for.
+    of_edges: whether edges are predicted, and not nodes or rows of nodes.
     """
 
     run: str
@@ -81,6 +82,7 @@ class Order:
     format: Format
     memory: str
     node_type: str = ""
+    of_edges: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As :meth:`of_json` takes it."""
@@ -99,10 +101,6 @@ class Order:
         if missing:
             raise GraphError(f"{where}: {missing[0]}: missing field")
         return cls(**{name: found[name] for name in names})
-
-    def is_of_edges(self, target: Target) -> bool:
-        """Whether edges are predicted, and not nodes or rows of nodes."""
-        return target.predicted == "edge" and self.what != "embeddings"
 
     def output(self, predicted: Predicted) -> Output:
         """What is computed for it; edges are told by what a model makes of nodes, so that these are

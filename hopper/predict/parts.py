@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import RequestError
 from hopper.graph.array_file import open_array
+from hopper.graph.layout import names_file
+from hopper.graph.names import Names
 from hopper.predict.order import Format, Order, read_order
 from hopper.whole_files import replacing
 
@@ -129,8 +131,8 @@ class Predictions:
     ----------
     ids: [n] int64, ascending: original ids of nodes of the target type, or of edges.
     values: [n] class numbers or values, or [n, width] of anything else, in the same order.
-    names: [n] texts: what the source called the nodes, where it did not number them and the format
-        is Parquet.
+    names: [n] texts: what the source called the nodes, where it did not number them (and, of
+        files in .npy, the partitioned directory is still there).
     label_names: what it called the classes, by number, where it did not number them.
     """
 
@@ -162,12 +164,16 @@ class Predictions:
         values = np.concatenate([part.values for part in parts])
         names = [part.names for part in parts if part.names is not None]
         places = np.argsort(ids)
-        return cls(
-            ids[places],
-            values[places],
-            np.concatenate(names)[places] if names else None,
-            tuple(found.get("label_names", ())),
-        )
+        found_names = np.concatenate(names)[places] if names else _names(order, ids[places])
+        label_names = tuple(found.get("label_names", ()))
+        return cls(ids[places], values[places], found_names, label_names)
+
+
+def _names(order: Order, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:
+    file = names_file(Path(order.graph), order.node_type)
+    if order.of_edges or not file.is_file():
+        return None
+    return np.array(Names(file).of(ids), np.str_)
 
 
 def _read(file: Path, order: Order) -> Predictions:

@@ -49,7 +49,7 @@ def predict_rank(config: Config) -> None:
         dtype, classes = DTYPES[config.train.dtype], run.target.width
         memory = parse_size(order.memory)
         scene = Scene(request, cluster, rows, dtype, learnable, classes, memory)
-        kind = EdgeTask if order.is_of_edges(run.target) else NodeTask
+        kind = EdgeTask if order.of_edges else NodeTask
         task = kind(order, out, run, make_inference(scene, model), model)
         count = task.run()
         await_row_checks(check, cluster, RunConsole(cluster.rank == 0, "").say)

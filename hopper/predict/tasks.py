@@ -190,7 +190,8 @@ class EdgeTask(PredictionTask):
             space = FileRows(self._space / node_type, pace, self._tell)
             ids = np.unique(self._table.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
-            found[node_type] = OwnedRows(*self.inference.rows(self.model, wanted, space))
+            own, rows = self.inference.rows(self.model, wanted, space)
+            found[node_type] = OwnedRows(own, rows.cpu())
         return found
 
     def _predict(

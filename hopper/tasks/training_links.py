@@ -56,12 +56,13 @@ class LinkTable:
             found = (ids + first, np.full(ids.size, number), np.asarray(topology.indices), dst)
             parts.append(np.stack([each[order] for each in found]))
             first += schema.relations[relation].count
-        return cls(schema.target_relations, *np.concatenate(parts, axis=1), None)
+        ids, relations, src, dst = np.concatenate(parts, axis=1)
+        return cls(schema.target_relations, ids, relations, src, dst, None)
 
     def pick(self, places: Ids) -> LinkTable:
         """Some of them, by ascending places."""
-        columns = (each[places] for each in (self.ids, self.relations, self.src, self.dst))
-        return LinkTable(self.targets, *columns, None)
+        ids, relations = self.ids[places], self.relations[places]
+        return LinkTable(self.targets, ids, relations, self.src[places], self.dst[places], None)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
         """[m] int64 global ids: the ends of a type, relation by relation, sources first.

@@ -84,8 +84,14 @@ class RunConsole:
             for task in self._bar.task_ids:
                 self._bar.remove_task(task)
             self._sent_before = None
-            fields = {"epoch": epoch, "loss": "", "score": self._score, "batch": batch, "sent": 0}
-            self._bar.add_task("", total=total, completed=done, **fields)
+            self._bar.add_task(
+                *("", True, total, done),
+                epoch=epoch,
+                loss="",
+                score=self._score,
+                batch=batch,
+                sent=0,
+            )
 
     def step(self, loss: float, sent: int) -> None:
         """An iteration ended.
