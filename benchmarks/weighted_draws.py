@@ -31,7 +31,7 @@ from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.samplers import SAMPLERS
-from hopper.partition.weight_sums import WEIGHT_UNITS, add_up
+from hopper.partition.weight_sums import add_up, units_of
 from hopper.whole_files import write_text
 
 SIGMA = 1.0
@@ -65,7 +65,7 @@ def make_weights(work: Workload, seed: int) -> NDArray[np.float32]:
 def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
     """A sampler of Hopper's."""
     kind, options = OURS[name]
-    units = np.maximum(1, np.floor(weights / float(weights.max()) * WEIGHT_UNITS)).astype(np.int64)
+    units = units_of(weights, float(weights.max()))
     indptr = np.asarray(work.topology.indptr)
     add_up(units, indptr, 0, indptr.size - 1, units)
     topology = dataclasses.replace(work.topology, weight_sums=units)

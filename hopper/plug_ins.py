@@ -105,6 +105,37 @@ def find_plug_in(
     return PlugIn(key, name, kind, _check_options(where, name, kind, options, given))
 
 
+def find_plug_ins(
+    key: str,
+    names: Sequence[str],
+    protocol: type[Any],
+    built_ins: Mapping[str, Any],
+    options: Sequence[Mapping[str, Any]],
+    given: Sequence[str] = (),
+    *,
+    derives: bool = False,
+) -> list[PlugIn[Any]]:
+    """:func:`find_plug_in` of every name of a list.
+
+    Parameters
+    ----------
+    options: one for each name, or none; of the key with "_options" behind it.
+    """
+    return [
+        find_plug_in(
+            f"{key}[{index}]",
+            name,
+            protocol,
+            built_ins,
+            own,
+            given,
+            f"{key}_options[{index}]",
+            derives=derives,
+        )
+        for index, (name, own) in enumerate(zip(names, options or [{}] * len(names), strict=True))
+    ]
+
+
 def expected(built_ins: Collection[str]) -> str:
     """What a key accepts, in words."""
     return " or ".join([", ".join(built_ins), FORM] if built_ins else [FORM])

@@ -163,12 +163,6 @@ def run_import(arguments: argparse.Namespace) -> int:
     )
     for note in notes:
         print(note)
-    schema = GraphDirectory.open(arguments.out, check="shapes").schema
-    for relation, kind in schema.relations.items():
-        if kind.feature_dim is not None:
-            print(f"edge features of {relation}: kept; no model reads them yet")
-        if kind.weighted:
-            print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
     _print_written(arguments.out)
     return 0
 
@@ -190,6 +184,11 @@ def run_info(arguments: argparse.Namespace) -> int:
 
 def _print_written(out: Path) -> None:
     schema = GraphDirectory.open(out, check="shapes").schema
+    for relation, kind in schema.relations.items():
+        if kind.feature_dim is not None:
+            print(f"edge features of {relation}: kept; no model reads them yet")
+        if kind.weighted:
+            print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
     nodes = sum(kind.count for kind in schema.node_types.values())
     edges = sum(kind.count for kind in schema.relations.values())
     print(f"{out}: {schema.name}: {nodes} nodes, {edges} edges")

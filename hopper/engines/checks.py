@@ -63,13 +63,13 @@ def _check_edges(request: Request) -> None:
             f"train.engine: {refused[0]} predicts nodes; {what} want one of {', '.join(fitting)} "
             "(or auto)"
         )
-    if predicted == "link" and not config.sampler.leaves_edges_out:
-        raise RequestError(
-            "sampler.kind: neighbours of links' ends are drawn without the edges that would tell "
-            'them, which kinds "node", "full", "weighted" and "replacement" can; given '
-            f'"{config.sampler.kind}"'
-        )
     if predicted == "link":
+        if not config.sampler.leaves_edges_out:
+            raise RequestError(
+                "sampler.kind: neighbours of links' ends are drawn without the edges that would "
+                'tell them, which kinds "node", "full", "weighted" and "replacement" can; given '
+                f'"{config.sampler.kind}"'
+            )
         check_fixed(request.graph, config.task)
     if config.sampler.device != "cpu":
         raise RequestError(

@@ -151,8 +151,10 @@ def _split(graph: GraphDirectory, name: str) -> dict[str, Any]:
         "share": _share(int(ids.size), schema.target_count),
     }
     if schema.target_labels is not None:
-        targets = schema.target_relations or (schema.target,)
-        values = np.concatenate([graph.labels(each) for each in targets])[ids]
+        if isinstance(schema.target, str):
+            values = graph.labels(schema.target)[ids]
+        else:
+            values = np.concatenate([graph.labels(each) for each in schema.target_relations])[ids]
         summary["unlabelled"] = int((~is_labelled(schema.target_labels, values)).sum())
     return summary
 

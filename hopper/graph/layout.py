@@ -15,6 +15,8 @@ from hopper.graph.schema import Labelled, Relation
 SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
+StoredArray = TopologyArray | Literal["positions", "weight_sums"]
+"""in partitioned directories"""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "indptr",
     "indices",
@@ -55,9 +57,7 @@ def safe_name(text: str) -> str:
     return name if name not in ("", ".", "..") else "_"
 
 
-def topology_file(
-    root: Path, relation: Relation, array: TopologyArray | Literal["positions", "weight_sums"]
-) -> Path:
+def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     """The file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 

@@ -23,8 +23,25 @@ Ids = NDArray[np.int64]
 
 
 @kernel
+def _start(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
+    """The weight in front of a position of a list: of all of it, where that is its length. Without
+    sums every edge weighs 1."""
+    if not sums.size:
+        return place
+    return sums[first + place - 1] if place else np.int64(0)
+
+
+@kernel
+def _weight(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
+    """The weight of an edge of a list."""
+    return _start(sums, first, place + 1) - _start(sums, first, place)
+
+
+@kernel
 def _find(sums: Ids, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
-    """The first position of a list whose running sum exceeds ``x``."""
+    """The first position of a list up to which weights add up to more than ``x``."""
+    if not sums.size:
+        return x
     low, high = np.int64(0), degree - 1
     while low < high:
         middle = (low + high) >> 1
@@ -66,10 +83,9 @@ def _draw_list(
     starts, widths: [count + x] int64, to be written over.
     left: [count + 1] float64, written: the weight that was left before each draw, and after them.
     """
-    size, total = np.int64(0), sums[first + degree - 1]
+    size, total = np.int64(0), _start(sums, first, degree)
     for place in lacking:
-        start = sums[first + place - 1] if place else np.int64(0)
-        starts[size], widths[size] = start, sums[first + place] - start
+        starts[size], widths[size] = _start(sums, first, place), _weight(sums, first, place)
         total -= widths[size]
         size += 1
     for i in range(count):
@@ -79,9 +95,8 @@ def _draw_list(
             # Taken intervals ascend, so once one is not reached no later one is.
             x += widths[k] if x >= starts[k] else 0
         pick = _find(sums, first, degree, x)
-        start = sums[first + pick - 1] if pick else np.int64(0)
-        width = sums[first + pick] - start
-        _enter(starts, widths, size, start, width)
+        width = _weight(sums, first, pick)
+        _enter(starts, widths, size, _start(sums, first, pick), width)
         size += 1
         total -= width
         out[i] = pick
@@ -103,6 +118,7 @@ def _all_but(degree: np.int64, lacking: Ids, out: Ids) -> None:
 
 @kernel
 def _most_lacking(bounds: Ids) -> np.int64:
+    """Of how many positions a list lacks at most."""
     most = np.int64(0)
     for i in range(bounds.size - 1):
         most = max(most, bounds[i + 1] - bounds[i])
@@ -111,10 +127,31 @@ def _most_lacking(bounds: Ids) -> np.int64:
 
 @kernel
 def _lacking(node: np.int64, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
+    """The positions that the list of a node lacks."""
     at = np.searchsorted(nodes, node)
     if at < nodes.size and nodes[at] == node:
         return places[bounds[at] : bounds[at + 1]]
     return places[:0]
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _degrees_left(indptr: Ids, frontier: Ids, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
+    """[n] int64: how many positions of its list each node may draw."""
+    degrees = np.empty(frontier.size, np.int64)
+    for i in numba.prange(frontier.size):
+        node = frontier[i]
+        lacks = _lacking(node, nodes, bounds, places).size
+        degrees[i] = indptr[node + 1] - indptr[node] - lacks
+    return degrees
+
+
+@kernel
+def _offsets(counts: Ids) -> Ids:
+    """[n + 1] int64: where the draws of each node begin."""
+    offsets = np.zeros(counts.size + 1, np.int64)
+    for i in range(counts.size):
+        offsets[i + 1] = offsets[i] + counts[i]
+    return offsets
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
@@ -136,47 +173,30 @@ def draw_by_weight(
     Parameters
     ----------
     sums: [edges] int64, running sums of weights within each neighbour list.
+    fanout: positive.
     nodes, bounds, places: destinations whose lists lack some, as of
         :func:`hopper.micrograph.frontier.draw_hop_without`; the rest as of ``draw_hop``.
     """
     size = frontier.size
-    offsets = np.empty(size + 1, np.int64)
-    offsets[0] = 0
-    for i in numba.prange(size):
-        node = frontier[i]
-        lacks = _lacking(node, nodes, bounds, places).size
-        degree = indptr[node + 1] - indptr[node] - lacks
-        offsets[i + 1] = degree if fanout < 0 else min(degree, fanout)
-    for i in range(size):
-        offsets[i + 1] += offsets[i]
+    degrees = _degrees_left(indptr, frontier, nodes, bounds, places)
+    offsets = _offsets(np.minimum(degrees, fanout))
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
-    most = max(0, fanout) + _most_lacking(bounds)
+    most = fanout + _most_lacking(bounds)
     for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
         starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
-        left = np.empty(max(0, fanout) + 1, np.float64)
+        left = np.empty(fanout + 1, np.float64)
         for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
             node, start, stop = frontier[i], offsets[i], offsets[i + 1]
             first = indptr[node]
             degree = indptr[node + 1] - first
             lacking = _lacking(node, nodes, bounds, places)
             out = positions[start:stop]
-            if stop - start == degree - lacking.size:
+            if degrees[i] <= fanout:
                 _all_but(degree, lacking, out)
             else:
                 own = absorb(key, np.uint64(original_ids[node]))
-                _draw_list(
-                    own,
-                    sums,
-                    first,
-                    degree,
-                    stop - start,
-                    lacking,
-                    starts,
-                    widths,
-                    left,
-                    out,
-                )
+                _draw_list(own, sums, first, degree, fanout, lacking, starts, widths, left, out)
             for j in range(start, stop):
                 sources[j] = indices[first + positions[j]]
     return offsets, sources, positions
@@ -200,17 +220,11 @@ def draw_with_replacement(
     Parameters
     ----------
     sums: running sums of weights; empty = all weigh the same. The rest as of
-        :func:`draw_by_weight`; ``fanout`` is positive.
+        :func:`draw_by_weight`.
     """
     size = frontier.size
-    offsets = np.empty(size + 1, np.int64)
-    offsets[0] = 0
-    for i in numba.prange(size):
-        node = frontier[i]
-        lacks = _lacking(node, nodes, bounds, places).size
-        offsets[i + 1] = fanout if indptr[node + 1] - indptr[node] > lacks else 0
-    for i in range(size):
-        offsets[i + 1] += offsets[i]
+    degrees = _degrees_left(indptr, frontier, nodes, bounds, places)
+    offsets = _offsets(np.where(degrees > 0, np.int64(fanout), np.int64(0)))
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     for i in numba.prange(size):
@@ -219,29 +233,17 @@ def draw_with_replacement(
         degree = indptr[node + 1] - first
         lacking = _lacking(node, nodes, bounds, places)
         own = absorb(key, np.uint64(original_ids[node]))
-        total = sums[first + degree - 1] if sums.size and degree else degree
+        total = _start(sums, first, degree)
         for place in lacking:
             total -= _weight(sums, first, place)
         for j in range(offsets[i], offsets[i + 1]):
             x = np.int64(below(variate(own, np.uint64(j - offsets[i])), np.uint64(total)))
             for place in lacking:
-                begin = place
-                if sums.size:
-                    begin = sums[first + place - 1] if place else np.int64(0)
-                x += _weight(sums, first, place) if x >= begin else 0
-            pick = _find(sums, first, degree, x) if sums.size else x
+                x += _weight(sums, first, place) if x >= _start(sums, first, place) else 0
+            pick = _find(sums, first, degree, x)
             positions[j] = pick
             sources[j] = indices[first + pick]
     return offsets, sources, positions
-
-
-@kernel
-def _weight(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
-    """The weight of an edge of a list; 1 where all weigh the same."""
-    if not sums.size:
-        return np.int64(1)
-    start = sums[first + place - 1] if place else np.int64(0)
-    return sums[first + place] - start
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
@@ -274,17 +276,17 @@ def inverse_probabilities(
     """
     size = destinations.size
     found = np.ones(positions.size, np.float64)
-    most = max(0, fanout) + _most_lacking(bounds)
+    most = fanout + _most_lacking(bounds)
     for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
         starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
-        left = np.empty(max(0, fanout) + 1, np.float64)
-        again = np.empty(max(0, fanout), np.int64)
+        left = np.empty(fanout + 1, np.float64)
+        again = np.empty(fanout, np.int64)
         for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
             node = destinations[i]
             first = indptr[node]
             degree = indptr[node + 1] - first
             lacking = _lacking(node, nodes, bounds, places)
-            if fanout < 0 or degree - lacking.size <= fanout or offsets[i] == offsets[i + 1]:
+            if degree - lacking.size <= fanout or offsets[i] == offsets[i + 1]:
                 continue
             word = np.uint64(original_ids[node])
             own = absorb(key, word)
@@ -323,8 +325,7 @@ def inverse_frequencies(
     for i in numba.prange(destinations.size):
         node = destinations[i]
         first = indptr[node]
-        last = indptr[node + 1]
-        total = sums[last - 1] if last > first else np.int64(0)
+        total = _start(sums, first, indptr[node + 1] - first)
         for place in _lacking(node, nodes, bounds, places):
             total -= _weight(sums, first, place)
         for j in range(offsets[i], offsets[i + 1]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Unpack
 
@@ -26,12 +26,12 @@ _NONE: Final = np.empty(0, np.int64)
 _NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
 
 
-class ReplacementSampler(NeighborSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
-    their number: an edge that is drawn twice counts twice.
+Kernel = Callable[..., Drawn]
+"""one of :mod:`hopper.micrograph.weighted_draw`"""
 
-    Parameters and errors as :class:`NeighborSampler`.
-    """
+
+class _ListSampler(NeighborSampler):
+    """Draws from neighbour lists of which some positions may be left out."""
 
     def draw(
         self,
@@ -41,25 +41,16 @@ class ReplacementSampler(NeighborSampler):
         moment: tuple[int, int],
     ) -> Drawn:
         """See :class:`NeighborSampler`."""
-        if self.fanouts[hop] == -1:
+        kernel = None if self.fanouts[hop] == -1 else self._kernel(relation)
+        if kernel is None:
             return super().draw(hop, relation, destinations, moment)
-        return self._replacing(hop, relation, destinations, moment, _NONE)
-
-    def _replacing(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
-        sums: NDArray[np.int64],
-    ) -> Drawn:
-        topology = self.topologies[relation]
+        topology, sums = self.topologies[relation], self._sums(relation)
         lacking = self.lacking(relation, moment) or _NOTHING
         with threads_for(destinations.size):
-            return weighted_draw.draw_with_replacement(
+            return kernel(
                 topology.indptr,
                 topology.indices,
-                sums,
+                _NONE if sums is None else sums,
                 self.original_ids[relation.dst],
                 destinations,
                 self.fanouts[hop],
@@ -67,8 +58,28 @@ class ReplacementSampler(NeighborSampler):
                 *lacking.arrays,
             )
 
+    def _sums(self, relation: Relation) -> NDArray[np.int64] | None:
+        """The running sums of weights that draws follow; None where all weigh the same."""
+        return None
 
-class WeightedSampler(ReplacementSampler):
+    def _kernel(self, relation: Relation) -> Kernel | None:
+        """What draws; None = as :class:`NeighborSampler` does."""
+        return None
+
+
+class ReplacementSampler(_ListSampler):
+    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
+    their number: an edge that is drawn twice counts twice.
+
+    Parameters and errors as :class:`NeighborSampler`.
+    """
+
+    def _kernel(self, relation: Relation) -> Kernel | None:
+        """See :class:`_ListSampler`."""
+        return weighted_draw.draw_with_replacement
+
+
+class WeightedSampler(_ListSampler):
     """Draws in-neighbours in proportion to the weights of their edges, among those that are left.
     Relations without weights are drawn as :class:`NeighborSampler` draws them.
 
@@ -98,34 +109,15 @@ class WeightedSampler(ReplacementSampler):
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self._unbiased, self._replace = unbiased, replace
 
-    def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
-    ) -> Drawn:
-        """See :class:`NeighborSampler`."""
-        topology, fanout = self.topologies[relation], self.fanouts[hop]
-        sums = topology.weight_sums
-        if self._replace and fanout != -1:
-            weights = _NONE if sums is None else sums
-            return self._replacing(hop, relation, destinations, moment, weights)
-        if sums is None or fanout == -1:
-            # Not that of ReplacementSampler.
-            return NeighborSampler.draw(self, hop, relation, destinations, moment)
-        lacking = self.lacking(relation, moment) or _NOTHING
-        with threads_for(destinations.size):
-            return weighted_draw.draw_by_weight(
-                topology.indptr,
-                topology.indices,
-                sums,
-                self.original_ids[relation.dst],
-                destinations,
-                fanout,
-                self.hop_key(NEIGHBOURS, moment, hop, relation),
-                *lacking.arrays,
-            )
+    def _sums(self, relation: Relation) -> NDArray[np.int64] | None:
+        """See :class:`_ListSampler`."""
+        return self.topologies[relation].weight_sums
+
+    def _kernel(self, relation: Relation) -> Kernel | None:
+        """See :class:`_ListSampler`."""
+        if self._replace:
+            return weighted_draw.draw_with_replacement
+        return None if self._sums(relation) is None else weighted_draw.draw_by_weight
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """See :class:`NeighborSampler`."""

@@ -8,10 +8,21 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-WEIGHT_UNITS: Final = float(1 << 32)
+_UNITS: Final = float(1 << 32)
 """of a relation's largest weight"""
 
 Ids = NDArray[np.int64]
+
+
+def units_of(weights: NDArray[np.float32], largest: float) -> Ids:
+    """[n] int64: weights in whole units (docs/draws.md).
+
+    Parameters
+    ----------
+    weights: [n] float32, positive. largest: of the relation.
+    """
+    shares = weights.astype(np.float64) / largest
+    return np.maximum(1, np.floor(shares * _UNITS)).astype(np.int64)
 
 
 @numba.njit(cache=True, nogil=True)

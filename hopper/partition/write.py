@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +30,11 @@ from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
-from hopper.partition.weight_sums import WEIGHT_UNITS, add_up
+from hopper.partition.weight_sums import add_up, units_of
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
-"""of a relation's topology: what every server has of its own nodes, where topology is divided"""
+"""of a relation's topology: what every server has of its own nodes, where topology is divided, and
+sums of weights; the first is by node, the others by edge"""
 _EDGES_AT_ONCE: Final = 1 << 19
 _BYTES_AT_ONCE: Final = 16 << 20
 
@@ -151,9 +152,8 @@ def _write_weight_sums(
     sums = create_array(file, np.int64, edge_ids.shape)
     largest = float(weights.max(initial=0.0))
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        own = weights[edge_ids[indptr[first] : indptr[last]]].astype(np.float64)
-        units = np.maximum(1, np.floor(own / largest * WEIGHT_UNITS)).astype(np.int64)
-        add_up(units, indptr, first, last, sums)
+        own = weights[edge_ids[indptr[first] : indptr[last]]]
+        add_up(units_of(own, largest), indptr, first, last, sums)
         release_pages(sums, weights)
 
 
@@ -223,13 +223,10 @@ def split_topology(
     ----------
     offsets: [servers + 1] int64, of the destinations' type.
     """
-    files: dict[str, Path] = {
-        name: layout.topology_file(work, relation, name) for name in SPLIT_ARRAYS
-    }
-    sums = layout.topology_file(work, relation, "weight_sums")
-    weighted = sums.exists()
-    if weighted:
-        files["weight_sums"] = sums
+    names: list[layout.StoredArray] = [*SPLIT_ARRAYS]
+    if layout.topology_file(work, relation, "weight_sums").exists():
+        names.append("weight_sums")
+    files = {name: layout.topology_file(work, relation, name) for name in names}
     indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
     edges = int(indptr[-1])
     for server, (first, stop) in enumerate(pairwise(offsets.tolist())):
@@ -241,10 +238,7 @@ def split_topology(
             part = slice(place, place + _EDGES_AT_ONCE)
             own[part] = np.clip(indptr[part], start, end) - start
         release_pages(own, indptr)
-        arrays: list[Literal["indices", "edge_ids", "weight_sums"]] = ["indices", "edge_ids"]
-        if weighted:
-            arrays.append("weight_sums")
-        for name in arrays:
+        for name in names[1:]:
             whole = open_array(files[name], name, np.int64, (edges,))
             file = layout.topology_file(folder, relation, name)
             out = create_array(file, np.int64, (end - start,))

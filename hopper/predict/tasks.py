@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_par
 from hopper.predict.trained import TrainedRun
 from hopper.tasks import EdgeDecoder, LinkTable, edge_decoder_of
 from hopper.train.console import RunConsole
-from hopper.train.owned_rows import OwnedRows
+from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
 _NODES_A_BLOCK: Final = 1 << 14
 """of a rank, where nodes can be computed in any number at a time"""
@@ -174,14 +173,8 @@ class EdgeTask(PredictionTask):
         return self.order.edges(self.inference.graph)
 
     def _blocks(self) -> list[NDArray[np.int64]]:
-        """Places in the table, each of one relation: ids ascend from one to the next."""
-        ends = np.searchsorted(self._table.relations, np.arange(len(self._table.targets) + 1))
-        found = [
-            np.arange(first, min(first + _EDGES_A_BLOCK, stop))
-            for start, stop in pairwise(ends.tolist())
-            for first in range(start, stop, _EDGES_A_BLOCK)
-        ]
-        return found or [np.empty(0, np.int64)]
+        """Places in the table; one block without any, where there are no edges."""
+        return blocks_of(self._table, _EDGES_A_BLOCK) or [np.empty(0, np.int64)]
 
     def _compute_ends(self) -> dict[str, OwnedRows]:
         """By type, this rank's rows of the ends of all edges."""
@@ -202,15 +195,10 @@ class EdgeTask(PredictionTask):
         decoder: EdgeDecoder,
     ) -> None:
         table, cluster = self._table, self._cluster
-        which = int(table.relations[block[0]]) if block.size else 0
-        relation, told = table.targets[which], f"handing round rows of block {number}"
-        heads = owned[relation.src].spread(cluster, table.src[block], told)
-        tails = owned[relation.dst].spread(cluster, table.dst[block], told)
-        mine = slice(
-            *(block.size * (cluster.rank + step) // cluster.world for step in (0, 1)),
-        )
-        own = block[mine]
-        rows = decoder(heads[mine], torch.full((own.size,), which), tails[mine])
+        relation = table.targets[int(table.relations[block[0]]) if block.size else 0]
+        told = f"handing round rows of block {number}"
+        rows = judge(decoder, table, block, owned, cluster, told)
+        own = block[part_of(cluster, block.size)]
         part, graph = Part.of(table.ids[own]), self.inference.graph
         src = graph.original_ids(relation.src)[table.src[own]]
         dst = graph.original_ids(relation.dst)[table.dst[own]]

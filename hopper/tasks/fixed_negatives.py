@@ -3,6 +3,7 @@ compares models on a data set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -59,20 +60,29 @@ class FixedNegatives:
         target = self._graph.schema.target_relations[relation]
         return self._graph.global_ids(type_at(target, side))[self._stored(places, side)]
 
+    def nodes(self, node_type: str) -> Ids:
+        """[m] int64 global ids, ascending: all nodes of a type that any link is compared with."""
+        found = [stored.reshape(-1) for side, own, stored in self._by_end() if own == node_type]
+        every = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        return np.sort(self._graph.global_ids(node_type)[every])
+
     def check(self) -> None:
         """Check that all of them are nodes; reads the file once."""
-        graph = self._graph
-        relations = np.asarray(graph.links(self._split).relations)
-        for number, relation in enumerate(graph.schema.target_relations):
+        for side, node_type, found in self._by_end():
+            count = self._graph.schema.node_types[node_type].count
+            if found.size and not 0 <= found.min() <= found.max() < count:
+                raise RequestError(
+                    f"{self._where}: expected original ids of {node_type} in [0, {count}) in "
+                    f"the place of a {side}, given {found.min()} to {found.max()}"
+                )
+
+    def _by_end(self) -> Iterator[tuple[Side, str, Ids]]:
+        """Of each target relation's ends that are replaced: which, its type, and original ids."""
+        relations = np.asarray(self._graph.links(self._split).relations)
+        for number, relation in enumerate(self._graph.schema.target_relations):
+            places = np.flatnonzero(relations == number)
             for side in self._sides:
-                node_type = type_at(relation, side)
-                count = graph.schema.node_types[node_type].count
-                found = self._stored(np.flatnonzero(relations == number), side)
-                if found.size and not 0 <= found.min() <= found.max() < count:
-                    raise RequestError(
-                        f"{self._where}: expected original ids of {node_type} in [0, {count}) in "
-                        f"the place of a {side}, given {found.min()} to {found.max()}"
-                    )
+                yield side, type_at(relation, side), self._stored(places, side)
 
     def _stored(self, places: Ids, side: Side) -> Ids:
         return np.asarray(self._ids[places, self._sides.index(side)], np.int64)

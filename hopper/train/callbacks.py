@@ -13,7 +13,7 @@ from hopper.config import Config
 from hopper.engines import Engine
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.packed_model import PackedModel
-from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.results import EpochRecord
 
 
@@ -127,18 +127,5 @@ def make_callbacks(config: Config, engine: Engine) -> RunCallbacks:
 
 
 def _find_callbacks(config: Config) -> list[PlugIn[Callback]]:
-    train = config.train
-    options = train.callbacks_options or [{} for _ in train.callbacks]
-    return [
-        find_plug_in(
-            f"train.callbacks[{index}]",
-            name,
-            Callback,
-            {},
-            own,
-            ["run_dir"],
-            f"train.callbacks_options[{index}]",
-            derives=True,
-        )
-        for index, (name, own) in enumerate(zip(train.callbacks, options, strict=True))
-    ]
+    names, options = config.train.callbacks, config.train.callbacks_options
+    return find_plug_ins("train.callbacks", names, Callback, {}, options, ["run_dir"], derives=True)

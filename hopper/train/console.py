@@ -85,7 +85,9 @@ class RunConsole:
                 self._bar.remove_task(task)
             self._sent_before = None
             self._bar.add_task(
-                *("", True, total, done),
+                "",
+                total=total,
+                completed=done,
                 epoch=epoch,
                 loss="",
                 score=self._score,

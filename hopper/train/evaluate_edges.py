@@ -7,7 +7,6 @@ edges' ends are handed to every rank, block by block, and each rank judges its p
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -20,7 +19,7 @@ from hopper.inference import Inference, Wanted
 from hopper.models import Objective
 from hopper.tasks import LinkTable, edge_decoder_of
 from hopper.train.evaluate import Evaluator
-from hopper.train.owned_rows import OwnedRows
+from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
 _BLOCK_BYTES: Final = 64 << 20
 """of the rows of a block of edges"""
@@ -46,20 +45,16 @@ class EdgeEvaluator(Evaluator):
         decoder = copy.deepcopy(edge_decoder_of(model)).cpu()
         found = [torch.empty(0, self._classes, dtype=self._scene.dtype)]
         for block in self._blocks(table):
-            relation = table.targets[int(table.relations[block[0]])]
             where = f"judging edges of {split}"
-            heads = owned[relation.src].spread(cluster, table.src[block], where)
-            tails = owned[relation.dst].spread(cluster, table.dst[block], where)
-            mine = self._part(block.size)
-            of = torch.from_numpy(table.relations[block[mine]])
-            found.append(decoder(heads[mine], of, tails[mine]))
+            found.append(judge(decoder, table, block, owned, cluster, where))
         return torch.cat(found), self._labels_of(split)
 
     def _labels_of(self, split: str) -> Tensor:
         """See :class:`Evaluator`."""
         table = self._table(split)
         assert table.labels is not None
-        places = [block[self._part(block.size)] for block in self._blocks(table)]
+        cluster = self._scene.cluster
+        places = [block[part_of(cluster, block.size)] for block in self._blocks(table)]
         mine = np.concatenate([np.empty(0, np.int64), *places])
         stored = np.asarray(table.labels).reshape(table.ids.size, -1)[mine]
         return self.objective.shaped(torch.from_numpy(stored))
@@ -70,15 +65,6 @@ class EdgeEvaluator(Evaluator):
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return OwnedRows(ids, rows.cpu())
 
-    def _blocks(self, table: LinkTable) -> Iterator[Ids]:
-        """Places in the table, relation by relation."""
-        size = max(1, _BLOCK_BYTES // (2 * self._scene.dtype.itemsize * self._scene.classes))
-        for number in range(len(table.targets)):
-            of_relation = np.flatnonzero(table.relations == number)
-            for first in range(0, of_relation.size, size):
-                yield of_relation[first : first + size]
-
-    def _part(self, count: int) -> slice:
-        """This rank's part of a block."""
-        rank, world = self._scene.cluster.rank, self._scene.cluster.world
-        return slice(count * rank // world, count * (rank + 1) // world)
+    def _blocks(self, table: LinkTable) -> list[Ids]:
+        row_bytes = self._scene.dtype.itemsize * self._scene.classes
+        return blocks_of(table, max(1, _BLOCK_BYTES // (2 * row_bytes)))

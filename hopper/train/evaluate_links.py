@@ -34,13 +34,12 @@ from hopper.tasks import (
     type_at,
 )
 from hopper.train.evaluate import Evaluator, evaluating
-from hopper.train.owned_rows import OwnedRows, places_among
+from hopper.train.owned_rows import OwnedRows, part_of, places_among
 
 _BLOCK_BYTES: Final = 64 << 20
 """of the scores of a block of links on one rank"""
 
 Ids = NDArray[np.int64]
-_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -133,15 +132,7 @@ class LinkEvaluator(Evaluator):
     ) -> _Candidates:
         """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
         fixed = self._fixed(split)
-        candidates = self._candidates(node_type) if fixed is None else _NONE
-        if fixed is not None:
-            named = [_NONE]
-            for number, relation in enumerate(links.targets):
-                places = np.flatnonzero(links.relations == number)
-                for side in sides_of(self._task):
-                    if type_at(relation, side) == node_type:
-                        named.append(fixed.of(places, number, side).reshape(-1))
-            candidates = np.unique(np.concatenate(named))
+        candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
         wanted = np.unique(np.concatenate([candidates, links.ends(node_type)]))
         ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
         return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
@@ -158,13 +149,12 @@ class LinkEvaluator(Evaluator):
             for side in sides_of(self._task):
                 fixed, where = self._fixed(split), f"ranking links of {split}"
                 for block in self._blocks(of_relation, type_at(relation, side), fixed):
+                    asked = (decoder, links, block, number, side, owned)
                     if fixed is None:
-                        asked = block, number, side
-                        found.append(self._rank_block(decoder, links, *asked, owned, where))
+                        found.append(self._rank_block(*asked, where))
                     else:
                         others = fixed.of(block, number, side)
-                        asked = block, number, side
-                        found.append(self._rank_among(decoder, links, *asked, owned, others, where))
+                        found.append(self._rank_among(*asked, others, where))
         return torch.cat(found).unsqueeze(1)
 
     def _blocks(self, links: Ids, node_type: str, fixed: FixedNegatives | None) -> Iterator[Ids]:
@@ -243,7 +233,7 @@ class LinkEvaluator(Evaluator):
             np.concatenate((true[:, None], others), axis=1), return_inverse=True
         )
         table = here.spread(cluster, nodes, where)
-        part = slice(*(block.size * (cluster.rank + i) // cluster.world for i in (0, 1)))
+        part = part_of(cluster, block.size)
         chosen = torch.from_numpy(places.reshape(block.size, -1)[part])
         ends = table.index_select(0, chosen.reshape(-1)).view(*chosen.shape, -1)
         fixed = rows[part].unsqueeze(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,12 +14,12 @@ from hopper.models import Objective, check_training_labels
 from hopper.partition import PartitionedGraph
 
 
-def check_labels(graph: PartitionedGraph, rows: PartitionedRows) -> None:
-    """Check the training labels that one server stores.
+def check_labels(graph: PartitionedGraph, rows: Iterable[PartitionedRows]) -> None:
+    """Check the training labels that some servers store; those of edges all of them do.
 
     Parameters
     ----------
-    rows: the server's.
+    rows: the servers'.
 
     Raises
     ------
@@ -36,9 +38,10 @@ def check_labels(graph: PartitionedGraph, rows: PartitionedRows) -> None:
     target = graph.schema.target_type()
     train_ids = graph.split("train")
     global_ids = graph.global_ids(target)[train_ids]
-    local = rows.is_local(target, global_ids)
-    stored = torch.from_numpy(rows.local.gather("labels", target, global_ids[local]))
-    _check(labels, stored, train_ids[local])
+    for own in rows:
+        local = own.is_local(target, global_ids)
+        stored = torch.from_numpy(own.local.gather("labels", target, global_ids[local]))
+        _check(labels, stored, train_ids[local])
 
 
 def _check(labels: Labels, stored: torch.Tensor, ids: NDArray[np.int64]) -> None:

@@ -150,8 +150,8 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     check_loggers(config)
     check_callbacks(config)
     verify_data(config, graph, range(graph.book.servers))
-    for server in range(graph.book.servers):
-        check_labels(graph, PartitionedRows(graph, server, None))
+    servers = range(graph.book.servers)
+    check_labels(graph, (PartitionedRows(graph, each, None) for each in servers))
     if config.train.engine == AUTO and config.train.replay:
         check_request(request.under(with_engine(config, replayed_engine(config))))
     read_decisions(config, ranks)

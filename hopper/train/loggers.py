@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hopper.config import Config
-from hopper.plug_ins import PlugIn, find_plug_in
+from hopper.plug_ins import PlugIn, find_plug_ins
 from hopper.train.results import EpochRecord
 from hopper.train.tracking import TRACKERS, Tracker
 
@@ -149,20 +149,8 @@ def make_loggers(config: Config, *, is_first: bool, say: Callable[[str], None]) 
 
 
 def _find_loggers(config: Config) -> list[PlugIn[Logger]]:
-    train = config.train
-    options = train.loggers_options or [{} for _ in train.loggers]
-    return [
-        find_plug_in(
-            f"train.loggers[{index}]",
-            name,
-            Logger,
-            TRACKERS,
-            own,
-            ["run_dir"],
-            f"train.loggers_options[{index}]",
-        )
-        for index, (name, own) in enumerate(zip(train.loggers, options, strict=True))
-    ]
+    names, options = config.train.loggers, config.train.loggers_options
+    return find_plug_ins("train.loggers", names, Logger, TRACKERS, options, ["run_dir"])
 
 
 @contextmanager

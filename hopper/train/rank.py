@@ -169,7 +169,7 @@ def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> T
     """Assemble everything that one rank needs."""
     request, graph = request.under(settle_resume(request.config, cluster)), request.graph
     run_dir = Path(request.config.train.run_dir)
-    check_labels(graph, rows)
+    check_labels(graph, [rows])
     if request.config.train.engine == AUTO:
         request = _settle(request, cluster, rows)
     config, log = request.config, RunLog()

@@ -119,6 +119,30 @@ def test_a_column_of_too_many_texts_is_named(tmp_path: Path) -> None:
         import_graph("parquet", source, tmp_path / "graph")
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["0", "--5"], [1, 0]),
+        (["-", "3"], [0, 1]),
+        (["2147483647", ""], [2147483647, -1]),
+    ],
+)
+def test_what_looks_like_a_number(labels: list[str], expected: list[int], tmp_path: Path) -> None:
+    tables = {"nodes": {"id": [0, 1], "label": labels}, "edges": {"src": [0], "dst": [1]}}
+    import_graph("csv", write(tmp_path / "tables", "csv", tables), tmp_path / "graph")
+    assert GraphDirectory.open(tmp_path / "graph").labels("node").tolist() == expected
+
+
+def test_classes_have_a_bound(tmp_path: Path) -> None:
+    tables = {
+        "nodes": {"id": [0, 1], "label": ["1", "2147483648"]},
+        "edges": {"src": [0], "dst": [1]},
+    }
+    source = write(tmp_path / "tables", "csv", tables)
+    with pytest.raises(GraphError, match=r"line 3: column label: expected a class \(an integer"):
+        import_graph("csv", source, tmp_path / "graph")
+
+
 def test_texts_from_python(tmp_path: Path) -> None:
     for number, given in enumerate(
         (

@@ -61,27 +61,15 @@ def tables_from_arrays(
             )
         tables.features[node_type] = ArrayFeatures(table)
     for key, values in (labels if isinstance(labels, Mapping) else _by_type(labels)).items():
-        owner = key if isinstance(key, str) else _relation(key)
-        where, texts = f"{_WHERE}: labels of {owner}", as_texts(values)
-        if texts is None:
-            tables.labels[owner] = read_labels(as_array(values, where), where)
-            continue
-        classes, names = number_texts(texts)
-        tables.labels[owner] = (Labels("class", max(1, len(names))), classes)
-        tables.label_names[owner] = names
-    of_edges = edge_features if isinstance(edge_features, Mapping) else {_EDGES: edge_features}
-    for triple, given in of_edges.items():
-        if given is not None:
-            relation = _relation(triple)
-            table = as_array(given, f"{_WHERE}: edge features of {relation}")
-            tables.edge_features[relation] = ArrayFeatures(
-                table[:, np.newaxis] if table.ndim == 1 else table
-            )
-    weights = edge_weights if isinstance(edge_weights, Mapping) else {_EDGES: edge_weights}
-    for triple, given in weights.items():
-        if given is not None:
-            where = f"{_WHERE}: weights of {_relation(triple)}"
-            tables.weights[_relation(triple)] = read_weights(as_array(given, where), where)
+        _add_labels(tables, key if isinstance(key, str) else _relation(key), values)
+    for relation, given in _by_relation(edge_features).items():
+        table = as_array(given, f"{_WHERE}: edge features of {relation}")
+        tables.edge_features[relation] = ArrayFeatures(
+            table[:, np.newaxis] if table.ndim == 1 else table
+        )
+    for relation, given in _by_relation(edge_weights).items():
+        where = f"{_WHERE}: weights of {relation}"
+        tables.weights[relation] = read_weights(as_array(given, where), where)
     _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
     if target and not isinstance(target, str):
         # One triple, or several.
@@ -115,6 +103,23 @@ def _by_type(given: ArrayLike | Mapping[str, ArrayLike] | None) -> Mapping[str, 
     if given is None:
         return {}
     return given if isinstance(given, Mapping) else {NODE: given}
+
+
+def _by_relation(
+    given: ArrayLike | Mapping[Triple, ArrayLike] | None,
+) -> dict[Relation, ArrayLike]:
+    by_triple = given if isinstance(given, Mapping) else {_EDGES: given}
+    return {_relation(each): own for each, own in by_triple.items() if own is not None}
+
+
+def _add_labels(tables: GraphTables, owner: Labelled, values: ArrayLike) -> None:
+    where, texts = f"{_WHERE}: labels of {owner}", as_texts(values)
+    if texts is None:
+        tables.labels[owner] = read_labels(as_array(values, where), where)
+        return
+    classes, names = number_texts(texts)
+    tables.labels[owner] = (Labels("class", max(1, len(names))), classes)
+    tables.label_names[owner] = names
 
 
 def _relation(triple: Triple) -> Relation:

@@ -27,6 +27,7 @@ from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 
 _MULTI_HOT = re.compile(r"label_\d+")
+_MOST_CLASSES = 2**31
 
 
 @dataclass(frozen=True)
@@ -311,8 +312,10 @@ class _LabelColumns:
     columns: list[str]
     found: array[float] = field(default_factory=lambda: array("d"))
     texts: list[str] = field(default_factory=list)
-    negative: Line | None = None
-    """the first line with a class below 0"""
+    numbers: dict[str, int | None] = field(default_factory=dict)
+    """by text that stands for a class, its number; None of a name"""
+    outside: Line | None = None
+    """the first line with a number that no class has"""
 
     def read(self, line: Line) -> None:
         for column in self.columns:
@@ -323,8 +326,10 @@ class _LabelColumns:
                 # Few are different, so each is kept once.
                 text = sys.intern(line.values[column])
                 self.texts.append(text)
-                if self.negative is None and text.startswith("-") and _is_number(text):
-                    self.negative = line
+                if text and text not in self.numbers:
+                    number = self.numbers[text] = _integer(text)
+                    if number is not None and not 0 <= number < _MOST_CLASSES:
+                        self.outside = self.outside or line
             else:
                 self.found.append(line.integer(column, 0, 2, "0 or 1"))
 
@@ -335,13 +340,13 @@ class _LabelColumns:
         return self._numbers(), []
 
     def _classes(self) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
-        texts = set(self.texts) - {""}
-        if not all(each.lstrip("-").isascii() and each.lstrip("-").isdigit() for each in texts):
+        if None in self.numbers.values():
             classes, names = number_texts(self.texts)
             return (Labels("class", max(1, len(names))), classes), names
-        if self.negative is not None:
-            raise self.negative.refuse("label", "a class (an integer of at least 0) or nothing")
-        classes = np.array([int(each) if each else -1 for each in self.texts], np.int64)
+        if self.outside is not None:
+            raise self.outside.refuse("label", "a class (an integer of at least 0) or nothing")
+        known = {"": -1, **self.numbers}
+        classes = np.array([known[each] for each in self.texts], np.int64)
         return (Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes), []
 
     def _numbers(self) -> tuple[Labels, NDArray[Any]] | None:
@@ -352,6 +357,13 @@ class _LabelColumns:
             return Labels("float", 1), values.astype(np.float32)
         table = values.reshape(-1, len(self.columns))
         return Labels("multi_hot", len(self.columns)), table.astype(np.uint8)
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _label_columns(file: Path, header: list[str]) -> list[str]:
