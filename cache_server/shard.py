@@ -1,7 +1,8 @@
 """One server's rows on disk: ``shard.json`` and the memory-mapped tables that it names.
 
-A table holds the rows of one kind ("features", "labels") of one node type whose global ids are
-[first_id, first_id + count). Tables are never read whole: the page cache decides what stays.
+A table holds the rows of one kind ("features", "labels") of one node type, or of the edges of one
+relation, whose global ids are [first_id, first_id + count). Tables are never read whole: the page
+cache decides what stays.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NPY_ERRORS: Final = (
 )
 """what numpy raises of a file that is no .npy file, or has an altered header"""
 SCHEMA_VERSION: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+){0,2}")
 FEATURES: Final = "features"
 _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
 
@@ -58,7 +59,8 @@ class TableDescription:
 
     Attributes
     ----------
-    kind, type: "features" or "labels" (any path-safe word), and the node type.
+    kind, type: "features" or "labels" (any path-safe word), and the node type, or the relation as
+        ``src/rel/dst``.
     first_id: global id of row 0.
     count, dim: rows, and elements in a row (1 for one-dimensional arrays).
     dtype: element type as numpy names it; one of :data:`cache_server.wire.DTYPES`.
@@ -347,7 +349,8 @@ def _parse_table(path: Path, field: str, entry: object) -> TableSpec:
         value = entry.get(key)
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             raise ManifestError(
-                f"{path}: {field}.{key}: expected a name of [A-Za-z0-9_.+-], found {value!r}"
+                f"{path}: {field}.{key}: expected a name of [A-Za-z0-9_.+-], or src/rel/dst of "
+                f"these, found {value!r}"
             )
     file = entry.get("file")
     if not isinstance(file, str) or Path(file).is_absolute() or ".." in Path(file).parts:

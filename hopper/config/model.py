@@ -91,6 +91,8 @@ MODEL_OPTIONS: Final[Mapping[str, type[Section]]] = {
     "hgnn": HgnnOptions,
 }
 """by name of a model; others have none"""
+EDGE_MODELS: Final = ("gcn", "sage", "gat", "rgcn", "rgat", "hgt", "hgnn")
+"""that read features of edges; sage with aggregator = "mean" """
 ONE_LAYER: Final = ("sehgnn", "nars")
 """models of tables that `hopper precompute` makes, which are one hop away from the roots"""
 TYPED_MODELS: Final = ("rgcn", "rgat", "hgt", "hgnn", *ONE_LAYER)
@@ -124,6 +126,8 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     """width of hidden layers (of each head, for gat)"""
     heads: Positive = 1
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    edge_features: bool = False
+    """whether features of edges are read, of the relations that have any (docs/edge-features.md)"""
     metapaths: list[list[str]] = Field(default=[])
     """typed models: what hops follow, as lists of relations from the target outwards, each a name
     or src/rel/dst, at most ``layers`` long; empty = every relation"""
@@ -132,6 +136,10 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
     def typed(self) -> bool:
         """Whether it reads several node types and relations."""
         return self.name in TYPED_MODELS or (":" in self.name and _reads_types(self.name))
+
+    @property
+    def _may_read_edges(self) -> bool:
+        return ":" in self.name or (self.name in EDGE_MODELS and self.aggregator == "mean")
 
     @property
     def options(self) -> Options:
@@ -145,6 +153,14 @@ class Model(SageOptions, RgcnOptions, RgatOptions, HgtOptions, HgnnOptions):
         self._check_options()
         if self.metapaths and not self.typed:
             raise ValueError(f"metapaths: only typed models follow them, not {self.name!r}")
+        if self.edge_features and not self._may_read_edges:
+            told = self.name + (
+                f' with aggregator = "{self.aggregator}"' if self.name == "sage" else ""
+            )
+            raise ValueError(
+                f"edge_features: {told} reads none; expected {', '.join(EDGE_MODELS)}, or a class "
+                "of one's own"
+            )
         if self.name == "hgnn" and not self.aggregate:
             raise ValueError("aggregate: hgnn needs one; expected package.module:Class")
         if self.name in ONE_LAYER and self.layers != 1:

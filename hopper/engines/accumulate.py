@@ -26,9 +26,10 @@ from hopper.features import (
     RowKind,
 )
 from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, distinct
 from hopper.micrograph.pairs import Pairs
-from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.sample import NeighborSampler, Roots
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
@@ -46,12 +47,14 @@ a power of two, so that nothing is rounded when it is taken out again"""
 class Pass:
     """A subgraph with its rows, to be trained on by one model or by several in turn.
 
-    features: by node type that has any, [nodes, dim]; a type without nodes may be missing. labels:
-    of the roots, as the objective takes them.
+    features: by node type that has any, [nodes, dim]; a type without nodes may be missing. edges:
+    by relation, those of its edges, as of :meth:`Subgraph.typed_blocks`. labels: of the roots, as
+    the objective takes them.
     """
 
     subgraph: Subgraph
     features: dict[str, torch.Tensor]
+    edges: dict[Relation, torch.Tensor]
     labels: torch.Tensor
     _blocks: list[TypedBlocks] | None = field(default=None, repr=False)
 
@@ -61,7 +64,7 @@ class Pass:
         What kernels prepare for a block depends on its edges alone, so it serves every model.
         """
         if self._blocks is None:
-            self._blocks = self.subgraph.typed_blocks(device)
+            self._blocks = self.subgraph.typed_blocks(device, self.edges)
         if dropout is None:
             return self._blocks
         return [each.rekeyed(dropout) for each in self._blocks]
@@ -194,9 +197,14 @@ class GroupTrainer:
 
     def _sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
         if self.links is None:
-            return self.sampler.sample(roots, epoch, iteration)
+            return self.sample_nodes(roots, epoch, iteration)
         pairs = self.links.pairs(roots, epoch, iteration)
-        return replace(self.sampler.sample(pairs.nodes, epoch, iteration), pairs=pairs)
+        return replace(self.sample_nodes(pairs.nodes, epoch, iteration), pairs=pairs)
+
+    def sample_nodes(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
+        """The subgraph of nodes, and which edges' features it reads."""
+        found = self.sampler.sample(roots, epoch, iteration)
+        return found.with_edges(self.reads.edges)
 
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them.
@@ -216,6 +224,11 @@ class GroupTrainer:
                     if held is not None:
                         groups = [held.absent(stored, ids) for ids in groups]
                     wanted.setdefault(stored, []).extend(groups)
+            for subgraph in subgraphs:
+                for table, groups in subgraph.edge_tables().items():
+                    if held is not None:
+                        groups = [held.absent(table, ids) for ids in groups]
+                    wanted.setdefault(table, []).extend(groups)
             return PregatheredRows(rows, wanted)
 
     def accumulate(
@@ -234,8 +247,9 @@ class GroupTrainer:
         count = sum(int(nodes.size) for nodes in subgraph.nodes.values())
         with self._log.stage("gather", rows=count):
             features = self._features(subgraph, rows)
+            edges = self.edge_features_of(rows, subgraph)
             labels = self.answers(rows, subgraph.roots, subgraph.pairs)
-        return Pass(subgraph, features, labels)
+        return Pass(subgraph, features, edges, labels)
 
     def train(
         self, packed: PackedModel, work: Pass, batch_size: int, dropout: int | None = None
@@ -337,6 +351,17 @@ class GroupTrainer:
             for name, ids in nodes.items()
             if (own := self.reads.inputs[name]).features
         }
+
+    def edge_features_of(self, rows: InputRows, subgraph: Subgraph) -> dict[Relation, torch.Tensor]:
+        """By relation, [n, dim]: features of the edges that a subgraph reads those of."""
+        return {
+            relation: self.edge_rows(rows, own.table, own.ids)
+            for relation, own in subgraph.edges.items()
+        }
+
+    def edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
+        """[n, dim]: features of distinct edges of a relation, given as ``src/rel/dst``."""
+        return self._rows_of(rows, "features", table, ids).to(self.dtype)
 
     def with_learned(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]

@@ -184,13 +184,14 @@ def _make_model(config: Config, schema: GraphSchema, reads: ModelReads) -> torch
             target=reads.target,
             inputs=reads.widths,
             reads=reads.stored_layers,
+            edges=reads.edges,
             **shared,
         )
         if reads.unrolling is not None:
             model.rename(reads.types, reads.relations, reads.layers)
     else:
-        in_dim = reads.inputs[reads.target].width
-        model = build_model(own.name, in_dim=in_dim, layers=own.layers, **shared)
+        shared |= {"in_dim": reads.inputs[reads.target].width, "layers": own.layers}
+        model = build_model(own.name, edge_dim=sum(reads.edges.values()), **shared)
     if predicted.has_decoder:
         _add_decoder(model, config, schema, predicted)
     check_exactness(model)

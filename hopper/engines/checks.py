@@ -29,6 +29,7 @@ def check_request(request: Request) -> None:
     _check_graph(request)
     check_model(request)
     _check_edges(request)
+    _check_edge_features(request)
     _check_replicas(request)
     _check_engines(request)
     check_learnable(request)
@@ -83,6 +84,28 @@ def _check_edges(request: Request) -> None:
             f"model.name: {config.model.name} with learnable.tables = "
             f'"{config.learnable.tables}" reads hops from one type of nodes; {what} want a model '
             'of the graph\'s own relations, and "tied"'
+        )
+
+
+def _check_edge_features(request: Request) -> None:
+    """Refuse to read features of edges where there are none, or where they cannot be read."""
+    config, graph, where = request.config, request.graph, request.where
+    if not config.model.edge_features:
+        return
+    if not request.reads.edges:
+        raise RequestError(
+            f"model.edge_features: no relation of {where} that the model reads has features of "
+            "edges; expected a graph that was imported with some (docs/edge-features.md), or false"
+        )
+    if any(held.part.parts > 1 for held in graph.holdings):
+        raise RequestError(
+            f"model.edge_features: several servers have a part of a root relation's edges each in "
+            f"{where}, whose features are not read; expected a division without parts, or false"
+        )
+    if config.sampler.device != "cpu":
+        raise RequestError(
+            "model.edge_features: features are found by edges that are drawn in host memory; "
+            f'expected sampler.device = "cpu", given "{config.sampler.device}"'
         )
 
 

@@ -20,7 +20,7 @@ from hopper.config import Config
 from hopper.device_copies import to_device
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.shared_roots import SharedRoots, share_roots
-from hopper.features import PartitionedRows
+from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import (
     Forward,
@@ -64,10 +64,11 @@ class CooperativePlan(Plan):
 
 @dataclass(frozen=True)
 class CooperativeInputs:
-    """By type that has any, [n, dim] features of this rank's nodes; and labels of its roots, or
-    links."""
+    """By type that has any, [n, dim] features of this rank's nodes; by relation as ``src/rel/dst``,
+    those of edges; and labels of its roots, or links."""
 
     features: dict[str, Tensor]
+    edges: dict[str, Tensor]
     labels: Tensor
 
 
@@ -99,7 +100,12 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         )
         self._placement = graph.placement(state.cluster.ranks_per_server)
         self._planner = Planner(
-            trainer.sampler, self._placement, self.channel, self._stack, self._wires
+            trainer.sampler,
+            self._placement,
+            self.channel,
+            self._stack,
+            self._wires,
+            reads.edges,
         )
 
     @classmethod
@@ -125,7 +131,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 for layer, wires in zip(layers.layers, self._wires, strict=True)
             ]
         others = self._exchange_input_rows(layers, batch.where)
-        reads = {name: [ids] for name, ids in layers.nodes.items()}
+        reads = {name: [ids] for name, ids in (*layers.nodes.items(), *layers.edges.items())}
         sent = self.channel.traffic.take()
         on_device = layers.to(state.cluster.device)
         return CooperativePlan(batch, reads, on_device, others, shared, sent=sent)
@@ -149,10 +155,16 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)
+            edges = self._edge_features(plan, rows)
             roots = plan.layers.nodes[self._target][: plan.layers.roots]
             pairs = None if plan.shared is None else plan.shared.pairs
             labels = trainer.answers(rows, roots, pairs)
-        return CooperativeInputs(features, labels)
+        return CooperativeInputs(features, edges, labels)
+
+    def _edge_features(self, plan: CooperativePlan, rows: InputRows) -> dict[str, Tensor]:
+        """By relation as ``src/rel/dst``, [n, dim]: those of the edges that the plan reads."""
+        trainer = self.state.trainer
+        return {table: trainer.edge_rows(rows, table, e) for table, e in plan.layers.edges.items()}
 
     def goes_back_once(self, plan: CooperativePlan) -> bool:
         """See :class:`Engine`."""
@@ -162,6 +174,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """See :class:`Engine`."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.layers.roots):
+            plan.layers.attach(inputs.edges)
             rows = state.trainer.with_learned(self._read_by_model(plan), inputs.features)
             with state.trainer.products():
                 logits = self._logits(plan, rows)

@@ -78,7 +78,8 @@ class Plan:
     Attributes
     ----------
     batch: that it is for.
-    reads: by name of a type, in groups, the nodes whose input rows this rank reads.
+    reads: by name of a type, in groups, the nodes whose input rows this rank reads; and, of
+        relations as ``src/rel/dst``, the edges whose features it reads.
     sent: bytes by cause that making it took.
     asked: who reads which learnable rows of whom, where there are any.
     """

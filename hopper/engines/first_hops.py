@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hopper.array_exchange import exchange_arrays
@@ -17,6 +18,7 @@ from hopper.cluster import Cluster
 from hopper.engines.engine import Plan, TrainState
 from hopper.engines.request import Request
 from hopper.errors import RequestError
+from hopper.graph.block import Block
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
@@ -103,8 +105,25 @@ def draw_first_hops(
     with state.log.stage("sample") as fields:
         roots = batch.of_model(rank)
         fields["roots"] = int(roots.size)
-        subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+        subgraph = state.trainer.sample_nodes(roots, batch.epoch, batch.iteration)
         return subgraph, _exchange(channel, sampler, subgraph, partners, batch.where)
+
+
+def first_block(hop: Subgraph, own: Block | None, edge_dim: int, device: torch.device) -> Block:
+    """The block of a mini-batch's first layer.
+
+    Parameters
+    ----------
+    hop: that its rank has told. own: where this rank trains the mini-batch, its block, which has
+        features of edges; elsewhere these are zeros, since what they add is added there.
+    edge_dim: width of features of edges; 0 = none are read.
+    """
+    (block,) = hop.blocks(device)
+    if edge_dim and own is not None:
+        block.edge_features = own.edge_features
+    elif edge_dim:
+        block.edge_features = torch.zeros(1, 1, device=device).expand(block.num_edges, edge_dim)
+    return block
 
 
 def _exchange(

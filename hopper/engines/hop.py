@@ -9,7 +9,7 @@ from typing import Any
 from hopper.config import Config
 from hopper.engines.engine import Engine, Plan, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import nodes_of
+from hopper.engines.sampled_groups import rows_of
 from hopper.engines.zero_hop import HOMED
 from hopper.errors import RequestError
 from hopper.features import InputRows, PartitionedRows
@@ -92,7 +92,7 @@ class Hop(Engine[HopPlan, InputRows]):
         schedule = visits(steps.ranks, self.state.cluster.rank)
         groups = self._sample(batch, steps, schedule)
         parts = [part for group in groups.values() for part in group]
-        return HopPlan(batch, nodes_of(parts), schedule, groups)
+        return HopPlan(batch, rows_of(parts), schedule, groups)
 
     @property
     def reads_ahead(self) -> bool:

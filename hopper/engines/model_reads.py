@@ -7,7 +7,7 @@ or builds the model takes it from here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hopper.config import Config
@@ -64,6 +64,7 @@ class ModelReads:
         the types of its destinations.
     inputs: by name of a type that the hops reach, its input rows.
     frozen: the tables of learnable rows that are not learned after all.
+    edges: by relation whose edges' features are read, as it is stored, the width of these.
     holdings: by server, what it stores of this, under these names; empty where nodes are divided.
     unrolling: where the names come from; None where they are the graph's.
     tree: what hops follow from the target; None for models of one relation.
@@ -75,6 +76,7 @@ class ModelReads:
     layers: tuple[tuple[tuple[Relation, ...], tuple[str, ...]], ...]
     inputs: Mapping[str, InputRows]
     frozen: frozenset[str] = frozenset()
+    edges: Mapping[Relation, int] = field(default_factory=dict)
     holdings: tuple[Holding, ...] = ()
     unrolling: Unrolling | None = None
     tree: Metatree | None = None
@@ -96,9 +98,16 @@ class ModelReads:
         return {rows.node_type: rows.width for rows in self.inputs.values()}
 
     @property
+    def feature_tables(self) -> dict[str, str]:
+        """By name under which plans tell what is read of them, the tables of features: the node
+        types that have any, and relations whose edges' features are read, as ``src/rel/dst``."""
+        found = {name: own.node_type for name, own in self.inputs.items() if own.features}
+        return found | {str(each): str(each) for each in self.edges}
+
+    @property
     def featured(self) -> list[str]:
-        """The node types whose features are read, in order of name."""
-        return sorted({each.node_type for each in self.inputs.values() if each.features})
+        """The tables of features that are read, in order of name."""
+        return sorted(set(self.feature_tables.values()))
 
     @property
     def learned(self) -> list[str]:
@@ -149,6 +158,7 @@ def find_reads(
             layers=tuple(tree.read_at(hop) for hop in hops),
             inputs=inputs,
             frozen=_frozen(config, inputs),
+            edges=_edges(config, schema, [tree.read_at(hop) for hop in hops]),
             holdings=tuple(holdings),
             tree=tree,
         )
@@ -160,6 +170,7 @@ def find_reads(
         layers=tuple(unrolling.read_at(hop) for hop in hops),
         inputs=inputs,
         frozen=_frozen(config, inputs),
+        edges=_edges(config, schema, [tree.read_at(hop) for hop in hops]),
         holdings=tuple(rename_holdings(holdings, unrolling)),
         unrolling=unrolling,
         tree=tree,
@@ -172,7 +183,21 @@ def _find_one_relation(config: Config, schema: GraphSchema) -> ModelReads:
     layers = ((tuple(relations), (target,)),) * config.model.layers
     inputs = _inputs(config, schema, {target: target}, None)
     types, frozen = _same(schema.node_types), _frozen(config, inputs)
-    return ModelReads(target, types, relations, layers, inputs, frozen)
+    edges = _edges(config, schema, layers)
+    return ModelReads(target, types, relations, layers, inputs, frozen, edges)
+
+
+def _edges(
+    config: Config,
+    schema: GraphSchema,
+    layers: Iterable[tuple[Iterable[Relation], Iterable[str]]],
+) -> dict[Relation, int]:
+    """By relation whose edges' features are read, the width of these."""
+    if not config.model.edge_features:
+        return {}
+    read = sorted({each for relations, _ in layers for each in relations})
+    widths = {each: schema.relations[each].feature_dim for each in read}
+    return {each: width for each, width in widths.items() if width is not None}
 
 
 def _tell_places_apart(config: Config, schema: GraphSchema, tree: Metatree) -> Unrolling | None:

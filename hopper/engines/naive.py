@@ -18,9 +18,16 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.engine import Engine, TrainState
-from hopper.engines.first_hops import FirstHopsPlan, check_first_layer, draw_first_hops
+from hopper.engines.first_hops import (
+    FirstHopsPlan,
+    check_first_layer,
+    draw_first_hops,
+    first_block,
+)
 from hopper.engines.request import Request
 from hopper.features import PartitionedRows
+from hopper.graph.block import Block
+from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.migrate.dock import Dock
 from hopper.migrate.luggage import Luggage
@@ -46,9 +53,10 @@ class NaivePlan(FirstHopsPlan):
 @dataclass(frozen=True)
 class NaiveInputs:
     """By model, [n, dim], the rows of its mini-batch's nodes, zeros where another rank owns them;
-    and labels of the roots of this rank's own."""
+    by relation, features of the edges of this rank's own mini-batch, and labels of its roots."""
 
     rows: dict[int, Tensor]
+    edges: dict[Relation, Tensor]
     labels: Tensor
 
 
@@ -109,7 +117,8 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
             for model, hop in first_hops.items()
         ]
         sent = self.channel.traffic.take()
-        return NaivePlan(batch, {self._target: own}, subgraph, first_hops, owners, sent=sent)
+        reads = {self._target: own} | subgraph.edge_tables()
+        return NaivePlan(batch, reads, subgraph, first_hops, owners, sent=sent)
 
     def read(self, plan: NaivePlan, rows: PartitionedRows) -> NaiveInputs:
         """See :class:`Engine`."""
@@ -122,8 +131,9 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
                 )
                 for model, hop in plan.first_hops.items()
             }
+            edges = trainer.edge_features_of(rows, plan.subgraph)
             labels = trainer.labels_of(rows, plan.subgraph.roots)
-        return NaiveInputs(found, labels)
+        return NaiveInputs(found, edges, labels)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
         """See :class:`Engine`."""
@@ -195,7 +205,12 @@ class _Trip:
         self._plan, self._inputs, self._model = plan, inputs, model
         self._is_own = model == state.cluster.rank
         hop, world = plan.first_hops[model], state.cluster.world
-        (self._block,) = hop.blocks(self._device)
+        self._blocks: list[Block] = []
+        """at home, of the mini-batch"""
+        if self._is_own:
+            self._blocks = plan.subgraph.blocks(self._device, inputs.edges)
+        own = self._blocks[0] if self._blocks else None
+        self._block = first_block(hop, own, split.layer.edge_dim, self._device)
         counts = self._split.counts(self._block.num_src, self._block.num_dst)
         self.luggage = Luggage(
             {kind: (count, self._split.widths()[kind]) for kind, count in counts.items()},
@@ -223,9 +238,8 @@ class _Trip:
         first layer, and this rank's own part of that."""
         plan, trainer = self._plan, self._trainer
         sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
-        blocks = plan.subgraph.blocks(self._device)
         with trainer.products():
-            logits = self._split.logits(blocks, sums)
+            logits = self._split.logits(self._blocks, sums)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
         self.luggage.rows = {

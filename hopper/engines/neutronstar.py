@@ -108,13 +108,15 @@ class NeutronStar(Cooperative):
         trainer, nodes = self.state.trainer, plan.layers.nodes
         if self._fetched is None:
             with self.state.log.stage("gather", operation="dependencies"):
-                self._fetched = PregatheredRows(rows, {self._target: [nodes[self._target]]})
+                wanted = {self._target: nodes[self._target], **plan.layers.edges}
+                self._fetched = PregatheredRows(rows, {each: [ids] for each, ids in wanted.items()})
         with self.state.log.stage("gather", rows=nodes[self._target].size, operation="own rows"):
             here = self._fetched.over(rows)
             features = trainer.features_of(here, {self._target: nodes[self._target]})
+            edges = self._edge_features(plan, here)
             roots = nodes[self._target][: plan.layers.roots]
             labels = trainer.labels_of(rows, roots)
-        return CooperativeInputs(features, labels)
+        return CooperativeInputs(features, edges, labels)
 
     def sees_epoch(self, epoch: int) -> bool:
         """See :class:`hopper.engines.engine.Engine`: times of another run are told when its epoch
@@ -233,6 +235,7 @@ def _seconds(model: GNN, index: int, width: int, *, destinations: int, edges: in
     block = Block(
         *(_NODES, destinations, indptr, indices, Relation("node", "edge", "node")),
         *(torch.zeros_like(indices), nodes, nodes.first(destinations)),
+        edge_features=rows.new_zeros(edges, model.layer(index).edge_dim),
     )
     own = [each for each in model.layer(index).parameters() if each.requires_grad]
     wanted = [*own, rows] if index else own

@@ -17,12 +17,18 @@ from torch import Tensor
 
 from hopper.config import Config
 from hopper.engines.engine import Engine, TrainState
-from hopper.engines.first_hops import FirstHopsPlan, check_first_layer, draw_first_hops
+from hopper.engines.first_hops import (
+    FirstHopsPlan,
+    check_first_layer,
+    draw_first_hops,
+    first_block,
+)
 from hopper.engines.parameter_homes import ParameterHomes
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
 from hopper.graph.block import Block
+from hopper.graph.schema import Relation
 from hopper.micrograph.route import GlobalBatch
 from hopper.partials import KindsExchange, Parts, SplitLayer, split_layer
 from hopper.partition.layouts import ByDimension
@@ -31,10 +37,11 @@ from hopper.partition.partitioned_graph import PartitionedGraph
 
 @dataclass(frozen=True)
 class P3Inputs:
-    """By rank, [n, columns], this server's columns of the nodes of its mini-batch; and labels of
-    the roots of this rank's own."""
+    """By rank, [n, columns], this server's columns of the nodes of its mini-batch; by relation,
+    features of the edges of this rank's own, and labels of its roots."""
 
     columns: dict[int, Tensor]
+    edges: dict[Relation, Tensor]
     labels: Tensor
 
 
@@ -85,6 +92,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         first layer reads."""
         subgraph, first_hops = draw_first_hops(self.state, self.channel, batch, self._partners)
         reads = {self._target: [each.nodes[self._target] for each in first_hops.values()]}
+        reads |= subgraph.edge_tables()
         sent = self.channel.traffic.take()
         return FirstHopsPlan(batch, reads, subgraph, first_hops, sent=sent)
 
@@ -97,8 +105,9 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
                 rank: trainer.features_of(rows, hop.nodes)[self._target]
                 for rank, hop in plan.first_hops.items()
             }
+            edges = trainer.edge_features_of(rows, plan.subgraph)
             labels = trainer.labels_of(rows, plan.subgraph.roots)
-        return P3Inputs(columns, labels)
+        return P3Inputs(columns, edges, labels)
 
     def goes_back_once(self, plan: FirstHopsPlan) -> bool:
         """See :class:`Engine`."""
@@ -108,7 +117,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         """See :class:`Engine`."""
         state, batch = self.state, plan.batch
         with state.log.stage("compute", roots=plan.subgraph.num_roots):
-            blocks = plan.subgraph.blocks(state.cluster.device)
+            blocks = plan.subgraph.blocks(state.cluster.device, inputs.edges)
             with state.trainer.products():
                 parts = self._first_layer(plan, inputs, blocks[0])
                 logits = self._split.logits(blocks, parts)
@@ -126,7 +135,9 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
         cluster, split = self.state.cluster, self._split
         split.begin()
         parts = {
-            rank: self._part(rank, plan, inputs) for rank in self._partners if rank != cluster.rank
+            rank: self._part(rank, plan, inputs, None)
+            for rank in self._partners
+            if rank != cluster.rank
         }
         kinds = split.counts(block.num_src, block.num_dst)
         lengths = [
@@ -147,7 +158,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
                 self.state.trainer.dtype,
                 f"first layers, {plan.batch.where}",
             )
-        own = self._part(cluster.rank, plan, inputs)
+        own = self._part(cluster.rank, plan, inputs, block)
         came = {} if exchange is None else exchange.finish()
         # In order of rank, so that a run can be repeated to the bit.
         sums = {}
@@ -158,11 +169,16 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             sums[kind] = sum(ordered[1:], ordered[0])
         return sums
 
-    def _part(self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs) -> Parts:
-        """What this server's columns contribute to a rank's mini-batch."""
-        cluster = self.state.cluster
-        (block,) = plan.first_hops[rank].blocks(cluster.device)
-        return self._split.part(block, inputs.columns[rank], is_own=rank == cluster.rank)
+    def _part(self, rank: int, plan: FirstHopsPlan, inputs: P3Inputs, own: Block | None) -> Parts:
+        """What this server's columns contribute to a rank's mini-batch.
+
+        Parameters
+        ----------
+        own: the block of the first layer, where it is this rank's mini-batch.
+        """
+        edge_dim, device = self._split.layer.edge_dim, self.state.cluster.device
+        block = first_block(plan.first_hops[rank], own, edge_dim, device)
+        return self._split.part(block, inputs.columns[rank], is_own=own is not None)
 
 
 def _homes_by_column(split: SplitLayer, graph: PartitionedGraph) -> dict[str, NDArray[np.int64]]:

@@ -20,6 +20,7 @@ from hopper.engines.parameter_homes import ParameterHomes, homes_by_relation
 from hopper.engines.request import Request
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
+from hopper.graph.schema import Relation
 from hopper.hetero.relation_first import RelationFirst
 from hopper.hetero.root_shares import RootPlan, RootShares
 from hopper.hetero.rooted import nodes_below, nodes_read
@@ -51,10 +52,11 @@ class RafPlan(Plan):
 @dataclass(frozen=True)
 class RafInputs:
     """Features by type of the nodes below the roots, and of the roots that are read, [nodes, dim];
-    and labels of the roots that are finished."""
+    by relation, those of edges; and labels of the roots that are finished."""
 
     below: dict[str, Tensor]
     of_roots: dict[str, Tensor]
+    edges: dict[Relation, Tensor]
     labels: Tensor
 
 
@@ -105,6 +107,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
             fields["roots"] = int(shares.mine.size)
             roots, sampler = batch.roots[shares.mine], self.state.trainer.sampler
             subgraph = sampler.sample(roots, batch.epoch, batch.iteration)
+            subgraph = subgraph.with_edges(self.state.trainer.reads.edges)
         reads = nodes_read(subgraph, self._target, batch.roots[shares.rows])
         return RafPlan(batch, reads, shares, subgraph)
 
@@ -115,8 +118,9 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
         with state.log.stage("gather", rows=count, operation="own rows"):
             below = trainer.features_of(rows, nodes_below(plan.subgraph))
             of_roots = trainer.features_of(rows, self._roots_read(plan))
+            edges = trainer.edge_features_of(rows, plan.subgraph)
             labels = trainer.labels_of(rows, batch.roots[plan.shares.finishing])
-        return RafInputs(below, of_roots, labels)
+        return RafInputs(below, of_roots, edges, labels)
 
     def goes_back_once(self, plan: RafPlan) -> bool:
         """See :class:`Engine`."""
@@ -133,6 +137,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
                 finished, tie = self.forward.rows(
                     shares,
                     plan.subgraph,
+                    inputs.edges,
                     x,
                     x_roots,
                     self._originals[roots[self._target]],

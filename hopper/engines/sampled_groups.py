@@ -33,12 +33,15 @@ class GroupPlan(Plan):
         return sum(each.num_edges for each in self.subgraphs)
 
 
-def nodes_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
-    """By name of a type, the nodes of every subgraph."""
+def rows_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]:
+    """By name of a type, the nodes of every subgraph, and by relation the edges whose features it
+    reads."""
     reads: dict[str, list[NDArray[np.int64]]] = {}
     for subgraph in subgraphs:
         for name, ids in subgraph.nodes.items():
             reads.setdefault(name, []).append(ids)
+        for table, groups in subgraph.edge_tables().items():
+            reads.setdefault(table, []).extend(groups)
     return reads
 
 
@@ -55,7 +58,7 @@ class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
         """See :class:`Engine`."""
         trainer = self.state.trainer
         subgraphs = trainer.sample(self.roots_of(batch), batch.epoch, batch.iteration)
-        return GroupPlan(batch, nodes_of(subgraphs), subgraphs)
+        return GroupPlan(batch, rows_of(subgraphs), subgraphs)
 
     def read(self, plan: GroupPlan, rows: PartitionedRows) -> Iterable[Pass]:
         """See :class:`Engine`. Of several passes, rows of other servers are read now, each once,

@@ -19,7 +19,7 @@ from hopper.config import Config
 from hopper.engines.accumulate import Pass, overflowed
 from hopper.engines.engine import Engine, Plan, StepReport, TrainState
 from hopper.engines.request import Request
-from hopper.engines.sampled_groups import nodes_of
+from hopper.engines.sampled_groups import rows_of
 from hopper.engines.zero_hop import HOMED
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
@@ -90,13 +90,13 @@ class Trials(Engine[TrialsPlan, Passes]):
         """Samples this rank's roots: once for all trials, or for each by its own batch."""
         if self._shares:
             group = self._sample(0, batch)
-            return TrialsPlan(batch, nodes_of(group), dict.fromkeys(self.training, group))
+            return TrialsPlan(batch, rows_of(group), dict.fromkeys(self.training, group))
         groups = {}
         for trial in self.training:
             own = self._schedules[trial].batch(batch.epoch, batch.iteration)
             with self.state.log.noting(model=trial):
                 groups[trial] = self._sample(trial, own)
-        return TrialsPlan(batch, nodes_of([*chain(*groups.values())]), groups)
+        return TrialsPlan(batch, rows_of([*chain(*groups.values())]), groups)
 
     def read(self, plan: TrialsPlan, rows: PartitionedRows) -> Passes:
         """Rows that are shared are held until the last trial has come. Others are read when their

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from hopper.config.model import EDGE_MODELS
 from hopper.config.sections import Task
 from hopper.engines.request import Request
 from hopper.graph.schema import Predicted
@@ -28,9 +29,11 @@ def unused(request: Request) -> list[str]:
     edge_features = [
         str(each) for each in relations if schema.relations[each].feature_dim is not None
     ]
-    if edge_features:
-        model = request.config.model.name
-        lines.append(f"edge features of {_listed(edge_features)}: model {model} reads none")
+    if edge_features and not request.config.model.edge_features:
+        lines.append(
+            f"edge features of {_listed(edge_features)}: read with model.edge_features = true, by "
+            f"{', '.join(EDGE_MODELS)}"
+        )
     weighted = [str(each) for each in relations if schema.relations[each].weighted]
     own = request.config.sampler
     if weighted and not find_sampler(own.kind, own.kind_options).kind.reads_weights:

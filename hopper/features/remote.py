@@ -148,9 +148,9 @@ class RemoteRows:
     def _empty(self, kind: RowKind, node_type: str, rows: int) -> NDArray[Any]:
         """Room for rows, in the table's dtype and width."""
         if kind == "features":
-            node = self._graph.schema.node_types[node_type]
+            node = self._graph.schema.table(node_type)
             if node.feature_dim is None or node.feature_dtype is None:
-                raise GraphError(f"{self._graph.path}: node type {node_type!r} has no features")
+                raise GraphError(f"{self._graph.path}: {node_type!r} has no features")
             return np.empty((rows, node.feature_dim), node.feature_dtype)
         labels = self._graph.schema.labels.get(node_type)
         if labels is None:

@@ -166,6 +166,11 @@ class Block(Edges):
     drawn: Tensor | None = None
     """[num_dst] int64, sampled in-edges of each destination, where the block has some of them;
     None: it has all"""
+    edge_features: Tensor | None = None
+    """[edges, dim], where the model reads them"""
+    edge_sums: Tensor | None = None
+    """[num_dst, dim], where the block has not all edges: the sum of the features of all of them,
+    weighted as the layer weighs messages"""
 
     @property
     def draws_a_fixed_number(self) -> bool:
@@ -264,8 +269,14 @@ class Block(Edges):
             self.dst.to(device),
             drawn_inverse=inverse,
             equally_likely=self.equally_likely,
-            drawn=None if self.drawn is None else to_device(self.drawn, device),
+            drawn=_moved(self.drawn, device),
+            edge_features=_moved(self.edge_features, device),
+            edge_sums=_moved(self.edge_sums, device),
         )
+
+
+def _moved(tensor: Tensor | None, device: torch.device) -> Tensor | None:
+    return None if tensor is None else to_device(tensor, device)
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:

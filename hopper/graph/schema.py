@@ -96,6 +96,18 @@ class GraphSchema:
         """The relations whose edges are predicted; none where nodes are."""
         return () if isinstance(self.target, str) else (self.target, *self.also)
 
+    def table(self, name: str) -> NodeType | EdgeType:
+        """What has the rows of a feature table: a node type, or the relation whose edges' features
+        they are, as ``src/rel/dst``.
+
+        Raises
+        ------
+        KeyError: there is neither.
+        """
+        if name in self.node_types:
+            return self.node_types[name]
+        return self.relations[Relation(*name.split("/"))]
+
     def count_of(self, owner: Labelled) -> int:
         """How many nodes a type, or edges a relation, has."""
         if isinstance(owner, Relation):

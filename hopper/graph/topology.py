@@ -34,3 +34,22 @@ class Topology:
     """[edges] int64: within each neighbour list, the sum of the edges' weights up to and with each,
     in units of 2^-32 of the relation's largest weight; None: edges have no weights, or, in a graph
     directory, they stand by edge id"""
+    first_edge: int = 0
+    """which place the first edge has in the CSC of all servers together, where these are some"""
+
+    def edge_places(
+        self,
+        destinations: NDArray[np.int64],
+        indptr: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """[edges] int64: the places of edges in the CSC of all servers, by which their features are
+        found.
+
+        Parameters
+        ----------
+        destinations: [n] int64 ids. indptr: [n + 1] int64, which of the edges are whose.
+        positions: [edges] int64, in the destinations' neighbour lists.
+        """
+        firsts = self.indptr[destinations] + self.first_edge
+        return np.repeat(firsts, np.diff(indptr)) + positions

@@ -73,6 +73,7 @@ class RelationFirst:
         self,
         plan: RootPlan,
         subgraph: Subgraph,
+        edges: Mapping[Relation, Tensor],
         x: Mapping[str, Tensor],
         x_roots: Tensor,
         original: NDArray[np.int64],
@@ -87,12 +88,13 @@ class RelationFirst:
         Parameters
         ----------
         subgraph: of ``plan.mine``, as :func:`hopper.hetero.rooted.make_rooted_sampler` samples it.
+        edges: by relation, features of its edges, as of :meth:`Subgraph.typed_blocks`.
         x: by type, input rows of the subgraph's nodes.
         x_roots: [k, in], those of ``plan.rows``.
         original: [k] their original ids.
         """
         model, target = self._model, self._model.target
-        hops = subgraph.typed_blocks(self._cluster.device)
+        hops = subgraph.typed_blocks(self._cluster.device, edges)
         own_ids = to_device(original, self._cluster.device)
         nodes = Nodes(target, own_ids, None, subgraph.iteration_key)
         first = hops[0].sources

@@ -84,7 +84,7 @@ def nodes_read(
     subgraph: Subgraph, target: str, roots: NDArray[np.int64]
 ) -> dict[str, list[NDArray[np.int64]]]:
     """By type, in groups, the nodes whose input rows a pass reads: those below the roots, and
-    roots."""
+    roots; and by relation the edges whose features it reads."""
     read = {each: [ids] for each, ids in nodes_below(subgraph).items()}
     read.setdefault(target, []).append(roots)
-    return read
+    return read | subgraph.edge_tables()

@@ -322,6 +322,12 @@ def _describe(
         "offsets": {
             name: _offsets(schema, partition, name, target) for name in schema.node_types
         },
+        "edge_offsets": {
+            # All of it lies on every server that stores any.
+            str(relation): [0] + [kind.count] * servers
+            for relation, kind in schema.relations.items()
+            if kind.feature_dim is not None
+        },
         # No hop leaves the server that it began on.
         "edge_cut": 0.0,
         "balance": {

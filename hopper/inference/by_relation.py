@@ -68,7 +68,9 @@ class ByRelation(Inference):
                 continue
             x, x_roots = self._inputs_of(subgraph, chunk[plan.rows])
             original = self._originals[chunk[plan.rows]]
-            found, _ = forward.rows(plan, subgraph, x, x_roots, original, "evaluation")
+            subgraph = subgraph.with_edges(self._reads.edges)
+            edges = self._edge_features(subgraph)
+            found, _ = forward.rows(plan, subgraph, edges, x, x_roots, original, "evaluation")
             if wanted.output == "logits":
                 found = model.head(found)
             ids.append(chunk[plan.finishing])

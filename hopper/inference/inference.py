@@ -20,8 +20,11 @@ from hopper.engines import Request
 from hopper.engines.accumulate import join_rows
 from hopper.errors import RequestError
 from hopper.features import PartitionedRows
+from hopper.graph.block import TypedBlocks
+from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.inference.row_space import RowSpace
+from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN
 from hopper.models.relational import HGNN
 
@@ -153,6 +156,20 @@ class Inference(ABC):
         """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
         groups; collective."""
         self._learned = self.scene.learnable.read(wanted, "evaluation")
+
+    def _blocks(self, subgraph: Subgraph) -> list[TypedBlocks]:
+        """A subgraph's blocks, with features of edges where the model reads them."""
+        found = subgraph.with_edges(self._reads.edges)
+        return found.typed_blocks(self._cluster.device, self._edge_features(found))
+
+    def _edge_features(self, subgraph: Subgraph) -> dict[Relation, Tensor]:
+        """By relation, [n, dim]: features of the edges that a subgraph reads those of."""
+        device, found = self._cluster.device, {}
+        for relation, own in subgraph.edges.items():
+            rows = self._rows.stored(own.table, own.ids)
+            found[relation] = rows if device.type == "cpu" else rows.gathered().to(device)
+            found[relation] = found[relation].to(self._dtype)
+        return found
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
         """[n, width]: features of distinct nodes and, behind them, their learnable rows."""

@@ -272,7 +272,7 @@ class LayerWise(Inference):
         chunk = ids[piece]
         # Draws do not matter where all neighbours are taken.
         subgraph = self._sampler_of(name, tuple(into)).sample(chunk, 0, 0)
-        (blocks,) = subgraph.typed_blocks(self._cluster.device)
+        (blocks,) = self._blocks(subgraph)
         aggregations = step.layer.aggregations
         kinds = {kind: source_type(kind) for kind in map(step.kind, into)}
         of_kind = {kind: sources[kind].of(subgraph.nodes[own]) for kind, own in kinds.items()}

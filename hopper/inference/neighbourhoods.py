@@ -58,6 +58,6 @@ class Neighbourhoods(Inference):
             if nodes.size > ROWS_PER_PASS and chunk.size > 1:
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue
-            blocks = subgraph.typed_blocks(self._cluster.device)
+            blocks = self._blocks(subgraph)
             outputs.append(run_model(model, blocks, {target: self._inputs(target, nodes)}).cpu())
         return mine, torch.cat(outputs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.pairs import Pairs
+from hopper.ops import StoredRows
+
+_NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
 
 
 class HopEdges(NamedTuple):
@@ -27,6 +30,41 @@ class HopEdges(NamedTuple):
     """[edges] int64, rows of the source type's frontier"""
     positions: NDArray[np.int64]
     """[edges] int64, position in the destination's canonical neighbour list"""
+
+
+@dataclass(frozen=True)
+class DrawnEdges:
+    """The edges of a relation whose features are read.
+
+    Attributes
+    ----------
+    relation: as it is stored.
+    ids: [n] int64, ascending: their places in the relation's CSC.
+    hops: by hop, [edges] int64: which of these each drawn edge is.
+    """
+
+    relation: Relation
+    ids: NDArray[np.int64]
+    hops: Sequence[NDArray[np.int64]]
+
+    @property
+    def table(self) -> str:
+        """That has their features."""
+        return str(self.relation)
+
+    @classmethod
+    def of(cls, relation: Relation, hops: Sequence[NDArray[np.int64]]) -> DrawnEdges:
+        """From the places in the CSC of each hop's edges; some may have been drawn at several."""
+        ids = np.unique(np.concatenate(hops))
+        return cls(relation, ids, [np.searchsorted(ids, each) for each in hops])
+
+
+def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
+    """[n, dim]: some rows, by their places, as an ordinary tensor where they are."""
+    chosen = torch.from_numpy(places)
+    if isinstance(rows, StoredRows):
+        return rows.pick(chosen).gathered()
+    return rows.index_select(0, to_device(places, rows.device))
 
 
 class Inclusion(Protocol):
@@ -75,6 +113,8 @@ class Subgraph:
     """[hops] as of the sampler; read where some of a destination's edges are elsewhere"""
     pairs: Pairs | None = None
     """what is made of the roots, where links are predicted"""
+    edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
+    """by relation, the edges whose features are read"""
 
     @property
     def num_roots(self) -> int:
@@ -91,9 +131,55 @@ class Subgraph:
         """Number of drawn edges over all hops and relations."""
         return sum(edges.indices.size for hop in self.hops for edges in hop.values())
 
-    def typed_blocks(self, device: torch.device | None = None) -> list[TypedBlocks]:
-        """Blocks in order of computation: the deepest hop first, the roots' hop last."""
+    def stored(self, relation: Relation) -> Relation:
+        """What is stored for a relation that goes by a name of its own."""
+        return self.drawn_as.get(relation, relation)
+
+    def with_edges(self, relations: Collection[Relation]) -> Subgraph:
+        """The same, and which edges of some relations, as they are stored, its hops have."""
+        names = [each for each in self.topologies if self.stored(each) in relations]
+        if not names:
+            return self
+        return replace(self, edges={name: self._drawn_edges(name) for name in names})
+
+    def _drawn_edges(self, relation: Relation) -> DrawnEdges:
+        topology, nodes = self.topologies[relation], self.nodes[relation.dst]
+        hops = [
+            topology.edge_places(
+                nodes[: size[relation.dst]], hop[relation].indptr, hop[relation].positions
+            )
+            for size, hop in zip(self.sizes, self.hops, strict=False)
+        ]
+        return DrawnEdges.of(self.stored(relation), hops)
+
+    def edge_tables(self) -> dict[str, list[NDArray[np.int64]]]:
+        """By relation, as it is stored and as ``src/rel/dst``, in groups the ids of the edges whose
+        features are read."""
+        found: dict[str, list[NDArray[np.int64]]] = {}
+        for own in self.edges.values():
+            found.setdefault(own.table, []).append(own.ids)
+        return found
+
+    def typed_blocks(
+        self,
+        device: torch.device | None = None,
+        edge_features: Mapping[Relation, Tensor] = _NO_FEATURES,
+    ) -> list[TypedBlocks]:
+        """Blocks in order of computation: the deepest hop first, the roots' hop last.
+
+        Parameters
+        ----------
+        edge_features: by relation in :attr:`edges`, [ids, dim], on the device.
+        """
         facts = _Facts(self, torch.device("cpu") if device is None else device)
+        blocks = self._blocks_of(facts)
+        for relation, rows in edge_features.items():
+            places = self.edges[relation].hops
+            for hop, own in zip(reversed(blocks), places, strict=True):
+                hop.blocks[relation].edge_features = pick_rows(rows, own)
+        return blocks
+
+    def _blocks_of(self, facts: _Facts) -> list[TypedBlocks]:
         return [
             TypedBlocks(
                 {relation: SampledBlock(facts, hop, relation) for relation in edges},
@@ -104,8 +190,13 @@ class Subgraph:
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]
 
-    def blocks(self, device: torch.device | None = None) -> list[Block]:
-        """Blocks of a graph with a single relation, in order of computation.
+    def blocks(
+        self,
+        device: torch.device | None = None,
+        edge_features: Mapping[Relation, Tensor] = _NO_FEATURES,
+    ) -> list[Block]:
+        """Blocks of a graph with a single relation, in order of computation; parameters as of
+        :meth:`typed_blocks`.
 
         Raises
         ------
@@ -113,7 +204,8 @@ class Subgraph:
         """
         if len(self.topologies) != 1:
             raise ValueError(f"one relation expected, the graph has {len(self.topologies)}")
-        return [block for hop in self.typed_blocks(device) for block in hop.blocks.values()]
+        hops = self.typed_blocks(device, edge_features)
+        return [block for hop in hops for block in hop.blocks.values()]
 
 
 class _Facts:

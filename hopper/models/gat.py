@@ -12,7 +12,7 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.models.dropout import EdgeDropout, SelfDropout
 from hopper.models.gnn import GNN
-from hopper.models.layer import Algebra, Layer
+from hopper.models.layer import Algebra, Layer, edge_linear
 from hopper.ops import edge_add, edge_softmax_with_self, weighted_sum
 
 NEGATIVE_SLOPE = 0.2
@@ -31,12 +31,16 @@ class GATLayer(Layer):
     neighbours of v with a higher probability than others, each exponential is multiplied by its
     neighbour's inverse probability over the mean of these (docs/samplers.md).
 
+    Features e_uv of edges are added to what leaky_relu is taken of, ``a_edge . e_uv`` for each
+    head; v itself has none.
+
     Parameters
     ----------
     width: output width per head.
     concat: heads side by side (eq. 5), or their mean (eq. 6, the last layer).
     dropout: probability for the attention of each edge and head.
     index: index of the layer, for the dropout's key.
+    edge_dim: width of features of edges; 0 = none are read.
     """
 
     algebra: ClassVar[Algebra] = "softmax"
@@ -52,6 +56,7 @@ class GATLayer(Layer):
         activation: Callable[[Tensor], Tensor] | None = None,
         dropout: float = 0.0,
         index: int = 0,
+        edge_dim: int = 0,
     ) -> None:
         super().__init__()
         self.heads, self.width, self.concat = heads, width, concat
@@ -66,6 +71,9 @@ class GATLayer(Layer):
         nn.init.xavier_normal_(self.linear.weight, gain)
         nn.init.xavier_normal_(self.attention_src, gain)
         nn.init.xavier_normal_(self.attention_dst, gain)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, heads)
 
     def input_weights(self) -> Mapping[str, int]:
         """See :class:`Layer`."""
@@ -82,7 +90,10 @@ class GATLayer(Layer):
         src_term = (z_src * self.attention_src).sum(-1)
         dst_term = (z_dst * self.attention_dst).sum(-1)
         own_term = (z_dst * self.attention_src).sum(-1)
-        logits = functional.leaky_relu(edge_add(block, src_term, dst_term), NEGATIVE_SLOPE)
+        logits = edge_add(block, src_term, dst_term)
+        if self.edge_dim:
+            logits = logits + self.edge_linear(self.edge_features(block, logits.dtype))
+        logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         self_logits = functional.leaky_relu(own_term + dst_term, NEGATIVE_SLOPE)
@@ -105,7 +116,15 @@ class GAT(GNN):
     """
 
     def __init__(
-        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
+        self,
+        *,
+        in_dim: int,
+        out_dim: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        edge_dim: int = 0,
     ) -> None:
         stack: list[Layer] = []
         for index in range(layers):
@@ -119,6 +138,7 @@ class GAT(GNN):
                     activation=None if last else functional.elu,
                     dropout=dropout,
                     index=index,
+                    edge_dim=edge_dim,
                 )
             )
         super().__init__(stack, dropout)

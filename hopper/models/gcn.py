@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import SumLayer
+from hopper.models.layer import SumLayer, edge_linear, split_edges
 
 
 class GCNLayer(SumLayer):
@@ -22,12 +22,15 @@ class GCNLayer(SumLayer):
     sum's expectation. Degrees come from the full graph because a block's own source degrees depend
     on which roots share the block.
 
-    W is applied before the aggregation where that makes rows narrower, after it otherwise.
+    W is applied before the aggregation where that makes rows narrower, after it otherwise. Features
+    e_uv of edges are part of messages: ``h_u W + e_uv W_e``, with the same weights; the node itself
+    has none.
 
     Parameters
     ----------
     activation: applied to the new rows; None in the last layer.
     project_first: overrides the choice of order.
+    edge_dim: width of features of edges; 0 = none are read.
     """
 
     reads_destination = True
@@ -40,6 +43,7 @@ class GCNLayer(SumLayer):
         *,
         activation: Callable[[Tensor], Tensor] | None = None,
         project_first: bool | None = None,
+        edge_dim: int = 0,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(in_dim, out_dim))
@@ -47,6 +51,9 @@ class GCNLayer(SumLayer):
         self.activation = activation
         self.project_first = in_dim > out_dim if project_first is None else project_first
         nn.init.xavier_uniform_(self.weight)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, out_dim] where W comes first, else the rows themselves."""
@@ -72,8 +79,11 @@ class GCNLayer(SumLayer):
         return self.project(h_dst) * share.unsqueeze(-1)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: W where it comes last, bias, activation."""
-        out = combined if self.project_first else combined @ self.weight
+        """[num_dst, out_dim]: W where it comes last, W_e, bias, activation."""
+        rows, edges = split_edges(combined, self.edge_dim)
+        out = rows if self.project_first else rows @ self.weight
+        if self.edge_dim:
+            out = out + self.edge_linear(edges)
         return self.activate(out + self.bias)
 
 
@@ -81,11 +91,19 @@ class GCN(GNN):
     """A stack of GCN layers with ReLU between them; ``heads`` is not used."""
 
     def __init__(
-        self, *, in_dim: int, out_dim: int, layers: int, hidden: int, heads: int, dropout: float
+        self,
+        *,
+        in_dim: int,
+        out_dim: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        dropout: float,
+        edge_dim: int = 0,
     ) -> None:
         widths = layer_widths(in_dim, hidden, out_dim, layers)
         stack = [
-            GCNLayer(a, b, activation=torch.relu if index < layers - 1 else None)
+            GCNLayer(a, b, activation=torch.relu if index < layers - 1 else None, edge_dim=edge_dim)
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)

@@ -15,9 +15,9 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, joint_partial, merged_softmax, softmax_part
 from hopper.models.gat import log_importance
-from hopper.models.layer import Algebra, Layer
+from hopper.models.layer import Algebra, Layer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, RelationLayer, Update, make_head
+from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, Update, make_head
 from hopper.ops import (
     destination_rows,
     edge_dot,
@@ -47,13 +47,25 @@ class RelationPartial(Layer):
     :class:`hopper.models.relational.JointSoftmax`.
 
     Edge (u, v) has per head the logit ``mu_r (K h_u W_att_r) . (Q h_v) / sqrt(d)`` and the message
-    ``V h_u W_msg_r``. Both of the source's terms are made where it lives.
+    ``V h_u W_msg_r``. Both of the source's terms are made where it lives. Features e_uv of edges
+    are added to logits, ``a_edge . e_uv`` for each head (a bias as in Ying et al., Graphormer,
+    NeurIPS 2021, section 3.1.3).
+
+    Parameters
+    ----------
+    source, destination: of its types. edge_dim: width of features of edges; 0 = none are read.
     """
 
     algebra: ClassVar[Algebra] = "softmax"
     reads_destination: ClassVar[bool] = True
 
-    def __init__(self, source: TypeProjections, destination: TypeProjections, heads: int) -> None:
+    def __init__(
+        self,
+        source: TypeProjections,
+        destination: TypeProjections,
+        heads: int,
+        edge_dim: int = 0,
+    ) -> None:
         super().__init__()
         # In a tuple: they belong to the layer, and several relations share them.
         self._projections = (source, destination)
@@ -66,6 +78,16 @@ class RelationPartial(Layer):
         for matrices in (self.attention, self.message):
             for matrix in matrices:
                 nn.init.xavier_uniform_(matrix)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, heads)
+
+    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
+        if not self.edge_dim:
+            return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
+        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
+        return out
 
     def keys_values(self, h_src: Tensor) -> Tensor:
         """[n, 2, heads, width]: K and V of the source type."""
@@ -94,6 +116,8 @@ class RelationPartial(Layer):
         sources = source_rows(block, z_src)
         queries = destination_rows(block, self.queries(h_dst))
         logits = (sources[..., : self.width] * queries).sum(-1)
+        if self.edge_dim:
+            logits = logits + self.edge_term(block, logits.dtype)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         return softmax_part(block, logits, sources[..., self.width :])
@@ -132,6 +156,7 @@ class HGTLayer(RelationLayer):
         *,
         heads: int,
         merge: bool = False,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         if width % heads:
             raise ConfigError(
@@ -147,7 +172,9 @@ class HGTLayer(RelationLayer):
         }
         super().__init__(
             {
-                each: RelationPartial(projections[each.src], projections[each.dst], heads)
+                each: RelationPartial(
+                    projections[each.src], projections[each.dst], heads, edges.get(each, 0)
+                )
                 for each in sorted(relations)
             },
             JointSoftmax(),
@@ -190,6 +217,9 @@ class HGTLayer(RelationLayer):
         queries = _by_head(queries, attention * prior[..., None, None], merged.bounds)
         pattern = merged.segments(projected=False)
         logits = edge_dot(pattern, keys, queries)
+        if any(each.edge_dim for each in own):
+            blocks = zip(own, merged.blocks.values(), strict=True)
+            logits = logits + torch.cat([e.edge_term(block, logits.dtype) for e, block in blocks])
         if not merged.equally_likely:
             importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
             logits = logits + torch.cat(importance).unsqueeze(-1)
@@ -226,9 +256,10 @@ class HGT(HGNN):
         heads: int,
         dropout: float,
         merge: bool = False,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         layers = [
-            HGTLayer(relations, types, hidden, heads=heads, merge=merge)
+            HGTLayer(relations, types, hidden, heads=heads, merge=merge, edges=edges)
             for relations, types in reads
         ]
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)

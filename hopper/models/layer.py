@@ -8,8 +8,9 @@ from typing import ClassVar, Final, Literal
 import torch
 from torch import Tensor, nn
 
+from hopper.errors import RequestError
 from hopper.graph.block import Block, at_least_float32
-from hopper.ops import weighted_sum
+from hopper.ops import edge_sum, weighted_sum
 
 Algebra = Literal["sum", "mean", "softmax", "other"]
 _READING: Final = ("project", "aggregate", "part", "combine", "own_term", "update", "forward")
@@ -28,6 +29,8 @@ class Layer(nn.Module):
     """how ``aggregate`` combines messages; says whether partial results can be combined"""
     reads_destination: ClassVar[bool] = True
     """whether ``aggregate`` reads ``h_dst`` (``update`` always may)"""
+    edge_dim: int = 0
+    """how wide the features of edges are that it reads; 0 = none"""
     activation: Callable[[Tensor], Tensor] | None
     """what :meth:`activate` does; it may be a module, and need not be there"""
     _combining: ClassVar[tuple[str, ...]] = ("aggregate",)
@@ -45,6 +48,24 @@ class Layer(nn.Module):
         h_dst: [num_dst, in_dim], the destinations' rows before projection.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no aggregate()")
+
+    def edge_features(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges, edge_dim]: the features of a block's edges.
+
+        Raises
+        ------
+        RequestError: the block has none, or of another width.
+        """
+        found = block.edge_features
+        if found is None and block.num_edges == 0:
+            return torch.zeros(0, self.edge_dim, dtype=dtype, device=block.device)
+        if found is None or found.shape != (block.num_edges, self.edge_dim):
+            raise RequestError(
+                f"{type(self).__name__}: expected {block.num_edges} edges of {block.relation} with "
+                f"features [{self.edge_dim}]; given "
+                f"{'none' if found is None else list(found.shape)}"
+            )
+        return found.to(dtype)
 
     def part(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, ...]: what some of the destinations' edges contribute, where the others lie on
@@ -142,6 +163,23 @@ class SumLayer(Layer):
         """[edges]: the weight of each message; depends on the block alone."""
         raise NotImplementedError(f"{type(self).__name__} defines no edge_weights()")
 
+    def sum_of_edges(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[num_dst, edge_dim]: the sum of the features of each destination's edges, weighted as
+        messages; also where others have added up some of these."""
+        if block.edge_sums is not None:
+            return block.edge_sums.to(dtype)
+        dtype = at_least_float32(dtype)
+        weights = self.edge_weights(block, dtype)
+        return edge_sum(block, self.edge_features(block, dtype), weights)
+
+    def with_edges(self, block: Block, combined: Tensor) -> Tensor:
+        """[num_dst, ...]: what was combined of sources, and :meth:`sum_of_edges`; by default this
+        behind it, column by column, for :meth:`update`. Of a layer that reads no features of edges,
+        what was combined."""
+        if not self.edge_dim:
+            return combined
+        return torch.cat((combined, self.sum_of_edges(block, combined.dtype)), 1)
+
     def own_term(self, block: Block, h_dst: Tensor) -> Tensor | None:
         """[num_dst, width of z_src]: what a destination adds of its own; None = nothing.
 
@@ -157,7 +195,8 @@ class SumLayer(Layer):
         return self.combine(block, z_src, weights, h_dst)
 
     def combine(self, block: Block, z_src: Tensor, weights: Tensor, h_dst: Tensor) -> Tensor:
-        """[num_dst, width of z_src]: the weighted sum of sources, plus :meth:`own_term`.
+        """[num_dst, width of z_src]: the weighted sum of sources, plus :meth:`own_term`, and what
+        :meth:`with_edges` makes of it.
 
         Parameters
         ----------
@@ -165,7 +204,22 @@ class SumLayer(Layer):
         """
         combined = weighted_sum(block, z_src, weights)
         own = self.own_term(block, h_dst)
-        return combined if own is None else combined + own
+        return self.with_edges(block, combined if own is None else combined + own)
+
+
+def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:
+    """What multiplies features of edges."""
+    found = nn.Linear(edge_dim, out_dim, bias=False)
+    nn.init.xavier_uniform_(found.weight)
+    return found
+
+
+def split_edges(combined: Tensor, edge_dim: int) -> tuple[Tensor, Tensor]:
+    """What was combined of sources, and the sum of features of edges behind it."""
+    width = combined.shape[1] - edge_dim
+    return (
+        (combined, combined[:, :0]) if not edge_dim else (combined[:, :width], combined[:, width:])
+    )
 
 
 def _place(cls: type, name: str) -> int:

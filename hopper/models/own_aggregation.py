@@ -17,7 +17,7 @@ from hopper.models.combination import (
     SumOfRelations,
 )
 from hopper.models.layer import Layer, SumLayer
-from hopper.models.relational import HGNN, RelationLayer, make_head
+from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, make_head
 from hopper.models.rgcn import Bias, RootWeight
 
 COMBINATIONS: Final[dict[str, type[Combination]]] = {
@@ -33,7 +33,9 @@ class OwnAggregation(HGNN):
 
     Parameters
     ----------
-    aggregate: makes the AGG_r of a relation from the widths of its input and output.
+    aggregate: makes the AGG_r of a relation from the widths of its input and output, and, of a
+        relation whose edges' features are read, from their width by the keyword ``edge_dim``.
+    edges: by relation whose edges' features are read, the width of these.
     combine: AGG_all, one of :data:`COMBINATIONS`, or what makes one from the width of rows.
     root_weight: whether a node's own row of the layer before enters its new one.
 
@@ -52,9 +54,10 @@ class OwnAggregation(HGNN):
         hidden: int,
         heads: int,
         dropout: float,
-        aggregate: Callable[[int, int], nn.Module],
+        aggregate: Callable[..., nn.Module],
         combine: type[Combination] | str,
         root_weight: bool,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         layers = []
         for relations, types in reads:
@@ -66,7 +69,10 @@ class OwnAggregation(HGNN):
             }
             layers.append(
                 RelationLayer(
-                    {relation: _made(aggregate, hidden) for relation in sorted(relations)},
+                    {
+                        relation: _made(aggregate, hidden, edges.get(relation, 0))
+                        for relation in sorted(relations)
+                    },
                     _combination(combine, hidden),
                     updates,
                     (hidden,),
@@ -75,13 +81,16 @@ class OwnAggregation(HGNN):
         super().__init__(target, inputs, hidden, layers, make_head(hidden, out_dim), dropout)
 
 
-def _made(aggregate: Callable[[int, int], nn.Module], width: int) -> Layer:
+def _made(aggregate: Callable[..., nn.Module], width: int, edge_dim: int) -> Layer:
     key = "model.aggregate"
+    of_edges = {"edge_dim": edge_dim} if edge_dim else {}
     try:
-        found = aggregate(width, width)
+        found = aggregate(width, width, **of_edges)
     except TypeError as error:
+        told = " and the keyword edge_dim" if edge_dim else ""
         raise ConfigError(
-            f"{key}: {aggregate!r} cannot be made from the widths of input and output: {error}"
+            f"{key}: {aggregate!r} cannot be made from the widths of input and output{told}: "
+            f"{error}"
         ) from error
     if not isinstance(found, Layer):
         raise ConfigError(f"{key}: expected a subclass of hopper.models.Layer, given {aggregate!r}")

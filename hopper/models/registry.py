@@ -20,7 +20,7 @@ from hopper.models.gcn import GCN
 from hopper.models.hgt import HGT
 from hopper.models.nars import NARS
 from hopper.models.own_aggregation import COMBINATIONS, OwnAggregation
-from hopper.models.relational import HGNN
+from hopper.models.relational import HGNN, NO_EDGES
 from hopper.models.rgat import RGAT
 from hopper.models.rgcn import RGCN
 from hopper.models.sage import GraphSAGE
@@ -58,6 +58,7 @@ def build_model(
     dropout: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    edge_dim: int = 0,
     **options: Any,
 ) -> nn.Module:
     """Build a model, initialised the same in every process whatever was drawn before.
@@ -72,6 +73,8 @@ def build_model(
         dropout whose ``forward`` takes (blocks, x) as :class:`hopper.models.gnn.GNN` does.
     dropout: probability in [0, 1).
     seed: of the initialisation.
+    edge_dim: width of features of edges, which the model's class takes as a keyword; 0 = it reads
+        none.
     options: further keywords of a class of one's own.
 
     Raises
@@ -85,7 +88,8 @@ def build_model(
     drop_threshold(dropout)
     model_class = _find(name)
     with _initialisation(seed):
-        model = _call(model_class, name, sizes | {"dropout": dropout}, options)
+        given = sizes | {"dropout": dropout} | ({"edge_dim": edge_dim} if edge_dim else {})
+        model = _call(model_class, name, given, options)
     return model.to(dtype)
 
 
@@ -101,6 +105,7 @@ def build_typed_model(
     dropout: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
+    edges: Mapping[Relation, int] = NO_EDGES,
     **more: Any,
 ) -> HGNN:
     """Build a model of a typed graph, initialised as by :func:`build_model`.
@@ -112,6 +117,8 @@ def build_typed_model(
     inputs: by type, the width of its features.
     reads: by layer, first layer first, the relations that it aggregates and the types of its
         destinations.
+    edges: by relation whose edges' features are read, the width of these; the model's class takes
+        them as a keyword, where there are any.
     more: the model's options, as :data:`hopper.config.model.MODEL_OPTIONS` documents them, or
         keywords of a class of one's own.
 
@@ -141,6 +148,7 @@ def build_typed_model(
             more["combine"] = _import_module("model.combine", more["combine"])
     given = {"target": target, "inputs": inputs, "reads": reads, "out_dim": out_dim}
     given |= {"hidden": hidden, "heads": heads, "dropout": dropout}
+    given |= {"edges": edges} if edges else {}
     with _initialisation(seed):
         model = _call(kind, name, given, more)
     return model.to(dtype)

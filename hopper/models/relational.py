@@ -8,7 +8,7 @@ AGG_all, a :class:`Combination`, declares how partials may be combined.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from torch import Tensor, nn
 
@@ -21,6 +21,8 @@ from hopper.models.merged import MergedRelations, merge_relations
 from hopper.ops import drop_rows, in_full
 
 _Aggregation = TypeVar("_Aggregation", bound=Layer)
+NO_EDGES: Final[Mapping[Relation, int]] = {}
+"""widths of features of edges, where none are read"""
 
 
 class Update(nn.Module):

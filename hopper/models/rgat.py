@@ -15,9 +15,9 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merged_softmax, normalised, softmax_part
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
-from hopper.models.layer import Algebra, Layer
+from hopper.models.layer import Algebra, Layer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, RelationLayer, make_head
+from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, make_head
 from hopper.models.rgcn import RootWeight
 from hopper.ops import (
     copy_sum,
@@ -34,13 +34,18 @@ class RelationAttention(Layer):
 
     With ``z = W_r h`` per head, edge (u, v) has the logit
     ``leaky_relu(a_src . z_u + a_dst . z_v)``; the softmax is over this relation's edges alone. The
-    destination itself is no neighbour: it enters by the root weight.
+    destination itself is no neighbour: it enters by the root weight. Features e_uv of edges are
+    added to what leaky_relu is taken of, ``a_edge . e_uv`` for each head.
+
+    Parameters
+    ----------
+    edge_dim: width of features of edges; 0 = none are read.
     """
 
     algebra: ClassVar[Algebra] = "other"
     reads_destination: ClassVar[bool] = True
 
-    def __init__(self, in_dim: int, out_dim: int, heads: int) -> None:
+    def __init__(self, in_dim: int, out_dim: int, heads: int, edge_dim: int = 0) -> None:
         super().__init__()
         self.heads, self.width = heads, out_dim // heads
         self.linear = nn.Linear(in_dim, out_dim, bias=False)
@@ -50,6 +55,16 @@ class RelationAttention(Layer):
         nn.init.xavier_normal_(self.linear.weight, gain)
         nn.init.xavier_normal_(self.attention_src, gain)
         nn.init.xavier_normal_(self.attention_dst, gain)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, heads)
+
+    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
+        if not self.edge_dim:
+            return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
+        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
+        return out
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, heads, width]: the rows as each head sees them."""
@@ -80,7 +95,10 @@ class RelationAttention(Layer):
         """[edges, heads]."""
         src_term = (z_src * self.attention_src).sum(-1)
         dst_term = (self.project(h_dst) * self.attention_dst).sum(-1)
-        logits = functional.leaky_relu(edge_add(block, src_term, dst_term), NEGATIVE_SLOPE)
+        logits = edge_add(block, src_term, dst_term)
+        if self.edge_dim:
+            logits = logits + self.edge_term(block, logits.dtype)
+        logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
         return logits
@@ -104,13 +122,17 @@ class RGATLayer(RelationLayer):
         heads: int,
         activation: Callable[[Tensor], Tensor] | None,
         merge: bool = False,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         if out_dim % heads:
             raise ConfigError(
                 f"model.heads: expected a divisor of the width {out_dim}, given {heads}"
             )
         super().__init__(
-            {relation: RelationAttention(in_dim, out_dim, heads) for relation in sorted(relations)},
+            {
+                relation: RelationAttention(in_dim, out_dim, heads, edges.get(relation, 0))
+                for relation in sorted(relations)
+            },
             SumOfRelations(),
             {each: RootWeight(in_dim, out_dim, activation) for each in sorted(types)},
             (out_dim,),
@@ -138,6 +160,9 @@ class RGATLayer(RelationLayer):
         pairs = merged.segments(projected=True)
         dst_term = grouped_product(merged.segment_rows(h_dst), dst, merged.bounds)
         logits = edge_add(pairs, merged.projected_rows(h, src), dst_term)
+        if any(each.edge_dim for each in own):
+            blocks = zip(own, merged.blocks.values(), strict=True)
+            logits = logits + torch.cat([e.edge_term(block, logits.dtype) for e, block in blocks])
         logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not merged.equally_likely:
             importance = [log_importance(b, logits.dtype) for b in merged.blocks.values()]
@@ -175,6 +200,7 @@ class RGAT(HGNN):
         dropout: float,
         head: bool = False,
         merge: bool = False,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         last = len(reads) - 1
         layers = []
@@ -189,6 +215,7 @@ class RGAT(HGNN):
                     heads=1 if classifies else heads,
                     activation=None if classifies else torch.relu,
                     merge=merge,
+                    edges=edges,
                 )
             )
         classifier = make_head(hidden, out_dim) if head else None

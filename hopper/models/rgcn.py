@@ -13,23 +13,28 @@ from hopper.errors import ConfigError
 from hopper.graph.block import Block, Edges
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations
-from hopper.models.layer import SumLayer
+from hopper.models.layer import SumLayer, edge_linear
 from hopper.models.merged import MergedRelations
-from hopper.models.relational import HGNN, RelationLayer, Update, make_head
+from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, Update, make_head
 from hopper.ops import copy_mean, copy_sum, grouped_product, weighted_sum
 
 
 class RelationMean(SumLayer):
-    """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number).
+    """AGG_r: ``mean_u W_r h_u`` over the sampled in-neighbours (eq. 2, c = their number). Features
+    of edges are part of messages: ``mean_u (W_r h_u + W_re e_uv)``.
 
     Parameters
     ----------
     weight: gives ``W_r``, as a function of rows.
+    out_dim: width of what that makes. edge_dim: width of features of edges; 0 = none are read.
     """
 
-    def __init__(self, weight: nn.Module) -> None:
+    def __init__(self, weight: nn.Module, out_dim: int = 0, edge_dim: int = 0) -> None:
         super().__init__()
         self.weight = weight
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, out_dim]: ``W_r h_u``."""
@@ -43,8 +48,17 @@ class RelationMean(SumLayer):
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, out_dim]: the mean of projected rows."""
         if block.equally_likely:
-            return copy_mean(block, z_src)
+            return self.with_edges(block, copy_mean(block, z_src))
         return super().aggregate(block, z_src, h_dst)
+
+    def with_edges(self, block: Block, combined: Tensor) -> Tensor:
+        """See :class:`SumLayer`: the sum of both."""
+        return combined + self.edge_term(block, combined.dtype) if self.edge_dim else combined
+
+    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[num_dst, out_dim]: the mean of ``W_re e_uv``."""
+        out: Tensor = self.edge_linear(self.sum_of_edges(block, dtype))
+        return out
 
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """See :class:`Layer`: the sum; every part divides by the number of all edges."""
@@ -163,6 +177,7 @@ class RGCNLayer(RelationLayer):
         activation: Callable[[Tensor], Tensor] | None,
         merge: bool = False,
         weighted: bool = True,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         shared = Bases(bases, in_dim, out_dim) if bases and weighted else None
 
@@ -185,7 +200,10 @@ class RGCNLayer(RelationLayer):
             return RootWeight(in_dim, out_dim, activation)
 
         super().__init__(
-            {relation: RelationMean(weight()) for relation in sorted(relations)},
+            {
+                relation: RelationMean(weight(), out_dim, edges.get(relation, 0))
+                for relation in sorted(relations)
+            },
             SumOfRelations(),
             {each: update() for each in sorted(types)},
             (out_dim,),
@@ -204,9 +222,11 @@ class RGCNLayer(RelationLayer):
         weights: Mapping[Relation, Tensor] | None = None,
     ) -> Tensor:
         """See :class:`RelationLayer`."""
+        own = self.aggregations_of(RelationMean, relations)
         if not self.weighted:
             rows, segments = merged.sources(h), merged.segments(projected=False)
-            return copy_sum(merged.destinations, _means(merged, segments, rows, weights))
+            found = copy_sum(merged.destinations, _means(merged, segments, rows, weights))
+            return _with_edge_terms(merged, own, found)
         matrices = self._matrices(relations)
         if merged.project_first(*matrices.shape[1:]):
             rows = merged.projected_rows(h, matrices)
@@ -214,7 +234,7 @@ class RGCNLayer(RelationLayer):
         else:
             means = _means(merged, merged.segments(projected=False), merged.sources(h), weights)
             means = grouped_product(means, matrices, merged.bounds)
-        return copy_sum(merged.destinations, means)
+        return _with_edge_terms(merged, own, copy_sum(merged.destinations, means))
 
     def _matrices(self, relations: Sequence[Relation]) -> Tensor:
         """[relations, in, out]."""
@@ -224,6 +244,19 @@ class RGCNLayer(RelationLayer):
             return torch.einsum("rb,bio->rio", torch.stack(own), self.bases.matrices)
         linear: list[Tensor] = [each.weight for each in weights if isinstance(each, nn.Linear)]
         return torch.stack(linear).transpose(1, 2)
+
+
+def _with_edge_terms(merged: MergedRelations, own: Sequence[RelationMean], rows: Tensor) -> Tensor:
+    """[destinations of all types, ...]: rows, and what features of edges add to them."""
+    terms: dict[str, Tensor] = {}
+    for (relation, block), each in zip(merged.blocks.items(), own, strict=False):
+        if each.edge_dim:
+            term, name = each.edge_term(block, rows.dtype), relation.dst
+            terms[name] = terms[name] + term if name in terms else term
+    if not terms:
+        return rows
+    found = [terms.get(name, torch.zeros_like(rows[own])) for name, own in merged.places.items()]
+    return rows + torch.cat(found)
 
 
 def _means(
@@ -256,6 +289,7 @@ class RGCN(HGNN):
     input_weights: whether there are input projections and matrices of the first layer; otherwise
         this reads rows as they are, which then are what rows of ``W_r`` are where inputs are
         one-hot vectors (section 2.2).
+    edges: by relation whose edges' features are read, the width of these.
     """
 
     def __init__(
@@ -274,6 +308,7 @@ class RGCN(HGNN):
         head: bool = False,
         merge: bool = False,
         input_weights: bool = True,
+        edges: Mapping[Relation, int] = NO_EDGES,
     ) -> None:
         last = len(reads) - 1
         layers = []
@@ -292,6 +327,7 @@ class RGCN(HGNN):
                     activation=None if classifies else torch.relu,
                     merge=merge,
                     weighted=input_weights or index > 0,
+                    edges=edges,
                 )
             )
         classifier = make_head(hidden, out_dim) if head else None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hopper.graph.block import Block
 from hopper.models.gnn import GNN, layer_widths
-from hopper.models.layer import Algebra, Layer, SumLayer
+from hopper.models.layer import Algebra, Layer, SumLayer, edge_linear, split_edges
 from hopper.ops import copy_max, copy_mean
 
 
@@ -21,12 +21,14 @@ class SAGELayer(SumLayer):
     The mean of no neighbours is zero. Where the sampler draws some neighbours of v with a higher
     probability than others, the mean is weighted by inverse probabilities that are scaled to add up
     to 1 (docs/samplers.md). ``W_neigh`` is applied before the aggregation where that
-    makes rows narrower, after it otherwise.
+    makes rows narrower, after it otherwise. Features e_uv of edges are part of messages:
+    ``W_neigh h_u + W_e e_uv``, of which the mean is taken.
 
     Parameters
     ----------
     activation: applied to the new rows; None in the last layer.
     project_first: overrides the choice of order.
+    edge_dim: width of features of edges; 0 = none are read.
     """
 
     algebra: ClassVar[Algebra] = "mean"
@@ -39,6 +41,7 @@ class SAGELayer(SumLayer):
         *,
         activation: Callable[[Tensor], Tensor] | None = None,
         project_first: bool | None = None,
+        edge_dim: int = 0,
     ) -> None:
         super().__init__()
         self.self_linear = nn.Linear(in_dim, out_dim)
@@ -49,6 +52,9 @@ class SAGELayer(SumLayer):
         nn.init.xavier_uniform_(self.self_linear.weight, gain)
         nn.init.xavier_uniform_(self.neighbor_linear.weight, gain)
         nn.init.zeros_(self.self_linear.bias)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = edge_linear(edge_dim, out_dim)
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, out_dim] where ``W_neigh`` comes first, else the rows themselves."""
@@ -57,7 +63,7 @@ class SAGELayer(SumLayer):
     def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
         """[num_dst, width of z_src]: the mean over sampled in-neighbours."""
         if block.equally_likely:
-            return copy_mean(block, z_src)
+            return self.with_edges(block, copy_mean(block, z_src))
         return super().aggregate(block, z_src, h_dst)
 
     def own_weights(self) -> Sequence[Tensor]:
@@ -73,9 +79,12 @@ class SAGELayer(SumLayer):
         return block.mean_weights(dtype)
 
     def update(self, h_dst: Tensor, combined: Tensor) -> Tensor:
-        """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, bias, activation."""
+        """[num_dst, out_dim]: self term, ``W_neigh`` where it comes last, ``W_e``, bias,
+        activation."""
         own: Tensor = self.self_linear(h_dst)
-        return self.activate(own + (combined if self.project_first else self._neighbor(combined)))
+        rows, edges = split_edges(combined, self.edge_dim)
+        out = own + (rows if self.project_first else self._neighbor(rows))
+        return self.activate(out + self.edge_linear(edges) if self.edge_dim else out)
 
     def _neighbor(self, rows: Tensor) -> Tensor:
         out: Tensor = self.neighbor_linear(rows)
@@ -207,6 +216,7 @@ class GraphSAGE(GNN):
     Parameters
     ----------
     aggregator: "mean", "pool" or "lstm".
+    edge_dim: width of features of edges, which "mean" can read; 0 = none are read.
     """
 
     def __init__(
@@ -219,11 +229,13 @@ class GraphSAGE(GNN):
         heads: int,
         dropout: float,
         aggregator: str = "mean",
+        edge_dim: int = 0,
     ) -> None:
         widths = layer_widths(in_dim, hidden, out_dim, layers)
-        kind = _LAYERS[aggregator]
+        kind: Callable[..., Layer] = _LAYERS[aggregator]
+        of_edges = {"edge_dim": edge_dim} if edge_dim else {}
         stack = [
-            kind(a, b, activation=torch.relu if index < layers - 1 else None)
+            kind(a, b, activation=torch.relu if index < layers - 1 else None, **of_edges)
             for index, (a, b) in enumerate(widths)
         ]
         super().__init__(stack, dropout)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,8 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
-from hopper.graph.block import Edges, Nodes, TypedBlocks
+from hopper.graph.block import Block, Edges, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
+from hopper.micrograph.subgraph import pick_rows
+from hopper.ops import edge_sum
 from hopper.partials.wire import Kind, Sums, Wires
 
 _Key = TypeVar("_Key", str, Relation)
@@ -68,6 +71,38 @@ class Outgoing:
 
 
 @dataclass(frozen=True)
+class LayerEdges:
+    """The edges of a relation into this rank's destinations, whose features it reads.
+
+    Attributes
+    ----------
+    relation: as it is stored.
+    places: [edges] int64: where each has its features, in the relation's CSC.
+    indptr: [destinations + 1] int64: whose they are.
+    weights: [edges], where others have added some of them up: of messages.
+    """
+
+    relation: Relation
+    places: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    weights: NDArray[Any] | None
+
+    def attach(self, block: Block, rows: Tensor) -> None:
+        """Let the block have the features, or, where it has not all edges, their sums.
+
+        Parameters
+        ----------
+        rows: [edges, dim], on the block's device.
+        """
+        if self.weights is None:
+            block.edge_features = rows
+            return
+        sums = Edges.of_arrays(self.indptr, np.zeros_like(self.places), 1).to(rows.device)
+        weights = to_device(self.weights, rows.device).to(rows.dtype)
+        block.edge_sums = edge_sum(sums, rows, weights)
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """One layer's part of a plan.
 
@@ -83,6 +118,7 @@ class LayerPlan:
         of each sum that comes.
     outgoing: by kind, what goes out. counts: by kind, rows from every rank.
     splits: by type of which some rows are made before the rest, which these are.
+    edges: by relation whose edges' features are read, those that this rank has drawn.
     """
 
     own: Mapping[str, Nodes]
@@ -93,6 +129,7 @@ class LayerPlan:
     outgoing: Mapping[Kind, Outgoing]
     counts: Mapping[Kind, list[int]]
     splits: Mapping[str, Split]
+    edges: Mapping[Relation, LayerEdges] = field(default_factory=dict)
 
     @property
     def num_edges(self) -> int:
@@ -130,6 +167,7 @@ class LayerPlan:
             {kind: each.to(device) for kind, each in self.outgoing.items()},
             self.counts,
             {name: split.to(device) for name, split in self.splits.items()},
+            self.edges,
         )
 
 
@@ -148,6 +186,29 @@ class IterationPlan:
     nodes: Mapping[str, NDArray[np.int64]]
     roots: int
     layers: list[LayerPlan]
+
+    @cached_property
+    def edges(self) -> dict[str, NDArray[np.int64]]:
+        """By relation as ``src/rel/dst``, [n] int64, ascending: the edges whose features are read,
+        by their places in its CSC."""
+        found: dict[str, list[NDArray[np.int64]]] = {}
+        for layer in self.layers:
+            for own in layer.edges.values():
+                found.setdefault(str(own.relation), []).append(own.places)
+        return {table: np.unique(np.concatenate(parts)) for table, parts in found.items()}
+
+    def attach(self, features: Mapping[str, Tensor]) -> None:
+        """Let blocks have the features of their edges.
+
+        Parameters
+        ----------
+        features: by relation as ``src/rel/dst``, [n, dim], of :attr:`edges`.
+        """
+        for layer in self.layers:
+            for name, own in layer.edges.items():
+                table = str(own.relation)
+                rows = pick_rows(features[table], np.searchsorted(self.edges[table], own.places))
+                own.attach(layer.blocks.blocks[name], rows)
 
     @property
     def num_nodes(self) -> int:

@@ -7,7 +7,8 @@ parts make up the subgraph that one process would have sampled.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from hopper.models.layer import SumLayer
 from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
 from hopper.partials.hop import Hop
 from hopper.partials.hop_blocks import HopBlocks
-from hopper.partials.plan import IterationPlan, LayerPlan, Outgoing, Split
+from hopper.partials.plan import IterationPlan, LayerEdges, LayerPlan, Outgoing, Split
 from hopper.partials.splits import make_awaited_first
 from hopper.partials.stack import Stack
 from hopper.partials.sums import AskedSums, Folding, Words, fold_relation
@@ -37,6 +38,7 @@ class Planner:
     ----------
     cluster: what plans are told over.
     wires: how the rows of each layer may travel.
+    edges: the relations whose edges' features are read, as they are stored.
 
     Attributes
     ----------
@@ -52,7 +54,9 @@ class Planner:
         cluster: Cluster,
         stack: Stack,
         wires: Sequence[Wires],
+        edges: Collection[Relation] = (),
     ) -> None:
+        self._edges = edges
         self.sampler = sampler
         self._placement = placement
         self._cluster = cluster
@@ -109,7 +113,8 @@ class Planner:
         kinds = [each for each in wires.forms if not isinstance(each, Sums)]
         wanted = {kind: hop.wanted(kind) for kind in kinds}
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
-        folding = self._fold(index, hop, blocks, destinations)
+        weights = self._weights(index, hop, blocks, destinations)
+        folding = {each: fold_relation(hop, each, own) for each, own in weights.items()}
         where = f"epoch {moment[0]}, iteration {moment[1]}, hop {number}"
         asked = exchange_arrays(
             cluster,
@@ -134,7 +139,24 @@ class Planner:
             outgoing,
             counts,
             splits,
+            self._drawn_edges(drawn, destinations, weights),
         )
+
+    def _drawn_edges(
+        self,
+        drawn: Mapping[Relation, tuple[Ids, Ids, Ids]],
+        destinations: Mapping[str, Ids],
+        weights: Mapping[Relation, NDArray[Any]],
+    ) -> dict[Relation, LayerEdges]:
+        """By relation whose edges' features are read, the edges that this rank has drawn."""
+        found = {}
+        for each, (offsets, _, positions) in drawn.items():
+            stored = self.sampler.drawn_as.get(each, each)
+            if stored in self._edges:
+                topology = self.sampler.topologies[each]
+                places = topology.edge_places(destinations[each.dst], offsets, positions)
+                found[each] = LayerEdges(stored, places, offsets, weights.get(each))
+        return found
 
     def _sort_sources(
         self, number: int, drawn: Mapping[Relation, tuple[Ids, Ids, Ids]]
@@ -152,20 +174,19 @@ class Planner:
             found[name] = sort_sources(ids, stored, self._hop_rows[name], self._placement, own)
         return found
 
-    def _fold(
+    def _weights(
         self, index: int, hop: Hop, blocks: HopBlocks, destinations: Mapping[str, Ids]
-    ) -> dict[Relation, Folding]:
-        """By relation, what is left of its edges and what others add up; empty where nobody adds
-        anything up, and all edges can be the layer's own."""
+    ) -> dict[Relation, NDArray[Any]]:
+        """By relation, [edges]: the weights of messages, where others add some of them up; empty
+        where nobody adds anything up, and all edges can be the layer's own."""
         if not any(own.any() for own in hop.folded.values()):
             return {}
-        drawn, folding = blocks.as_drawn(destinations), {}
+        drawn, weights = blocks.as_drawn(destinations), {}
         for each, aggregation in self._stack.layers[index].aggregations.items():
             assert isinstance(aggregation, SumLayer)
             # Weights are those of all edges, wherever these are added up.
-            weights = aggregation.edge_weights(drawn[each], self._dtype).numpy()
-            folding[each] = fold_relation(hop, each, weights)
-        return folding
+            weights[each] = aggregation.edge_weights(drawn[each], self._dtype).numpy()
+        return weights
 
     def _requests(
         self,

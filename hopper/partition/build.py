@@ -164,5 +164,3 @@ def _check_features(schema: GraphSchema, servers: int, features: str, topology: 
                 f"features: by-dimension wants a column a server at least; node type {name!r} has "
                 f"{kind.feature_dim} for {servers} servers"
             )
-    if any(kind.feature_dim is not None for kind in schema.relations.values()):
-        raise RequestError("features: edge features are not divided by dimension; expected by-node")

@@ -51,6 +51,11 @@ def describe(
         "seed": assignment.seed,
         "seed_used": assignment.seed_used,
         "offsets": {node_type: each.tolist() for node_type, each in offsets.items()},
+        "edge_offsets": {
+            str(relation): [0, *np.cumsum(each.in_edges).tolist()]
+            for relation, each in shares.items()
+            if schema.relations[relation].feature_dim is not None
+        },
         "edge_cut": _fraction(cut, int(edges.sum())),
         "edge_cut_by_relation": {
             str(relation): _fraction(each.cut, schema.relations[relation].count)

@@ -164,7 +164,7 @@ class Layout(ABC):
         folder."""
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """The nodes whose rows a server stores."""
+        """The nodes whose rows a server stores; or edges, of a relation as ``src/rel/dst``."""
         return StoredRows(*self._book.range(node_type, server))
 
     def has_whole_rows(self) -> bool:
@@ -173,7 +173,7 @@ class Layout(ABC):
 
     def columns(self, node_type: str, server: int) -> Columns:
         """The columns of a type's features that a server stores."""
-        return Columns(0, self._schema.node_types[node_type].feature_dim or 0)
+        return Columns(0, self._schema.table(node_type).feature_dim or 0)
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """[count] int64: one of a node type's two maps."""
@@ -231,9 +231,12 @@ class DividedTopology(Layout):
         """See :class:`Layout`."""
         if server is None:
             return self._all_in_edges(relation)
-        own, weighted = server_folder(self.path, server), self._schema.relations[relation].weighted
+        own, kind = server_folder(self.path, server), self._schema.relations[relation]
         counts = self._counts(relation)
-        return open_topology(own, relation, None, *counts, self.path, weighted=weighted)
+        found = open_topology(own, relation, None, *counts, self.path, weighted=kind.weighted)
+        if kind.feature_dim is None:
+            return found
+        return replace(found, first_edge=self._book.range(str(relation), server)[0])
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -269,7 +272,9 @@ class ByDimension(Replicated):
         return f"the features of {where} are divided by dimension, so no server has a whole row"
 
     def stored(self, node_type: str, server: int) -> StoredRows:
-        """See :class:`Layout`."""
+        """See :class:`Layout`; edges and their features lie with their destinations."""
+        if node_type not in self._schema.node_types:
+            return super().stored(node_type, server)
         return StoredRows(0, self._book.total(node_type))
 
     def has_whole_rows(self) -> bool:
@@ -278,6 +283,8 @@ class ByDimension(Replicated):
 
     def columns(self, node_type: str, server: int) -> Columns:
         """See :class:`Layout`."""
+        if node_type not in self._schema.node_types:
+            return super().columns(node_type, server)
         dim = self._schema.node_types[node_type].feature_dim or 0
         return divide_columns(dim, self._book.servers)[server]
 
@@ -340,6 +347,10 @@ class ByRelation(Layout):
     def stored(self, node_type: str, server: int) -> StoredRows:
         """See :class:`Layout`."""
         held, total = self.holdings[server], self._book.total(node_type)
+        if node_type not in self._schema.node_types:
+            # Of edges all are stored, or none: parts' features are read in another way.
+            is_held = any(str(each) == node_type for each in held.relations)
+            return StoredRows(0, total if is_held and held.part.parts == 1 else 0)
         if node_type not in held.node_types:
             return StoredRows(0, 0)
         if held.part.parts == 1:

@@ -80,8 +80,9 @@ class PartitionedGraph:
         description = read_description(root)
         schema = read_schema(root)
         where = str(root / DESCRIPTION_FILE)
-        book = PartitionBook(description["servers"], description["offsets"], where)
-        _check_counts(schema, book, where)
+        offsets = {**description["offsets"], **description.get("edge_offsets", {})}
+        book = PartitionBook(description["servers"], offsets, where)
+        _check_counts(schema, book, description, where)
         return cls(root, schema, book, description)
 
     def topology(self, relation: Relation, server: int | None = None) -> Topology:
@@ -109,15 +110,16 @@ class PartitionedGraph:
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_topology(relation, server)
 
-    def stored(self, node_type: str, server: int) -> StoredRows:
-        """The nodes whose rows a server stores.
+    def stored(self, table: str, server: int) -> StoredRows:
+        """The nodes of a type whose rows a server stores; or, of a relation (``src/rel/dst``) whose
+        edges have features, the edges, by their places in its CSC.
 
         Raises
         ------
-        GraphError: an unknown node type or server; a missing or misshapen array.
+        GraphError: an unknown table or server; a missing or misshapen array.
         """
-        self.book.range(node_type, server)
-        return self.layout.stored(node_type, server)
+        self.book.range(table, server)
+        return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
         """Which rank owns which node."""
@@ -131,9 +133,12 @@ class PartitionedGraph:
         """[count] int64: the global id of each original id."""
         return self._map(node_type, "global_ids")
 
-    def features(self, node_type: str, server: int) -> NDArray[Any] | None:
-        """[nodes of the server, columns of the server] float32 or float16 by local row; None
-        without features."""
+    def features(self, table: str, server: int) -> NDArray[Any] | None:
+        """[rows of the server, columns of the server] float32 or float16 by local row, of nodes of
+        a type or edges of a relation (``src/rel/dst``); None without features."""
+        if table not in self.schema.node_types and "/" in table:
+            return self.edge_features(Relation(*table.split("/")), server)
+        node_type = table
         described = self._node_type(node_type)
         if described.feature_dim is None or described.feature_dtype is None:
             return None
@@ -153,16 +158,15 @@ class PartitionedGraph:
         return open_array(file, f"labels of {node_type}", dtype, *shapes)
 
     def edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
-        """[in-edges of the server's nodes, dim]; None without edge features.
-
-        Row r belongs to position ``indptr[offsets[dst][server]] + r`` of the server's
-        :meth:`topology`.
-        """
+        """[in-edges of the server's nodes, dim], in the order of the relation's CSC; None without
+        edge features."""
         if self._edge_type(relation).feature_dim is None:
             return None
-        stored = self.stored(relation.dst, server)
-        start, stop = self.topology(relation, server).indptr[[stored.first, stored.stop]]
-        return self._edge_rows(relation, server_folder(self.path, server), int(stop - start))
+        if self.holdings and self.holdings[server].part.parts > 1:
+            edges = self.topology(relation, server).indices.size
+        else:
+            edges = self.stored(str(relation), server).count
+        return self._edge_rows(relation, server_folder(self.path, server), edges)
 
     def root_edge_features(self, relation: Relation, server: int) -> NDArray[Any] | None:
         """[edges, dim], in the order of :meth:`root_topology`; None without edge features."""
@@ -272,15 +276,23 @@ def read_description(path: Path) -> dict[str, Any]:
     return description
 
 
-def _check_counts(schema: GraphSchema, book: PartitionBook, where: str) -> None:
-    if set(book.offsets) != set(schema.node_types):
-        raise GraphError(
-            f"{where}: field 'offsets': expected the node types {sorted(schema.node_types)}, "
-            f"found {sorted(book.offsets)}"
-        )
-    for node_type, described in schema.node_types.items():
-        if book.total(node_type) != described.count:
+def _check_counts(
+    schema: GraphSchema, book: PartitionBook, description: Mapping[str, Any], where: str
+) -> None:
+    featured = {str(each) for each, kind in schema.relations.items() if kind.feature_dim}
+    for field, expected, found in (
+        ("offsets", set(schema.node_types), set(description["offsets"])),
+        ("edge_offsets", featured, set(description.get("edge_offsets", {}))),
+    ):
+        if found != expected:
             raise GraphError(
-                f"{where}: field 'offsets.{node_type}': expected to end at {described.count} "
-                f"(graph.json), found {book.total(node_type)}"
+                f"{where}: field {field!r}: expected {sorted(expected)}, found {sorted(found)}; "
+                "write it anew with `hopper partition`"
             )
+        for name in sorted(expected):
+            count = schema.table(name).count
+            if book.total(name) != count:
+                raise GraphError(
+                    f"{where}: field '{field}.{name}': expected to end at {count} (graph.json), "
+                    f"found {book.total(name)}"
+                )

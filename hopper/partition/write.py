@@ -204,9 +204,13 @@ def write_server(
             tables.append(table_spec("labels", node_type, file, folder, first, rows.size, labels))
     for relation, kind in graph.schema.relations.items():
         if kind.feature_dim is not None:
-            edges = _edges_of(work, relation, maps[relation.dst].offsets[server : server + 2])
-            file = layout.edge_features_file(folder, relation)
-            feature_bytes += write_rows(graph.edge_features(relation), edges, file, progress)
+            own = maps[relation.dst].offsets[server : server + 2]
+            first, edges = _edges_of(work, relation, own)
+            file, rows = layout.edge_features_file(folder, relation), graph.edge_features(relation)
+            feature_bytes += write_rows(rows, edges, file, progress)
+            tables.append(
+                table_spec("features", str(relation), file, folder, first, edges.size, rows)
+            )
     write_manifest(folder, server, next(iter(maps.values())).offsets.size - 1, tables)
     return feature_bytes
 
@@ -296,15 +300,18 @@ def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tup
         start = last
 
 
-def _edges_of(work: Path, relation: Relation, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Edge ids, in local CSC order, of the in-edges of a range of global ids."""
+def _edges_of(
+    work: Path, relation: Relation, rows: NDArray[np.int64]
+) -> tuple[int, NDArray[np.int64]]:
+    """The place in the CSC of the first in-edge of a range of global ids, and edge ids of all of
+    them, in order of the CSC."""
     folder = layout.topology_file(work, relation, "indptr")
     start, stop = np.load(folder, mmap_mode="r", allow_pickle=False)[rows]
     file = layout.topology_file(work, relation, "edge_ids")
     if start == stop:
-        return np.empty(0, np.int64)
+        return int(start), np.empty(0, np.int64)
     edge_ids: NDArray[np.int64] = np.load(file, mmap_mode="r", allow_pickle=False)[start:stop]
-    return edge_ids
+    return int(start), edge_ids
 
 
 def write_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress) -> int:

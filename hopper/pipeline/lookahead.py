@@ -199,7 +199,7 @@ class Lookahead:
         """
         formats = {}
         for node_type in sorted({each for reads in window for each in reads}):
-            node = graph.schema.node_types[node_type]
+            node = graph.schema.table(node_type)
             assert node.feature_dim is not None
             formats[node_type] = node.feature_dim, np.dtype(node.feature_dtype)
         row_bytes = {each: dim * dtype.itemsize for each, (dim, dtype) in formats.items()}
@@ -210,7 +210,7 @@ class Lookahead:
         whole = max(1, sum(read.values()))
         kept = {
             each: KeptRows(
-                graph.schema.node_types[each].count,
+                graph.schema.table(each).count,
                 *formats[each],
                 nbytes * read[each] // whole // row_bytes[each],
             )

@@ -237,14 +237,18 @@ class Pipeline:
     def _row_bytes(self, plan: Plan) -> int:
         """Of the features that are held once a plan's were read."""
         state, total = self._state, 0
+        tables, schema = state.request.reads.feature_tables, state.request.schema
         for name, groups in plan.reads.items():
-            own = state.request.reads.inputs[name]
-            in_place = state.trainer.reads_in_place and state.rows.is_mapped(own.node_type)
-            for ids in groups if own.features else ():
+            table = tables.get(name)
+            if table is None:
+                continue
+            in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
+            width = schema.table(table).feature_dim or 0
+            for ids in groups:
                 held = ids.size
                 if in_place:
-                    held -= int(state.rows.is_local(own.node_type, ids).sum())
-                total += held * own.features * state.trainer.dtype.itemsize
+                    held -= int(state.rows.is_local(table, ids).sum())
+                total += held * width * state.trainer.dtype.itemsize
         return total
 
 

@@ -62,10 +62,9 @@ class Window(Generic[_About]):
             self._ahead.foresee(each)
 
     def _remote(self, plan: Plan) -> Mapping[str, Ids]:
-        """By node type with features, the nodes of other servers that a plan reads and no cache
-        has for good."""
-        rows, inputs = self._state.rows, self._state.request.reads.inputs
-        stored = {name: own.node_type for name, own in inputs.items() if own.features}
+        """By table of features, the rows of other servers that a plan reads and no cache has for
+        good."""
+        rows, stored = self._state.rows, self._state.request.reads.feature_tables
         return {
             node_type: rows.not_kept(node_type, nodes[~rows.is_local(node_type, nodes)])
             for node_type, nodes in distinct_by_table(plan.reads, stored).items()

@@ -145,7 +145,7 @@ class Features(CacheSource):
         return held
 
     def _row(self, node_type: str) -> tuple[int, np.dtype[Any]]:
-        own = self._rows.graph.schema.node_types[node_type]
+        own = self._rows.graph.schema.table(node_type)
         assert own.feature_dim is not None
         return own.feature_dim, np.dtype(own.feature_dtype)
 

@@ -108,3 +108,29 @@ class DroppingInParts(Dropping):
     def joined(self, parts: Sequence[Tensor]) -> Tensor:
         """[num_dst, out_dim]: the sum."""
         return torch.stack(list(parts)).sum(0)
+
+
+class Gated(Layer):
+    """A mean of messages, each times a gate that the features of its edge decide, where it has any;
+    what a relation's edges lack is told by its class."""
+
+    reads_destination = False
+
+    def __init__(self, in_dim: int, out_dim: int, edge_dim: int = 0) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim, bias=False)
+        self.edge_dim = edge_dim
+        if edge_dim:
+            self.edge_linear = nn.Linear(edge_dim, 1)
+
+    def project(self, h_src: Tensor) -> Tensor:
+        """[n, out_dim]."""
+        return self.linear(h_src)
+
+    def aggregate(self, block: Block, z_src: Tensor, h_dst: Tensor) -> Tensor:
+        """[num_dst, out_dim]."""
+        weights = block.mean_weights(z_src.dtype)
+        if self.edge_dim:
+            gates = self.edge_linear(self.edge_features(block, z_src.dtype)).squeeze(1)
+            weights = weights * torch.sigmoid(gates)
+        return weighted_sum(block, z_src, weights)

@@ -1,0 +1,411 @@
+"""Features of edges: every engine reads those of the edges that it draws, and computes the gradient
+of one process."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cache_server.shard import Shard
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.cluster import Cluster
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_full_sampler, make_model, make_sampler
+from hopper.engines.checks import check_request
+from hopper.engines.reference import EveryServersRows, Reference
+from hopper.engines.unused import unused
+from hopper.errors import ConfigError, GraphError, RequestError
+from hopper.features import PartitionedRows
+from hopper.graph import GraphDirectory
+from hopper.graph.block import Block
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.hetero.divide import divide_graph
+from hopper.hetero.learnable import LearnableRows
+from hopper.inference import Scene, make_inference
+from hopper.models import run_model
+from hopper.models.gcn import GCNLayer
+from hopper.models.sage import SAGELayer
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+    "naive": {"train": {"engine": "naive"}},
+    "p3": {"train": {"engine": "p3"}},
+    "neutronstar": {"train": {"engine": "neutronstar"}, "sampler": {"kind": "full"}},
+    "raf": {"train": {"engine": "raf"}},
+}
+BY_NODE = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
+    # Wider than the input: sources are added up before they are multiplied.
+    "wide sage": {"name": "sage", "layers": 2, "hidden": 12},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2},
+    "gcn": {"name": "gcn", "layers": 2, "hidden": 8},
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8},
+    "rgcn, one by one": {"name": "rgcn", "layers": 2, "hidden": 8, "merge": False},
+    "rgat": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2},
+    "rgat, one by one": {"name": "rgat", "layers": 2, "hidden": 4, "heads": 2, "merge": False},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
+    "hgt, one by one": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "merge": False},
+    "own": {
+        "name": "hgnn",
+        "layers": 2,
+        "hidden": 8,
+        "aggregate": "tests.engines.own_aggregations:Gated",
+    },
+}
+EDGE = Relation("node", "edge", "node")
+RATES, RATED = Relation("reader", "rates", "book"), Relation("book", "rated_by", "reader")
+KNOWS = Relation("reader", "knows", "reader")
+NODES, EDGES = 150, 1500
+
+
+@pytest.fixture(scope="module")
+def one_type(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A graph whose edges know both of their ends, and one number more, in which parallel edges
+    differ."""
+    generator = np.random.default_rng(5)
+    out = tmp_path_factory.mktemp("edges") / "graph"
+    ends = generator.integers(0, NODES, (2, EDGES))
+    features = np.stack([*ends, generator.normal(size=EDGES)], 1) / [NODES, NODES, 1.0]
+    GraphDirectory.from_arrays(
+        out,
+        ends,
+        features=generator.random((NODES, 9)),
+        labels=generator.integers(0, 4, NODES),
+        edge_features=features.astype(np.float32),
+        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
+    )
+    return out
+
+
+def make_library(out: Path, *, target: Any = "book") -> Path:
+    """Readers and books; ratings are described, in both directions, acquaintances are not."""
+    generator = np.random.default_rng(5)
+    links = target != "book"
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    rates = ends(60, 45, 400)
+    GraphDirectory.from_arrays(
+        out,
+        {RATES: rates, RATED: rates[::-1], KNOWS: ends(60, 60, 300)},
+        features={"reader": generator.random((60, 4)), "book": generator.random((45, 5))},
+        labels=None if links else {"book": generator.integers(0, 3, 45)},
+        edge_features={RATES: generator.normal(size=(400, 3)), RATED: generator.random((400, 2))},
+        target=target,
+        options=ImportOptions(split=RandomSplit(0.6, 0.2)),
+    )
+    return out
+
+
+def values_of(parts: Path, model: str, **sections: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": MODELS[model] | {"edge_features": True},
+        "sampler": {"fanouts": [3, 2]},
+        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
+    }
+    for section, keys in sections.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+def compare(
+    chosen: Iterable[tuple[str, str]],
+    parts: Path,
+    world: tuple[int, int],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    folder: Path,
+    **sections: Any,
+) -> None:
+    servers, ranks_per_server = world
+    addresses, configs, names = serve_partitions(parts, servers), [], list(chosen)
+    for number, (engine, model) in enumerate(names):
+        run = {
+            "evaluate_every": 0,
+            "record_gradients": [0, 1],
+            "iterations_per_epoch": 2,
+            "run_dir": str(folder / str(number)),
+        }
+        if engine == "neutronstar":
+            run |= {"epochs": 2, "iterations_per_epoch": 0}
+        own = ENGINES[engine]
+        where = {"servers": addresses, "ranks_per_server": ranks_per_server}
+        keys = sections | {"hop": {"merge": "off"} | own.get("hop", {}), "cluster": where}
+        keys |= {"sampler": own.get("sampler", {}), "train": run | own["train"]}
+        configs.append(values_of(parts, model, **keys))
+    train_cases(configs, servers * ranks_per_server, folder / "world")
+    graph = PartitionedGraph.open(parts)
+    for values, named in zip(configs, names, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, graph, servers * ranks_per_server)
+        found = check_engine(", ".join(named), "float64", reference, recorded)
+        assert found.gradient_difference < 1e-10, found
+        assert found.loss_difference < 1e-10, found
+        gradients = reference.gradient(0, 0, recorded[0].parameters)[1]
+        of_edges = [own for name, own in gradients.items() if "edge_linear" in name]
+        assert of_edges
+        assert all(own.abs().max() > 0 for own in of_edges)
+
+
+@pytest.mark.parametrize(
+    ("method", "servers", "ranks_per_server", "topology"),
+    [
+        ("metis", 2, 1, "replicated"),
+        ("random", 2, 2, "replicated"),
+        ("random", 3, 1, "partitioned"),
+    ],
+)
+def test_one_type(
+    method: str,
+    servers: int,
+    ranks_per_server: int,
+    topology: str,
+    one_type: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, servers, method, topology=topology)
+    engines: tuple[str, ...] = ("cooperative",)
+    if topology == "replicated":
+        engines = (*BY_NODE, "hop, no pregather", "naive", "neutronstar")
+    models = ("sage", "wide sage", "gat", "gcn") if ranks_per_server == 1 else ("sage", "gat")
+    chosen, world = itertools.product(engines, models), (servers, ranks_per_server)
+    compare(chosen, parts, world, serve_partitions, train_cases, tmp_path)
+
+
+def test_features_divided_by_dimension(
+    one_type: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, 2, "random", features="by-dimension")
+    chosen = [("p3", model) for model in ("sage", "wide sage", "gat", "gcn")]
+    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+
+
+@pytest.mark.parametrize("division", ["by node", "by relation", "links"])
+def test_several_types(
+    division: str,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    target = RATES if division == "links" else "book"
+    graph = GraphDirectory.open(make_library(tmp_path / "graph", target=target))
+    parts = tmp_path / "parts"
+    models = [name for name in MODELS if name not in ("sage", "wide sage", "gat", "gcn")]
+    engines = BY_NODE
+    if division == "by relation":
+        divide_graph(graph, parts, 2, layers=2)
+        engines = ("raf",)
+    else:
+        partition_graph(graph, parts, 2, "random")
+    if division == "links":
+        models, engines = ["rgcn"], ("model_centric", "cooperative")
+    chosen = itertools.product(engines, models)
+    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+
+
+def test_every_edge_has_its_own_features(one_type: Path, tmp_path: Path) -> None:
+    """Whoever stores them, those of an edge name the ends that the block tells."""
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, 3, "random")
+    graph = PartitionedGraph.open(parts)
+    sampler = make_sampler(Request(make_config(values_of(parts, "sage")), graph))
+    subgraph = sampler.sample(np.arange(0, 60, 4), 0, 1).with_edges([EDGE])
+    own = subgraph.edges[EDGE]
+    rows = EveryServersRows(graph).stored(own.table, own.ids)
+    blocks = subgraph.blocks(edge_features={EDGE: rows})
+    assert sum(block.num_edges for block in blocks) > 50
+    for block in blocks:
+        assert block.edge_features is not None
+        src, dst = block.src.original[block.indices], block.dst.original[block.destinations()]
+        told = (block.edge_features[:, :2].double() * NODES).round().long()
+        assert torch.equal(told, torch.stack([src, dst], 1))
+
+
+@pytest.mark.parametrize("project_first", [False, True])
+@pytest.mark.parametrize("kind", [GCNLayer, SAGELayer])
+def test_messages_are_sums_of_both(kind: Any, project_first: bool) -> None:
+    """Against a formula over all pairs of nodes."""
+    generator = torch.Generator().manual_seed(2)
+    edges, e = torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]]), torch.rand(5, 3, generator=generator)
+    x = torch.rand(4, 6, generator=generator)
+    layer = kind(6, 5, project_first=project_first, edge_dim=3)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_(generator=generator)
+    out_degree, in_degree = (torch.bincount(edges[end], minlength=4) for end in (0, 1))
+    block = block_of(edges, 4, 3, out_degree, in_degree)
+    block.edge_features = e
+    got = layer(block, x, x[:3])
+    if kind is GCNLayer:
+        own = x[:3] @ layer.weight / (in_degree[:3, None] + 1)
+        sent = x @ layer.weight
+        share = ((out_degree[edges[0]] + 1.0) * (in_degree[edges[1]] + 1)) ** -0.5
+        bias: Any = layer.bias
+    else:
+        own, bias = layer.self_linear(x[:3]), 0.0
+        sent = x @ layer.neighbor_linear.weight.T
+        share = 1.0 / in_degree[edges[1]]
+    messages = (sent[edges[0]] + e @ layer.edge_linear.weight.T) * share[:, None]
+    expected = own + torch.zeros(3, 5).index_add(0, edges[1], messages) + bias
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def block_of(
+    edges: torch.Tensor, num_src: int, num_dst: int, out: torch.Tensor, into: torch.Tensor
+) -> Block:
+    from hopper.graph.block import Nodes
+
+    counts = torch.bincount(edges[1], minlength=num_dst)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    ids = torch.arange(num_src)
+    src, dst = Nodes("node", ids, out), Nodes("node", ids[:num_dst], into[:num_dst])
+    return Block(num_src, num_dst, indptr, edges[0], EDGE, torch.zeros(5).long(), src, dst)
+
+
+@pytest.mark.parametrize("model", ["sage", "gat", "rgcn", "hgt"])
+def test_scores_read_them_too(model: str, one_type: Path, tmp_path: Path) -> None:
+    """Layer by layer as in one piece."""
+    typed, parts = model in ("rgcn", "hgt"), tmp_path / "parts"
+    graph = GraphDirectory.open(make_library(tmp_path / "graph") if typed else one_type)
+    partition_graph(graph, parts, 1)
+    opened = PartitionedGraph.open(parts)
+    request = Request(make_config(values_of(parts, model)), opened)
+    cluster, rows = Cluster(0, 1, 1, torch.device("cpu"), 1.0), PartitionedRows(opened, 0, None)
+    classes = 3 if typed else 4
+    scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), classes, 2048)
+    made = make_model(request).eval()
+    inference = make_inference(scene, made)
+    with torch.no_grad():
+        ids, logits = inference.rows(made, inference.split("val"))
+        subgraph = make_full_sampler(request, 0).sample(ids, 0, 0).with_edges(request.reads.edges)
+        inputs = {
+            name: torch.from_numpy(rows.gather("features", name, nodes)).double()
+            for name, nodes in subgraph.nodes.items()
+            if nodes.size
+        }
+        edges = {
+            name: torch.from_numpy(rows.gather("features", own.table, own.ids)).double()
+            for name, own in subgraph.edges.items()
+        }
+        whole = run_model(made, subgraph.typed_blocks(None, edges), inputs)
+    assert torch.allclose(logits, whole, rtol=0, atol=1e-12)
+
+
+def test_a_cache_keeps_them(
+    one_type: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """The same losses, fewer bytes, and hits told by table."""
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, 2, "random")
+    addresses = serve_partitions(parts, 2)
+    configs = [
+        values_of(
+            parts,
+            "sage",
+            cache={"policy": policy, "size": "30%"},
+            cluster={"servers": addresses},
+            train={
+                "engine": "model_centric",
+                "epochs": 2,
+                "run_dir": str(tmp_path / policy),
+            },
+        )
+        for policy in ("none", "lru", "hotness+penalty")
+    ]
+    plain, *cached = train_cases(configs, 2, tmp_path / "world")
+    for own in cached:
+        assert own["losses"] == plain["losses"]
+        assert own["bytes"]["feature"] < plain["bytes"]["feature"]
+        hits, misses = own["lookups"][str(EDGE)]
+        assert hits > 0
+        assert misses > 0
+
+
+def test_they_are_served_by_place(one_type: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, 2, "random", topology="partitioned")
+    graph = PartitionedGraph.open(parts)
+    first = 0
+    for server in range(2):
+        table = Shard.open(parts / f"server-{server}").table("features", str(EDGE))
+        topology = graph.topology(EDGE, server)
+        assert (table.spec.first_id, table.spec.count) == (first, topology.indices.size)
+        assert topology.first_edge == first
+        first += table.spec.count
+    assert first == EDGES
+
+
+def test_what_cannot_be_is_refused_and_what_is_not_used_said(
+    one_type: Path, tmp_path: Path
+) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(one_type), parts, 1)
+    graph = PartitionedGraph.open(parts)
+
+    def request(model: str, **keys: Any) -> Request:
+        return Request(make_config(values_of(parts, model, **keys)), graph)
+
+    assert unused(request("sage", model={"edge_features": False})) == [
+        "not used: edge features of node/edge/node: read with model.edge_features = true, by gcn, "
+        "sage, gat, rgcn, rgat, hgt, hgnn"
+    ]
+    assert unused(request("sage")) == []
+    for model, told in (
+        ({"name": "deepgcn"}, "deepgcn reads none"),
+        ({"name": "sage", "aggregator": "pool"}, 'sage with aggregator = "pool" reads none'),
+    ):
+        with pytest.raises(ConfigError, match=rf"model\.edge_features: {told}"):
+            make_config({"model": model | {"edge_features": True}})
+    plain = tmp_path / "plain"
+    GraphDirectory.from_arrays(
+        tmp_path / "bare",
+        np.array([[0, 1], [1, 0]]),
+        features=np.ones((2, 2)),
+        labels=np.array([0, 1]),
+        options=ImportOptions(split=RandomSplit(0.5, 0.0)),
+    )
+    partition_graph(GraphDirectory.open(tmp_path / "bare"), plain, 1)
+    bare = Request(make_config(values_of(plain, "sage")), PartitionedGraph.open(plain))
+    with pytest.raises(RequestError, match=r"model\.edge_features: no relation of .* has features"):
+        check_request(bare)
+    description = parts / "partition.json"
+    told_before = json.loads(description.read_text())
+    del told_before["edge_offsets"]
+    description.write_text(json.dumps(told_before))
+    with pytest.raises(GraphError, match=r"field 'edge_offsets': expected .*write it anew"):
+        PartitionedGraph.open(parts)
