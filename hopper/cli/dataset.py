@@ -189,6 +189,8 @@ def _print_written(out: Path) -> None:
             print(f"edge features of {relation}: kept; no model reads them yet")
         if kind.weighted:
             print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
+    for owner in schema.timed:
+        print(f'times of {owner}: draws keep to them with sampler.kind = "temporal"')
     nodes = sum(kind.count for kind in schema.node_types.values())
     edges = sum(kind.count for kind in schema.relations.values())
     print(f"{out}: {schema.name}: {nodes} nodes, {edges} edges")

@@ -24,7 +24,7 @@ ENGINES = (
 TRIALS_ENGINE: Final = "hop"
 """the engine whose models may be several that differ"""
 
-SAMPLERS = ("node", "full", "layer", "labor", "weighted", "replacement")
+SAMPLERS = ("node", "full", "layer", "labor", "weighted", "replacement", "temporal")
 # By pattern of their names: what makes the draw for a node depend on the nodes around it.
 FRONTIER_DEPENDENT = {
     "p?ladies": "its probabilities are sums over the frontier",
@@ -86,10 +86,10 @@ class Sampler(Section):
     one iteration an epoch trains (train.batch_size is not read); layer = neighbours that are in a
     sample of the whole graph (FastGCN); labor = as node in expectation, with shared neighbours
     (LABOR-0); weighted = as node, in proportion to the weights of edges; replacement = as node,
-    with replacement; "package.module:Class" = a class of one's own, whose draws may depend on
-    nothing but the node"""
+    with replacement; temporal = as node, among what is there at the root's time (docs/times.md);
+    "package.module:Class" = a class of one's own, whose draws may depend on nothing but the node"""
     kind_options: Options = Field(default={})
-    """keywords of its class's constructor; weighted: unbiased, replace"""
+    """keywords of its class's constructor; weighted: unbiased, replace; temporal: pick"""
     fanouts: list[int] = Field(default=[10, 10, 10], min_length=1)
     """in-neighbours per relation, first hop first; -1 = all; one per model layer (kinds "layer" and
     "full" do not read it); where not given, 10 a layer, and 2 for deepgcn and film, whose hops are

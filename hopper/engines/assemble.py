@@ -22,6 +22,7 @@ from hopper.micrograph.array_sampler import ArraySampler
 from hopper.micrograph.route import RootSchedule, TrainingNodes, TrainingRoots
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.samplers import find_sampler
+from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.models import build_model, build_typed_model, check_exactness
 from hopper.models.relational import HGNN
 from hopper.run_log import RunLog
@@ -64,7 +65,8 @@ def make_full_sampler(
     of :func:`make_sampler`."""
     hops = len(model.root_layers()) if isinstance(model, HGNN) else None
     sizes = [-1] * request.config.model.layers
-    return _make_sampler(request, server, NeighborSampler, sizes, 0, 0, hops)
+    kind = TemporalSampler if request.reads_times else NeighborSampler
+    return _make_sampler(request, server, kind, sizes, 0, 0, hops)
 
 
 def _make_sampler(
@@ -93,7 +95,7 @@ def _make_sampler(
         )
     # Where topology is divided, and all of it is wanted, it is put together in memory: once.
     topologies = {each: graph.topology(each, server) for each in set(reads.relations.values())}
-    return kind(
+    made = kind(
         {each: topologies[stored] for each, stored in reads.relations.items()},
         {each: graph.original_ids(stored) for each, stored in reads.types.items()},
         reads.target,
@@ -102,6 +104,10 @@ def _make_sampler(
         names=names,
         dropout_seed=dropout_seed,
     )
+    if isinstance(made, TemporalSampler):
+        timed = [each for each in graph.schema.timed if isinstance(each, str)]
+        made.root_times = {each: graph.times(each) for each in timed}
+    return made
 
 
 def make_group_trainer(

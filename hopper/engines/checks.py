@@ -182,6 +182,8 @@ def _check_sampler(request: Request) -> None:
                 f"relation of {request.where} has that the model reads; expected a graph that was "
                 "imported with some (docs/graph-directory.md)"
             )
+    if request.reads_times:
+        _check_times(request)
     if config.sampler.device == "cpu":
         return
     if config.train.device == "cpu":
@@ -195,6 +197,40 @@ def _check_sampler(request: Request) -> None:
             f'"cpu", or another train.engine; given "cuda" with {config.train.engine}'
         )
     array_module("cuda")
+
+
+def _check_times(request: Request) -> None:
+    """Refuse what draws in time are not made for."""
+    config, graph, schema = request.config, request.graph, request.schema
+    if not graph.layout.has_weights:
+        raise RequestError(
+            f"sampler.kind: {graph.layout.explain(request.where)}; times are kept where nodes are "
+            "divided"
+        )
+    if schema.target_relations:
+        raise RequestError(
+            f'sampler.kind: "{config.sampler.kind}" draws for nodes at their times; expected '
+            f"another kind where edges are predicted, as in {request.where}"
+        )
+    target = schema.target_type()
+    if not schema.node_types[target].timed:
+        raise RequestError(
+            f'sampler.kind: "{config.sampler.kind}" draws what is there at the time of a root, and '
+            f"nodes of {target} have none in {request.where}; expected a graph that was imported "
+            "with their times (docs/times.md)"
+        )
+    refused = [each.name for each in engines_of(request) if not each.samples_whole]
+    if refused:
+        fitting = [each.name for each in engines_for(graph.layout) if each.samples_whole]
+        raise RequestError(
+            f"train.engine: {refused[0]} computes a node once for all roots, and at other times it "
+            f"has other neighbours; expected {', '.join(fitting)} (or auto)"
+        )
+    if config.model.name in ("gcn", "deepgcn"):
+        raise RequestError(
+            f"model.name: {config.model.name} weighs neighbours by their out-degrees, which are "
+            'not known at a root\'s time; expected another model, such as "sage"'
+        )
 
 
 def _check_layout(request: Request) -> None:

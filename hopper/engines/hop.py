@@ -54,6 +54,7 @@ class Hop(Engine[HopPlan, InputRows]):
     """
 
     name = "hop"
+    samples_whole = True
     predicts_links = True
 
     @classmethod

@@ -8,6 +8,7 @@ from functools import cached_property
 from hopper.config import Config
 from hopper.engines.model_reads import ModelReads, find_reads
 from hopper.graph.schema import GraphSchema
+from hopper.micrograph.samplers import find_sampler
 from hopper.partition import PartitionedGraph
 from hopper.tasks import TrainingLinks
 
@@ -39,6 +40,12 @@ class Request:
         """The training links, where edges are predicted."""
         placement = self.graph.placement(self.config.cluster.ranks_per_server)
         return TrainingLinks(self.graph, placement)
+
+    @cached_property
+    def reads_times(self) -> bool:
+        """Whether what is drawn for a node depends on the time of the root."""
+        own = self.config.sampler
+        return find_sampler(own.kind, own.kind_options).kind.reads_times
 
     @property
     def schema(self) -> GraphSchema:

@@ -38,6 +38,9 @@ def unused(request: Request) -> list[str]:
     own = request.config.sampler
     if weighted and not find_sampler(own.kind, own.kind_options).kind.reads_weights:
         lines.append(f'weights of {_listed(weighted)}: only sampler.kind = "weighted" reads them')
+    timed = [str(e) for e in schema.timed if e in relations or isinstance(e, str)]
+    if timed and not request.reads_times:
+        lines.append(f'times of {_listed(timed)}: only sampler.kind = "temporal" reads them')
     not_met = [str(each) for each in schema.relations if each not in relations]
     if not_met:
         lines.append(f"relations {_listed(not_met)}: not read by this model")

@@ -134,6 +134,7 @@ def _relation(
         "feature_dtype": kind.feature_dtype,
         "feature_bytes": _size(layout.edge_features_file(graph.path, relation)),
         "weighted": kind.weighted,
+        "timed": kind.timed,
         "topology_bytes": sum(
             _size(layout.topology_file(graph.path, relation, array))
             for array in layout.TOPOLOGY_ARRAYS

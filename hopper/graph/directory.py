@@ -130,6 +130,7 @@ class GraphDirectory:
         *,
         edge_features: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
         edge_weights: ArrayLike | Mapping[tuple[str, str, str], ArrayLike] | None = None,
+        times: ArrayLike | Mapping[str | tuple[str, str, str], ArrayLike] | None = None,
         counts: int | Mapping[str, int] | None = None,
         target: str | tuple[str, str, str] | Sequence[tuple[str, str, str]] = "",
         options: ImportOptions | None = None,
@@ -142,6 +143,7 @@ class GraphDirectory:
         edges: [2, edges] integers, sources first; or by (source type, relation, destination type).
         features: [n, d]; or by node type. edge_features: [edges, d]; or by relation.
         edge_weights: [edges] positive numbers; or by relation.
+        times: [nodes] integers, or dates; or by node type, and by relation.
         labels: [n] integers (classes, negative ones unlabelled), texts (the names of classes, None
             or "" unlabelled), [n, c] of 0 and 1, or floats; or by node type, and by relation those
             of its edges.
@@ -155,7 +157,8 @@ class GraphDirectory:
         from hopper.graph.importers.arrays import tables_from_arrays
 
         tables = tables_from_arrays(
-            *(edges, features, labels, splits, edge_features, edge_weights, counts, target, name)
+            *(edges, features, labels, splits, edge_features),
+            *(edge_weights, times, counts, target, name),
         )
         return cls._from_tables(tables, out, options)
 
@@ -204,6 +207,14 @@ class GraphDirectory:
             raise GraphError(f"{self.path}: relation {relation} has no weights")
         file = layout.edge_weights_file(self.path, relation)
         return open_array(file, f"weights of {relation}", np.float32, (kind.count,))
+
+    def times(self, owner: Labelled) -> NDArray[np.int64]:
+        """[count] int64: the times of a node type's nodes, or of a relation's edges in order of
+        edge id."""
+        if owner not in self.schema.timed:
+            raise GraphError(f"{self.path}: {owner} has no times")
+        file = layout.times_file(self.path, owner)
+        return open_array(file, f"times of {owner}", np.int64, (self.schema.count_of(owner),))
 
     def labels(self, owner: Labelled) -> NDArray[Any]:
         """Labels of a node type, or of a relation's edges in order of edge id, by kind.
@@ -262,6 +273,8 @@ class GraphDirectory:
         for node_type, kind in self.schema.node_types.items():
             if kind.feature_dim is not None:
                 self.features(node_type)
+        for each in self.schema.timed:
+            self.times(each)
         for owner, labels in self.schema.labels.items():
             values = self.labels(owner)
             if full:
@@ -283,6 +296,7 @@ def open_topology(
     degrees: Path | None = None,
     *,
     weighted: bool = False,
+    timed: bool = False,
 ) -> Topology:
     """Map the arrays of a relation's CSC in a graph or partitioned directory.
 
@@ -290,7 +304,7 @@ def open_topology(
     ----------
     edges: how many there must be; None = as many as ``indptr`` tells.
     degrees: the directory of the nodes' degrees; None = ``root``.
-    weighted: whether there are sums of weights.
+    weighted: whether there are sums of weights. timed: whether there are times.
 
     Raises
     ------
@@ -302,16 +316,21 @@ def open_topology(
         return open_array(file, f"{name} of {relation}", np.int64, (length,))
 
     indptr = array("indptr", destinations + 1)
-    sums: NDArray[np.int64] | None = None
     count = int(indptr[-1]) if edges is None else edges
-    if weighted:
-        file = layout.topology_file(root, relation, "weight_sums")
-        sums = open_array(file, f"weight_sums of {relation}", np.int64, (count,))
+
+    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[np.int64] | None:
+        if not is_there:
+            return None
+        file = layout.topology_file(root, relation, name)
+        return open_array(file, f"{name} of {relation}", np.int64, (count,))
+
     return Topology(
         indptr=indptr,
         indices=array("indices", count),
         edge_ids=array("edge_ids", count),
         in_degrees=array("in_degrees", destinations, degrees or root),
         out_degrees=array("out_degrees", sources, degrees or root),
-        weight_sums=sums,
+        weight_sums=by_edge("weight_sums", weighted),
+        times=by_edge("times", timed),
+        by_time=by_edge("by_time", timed),
     )

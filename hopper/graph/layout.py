@@ -15,7 +15,7 @@ from hopper.graph.schema import Labelled, Relation
 SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
-StoredArray = TopologyArray | Literal["positions", "weight_sums"]
+StoredArray = TopologyArray | Literal["positions", "weight_sums", "times", "by_time"]
 """in partitioned directories"""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "indptr",
@@ -75,6 +75,13 @@ def edge_features_file(root: Path, relation: Relation) -> Path:
 def edge_weights_file(root: Path, relation: Relation) -> Path:
     """The file of the weights of a relation's edges."""
     return root / "edge_weights" / relation.src / relation.rel / f"{relation.dst}.npy"
+
+
+def times_file(root: Path, owner: Labelled) -> Path:
+    """The file of the times of a node type's nodes, or of a relation's edges."""
+    if isinstance(owner, Relation):
+        return root / "edge_times" / owner.src / owner.rel / f"{owner.dst}.npy"
+    return root / "times" / f"{owner}.npy"
 
 
 def labels_file(root: Path, owner: Labelled) -> Path:

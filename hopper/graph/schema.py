@@ -46,22 +46,25 @@ def relations_called(word: str, relations: Iterable[Relation]) -> list[Relation]
 
 @dataclass(frozen=True)
 class NodeType:
-    """One node type: how many nodes, and the width and dtype of their features if any."""
+    """One node type: how many nodes, the width and dtype of their features if any, and whether they
+    have times."""
 
     count: int
     feature_dim: int | None = None
     feature_dtype: Literal["float32", "float16"] | None = None
+    timed: bool = False
 
 
 @dataclass(frozen=True)
 class EdgeType:
     """One relation: how many edges, the width of their features if any, and whether they have
-    weights."""
+    weights, and times."""
 
     count: int
     feature_dim: int | None = None
     feature_dtype: Literal["float32", "float16"] | None = None
     weighted: bool = False
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,17 @@ class GraphSchema:
         if name in self.node_types:
             return self.node_types[name]
         return self.relations[Relation(*name.split("/"))]
+
+    @property
+    def timed(self) -> list[Labelled]:
+        """The node types and relations with times."""
+        kinds: list[tuple[Labelled, NodeType | EdgeType]] = [*self.node_types.items()]
+        kinds += self.relations.items()
+        return [owner for owner, kind in kinds if kind.timed]
+
+    def is_timed(self, relation: Relation) -> bool:
+        """Whether there is a time from which on an edge may be seen: its own, or its source's."""
+        return self.relations[relation].timed or self.node_types[relation.src].timed
 
     def count_of(self, owner: Labelled) -> int:
         """How many nodes a type, or edges a relation, has."""

@@ -34,6 +34,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "count": kind.count,
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
+                **({"timed": True} if kind.timed else {}),
             }
             for name, kind in schema.node_types.items()
         },
@@ -46,6 +47,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
                 **({"weighted": True} if kind.weighted else {}),
+                **({"timed": True} if kind.timed else {}),
                 **(
                     {"labels": _labels_to_json(schema.labels[relation])}
                     if relation in schema.labels
@@ -256,10 +258,11 @@ def _node_types(value: object, where: str) -> dict[str, NodeType]:
         _expect_keys(
             fields,
             required=("count",),
-            optional=("feature_dim", "feature_dtype"),
+            optional=("feature_dim", "feature_dtype", "timed"),
             where=where,
             field=field,
         )
+        _check_flag(fields, "timed", where, field)
         result[name] = NodeType(**fields)
     return result
 
@@ -277,7 +280,7 @@ def _relations(
         _expect_keys(
             fields,
             required=("src", "rel", "dst", "count"),
-            optional=("feature_dim", "feature_dtype", "weighted", "labels"),
+            optional=("feature_dim", "feature_dtype", "weighted", "timed", "labels"),
             where=where,
             field=field,
         )
@@ -287,12 +290,15 @@ def _relations(
             raise GraphError(f"{where}: {field}: {relation} stands there twice")
         if "labels" in fields:
             labels[relation] = _labels_of(fields.pop("labels"), where, f"{field}.labels")
-        if not isinstance(fields.get("weighted", False), bool):
-            raise GraphError(
-                f"{where}: {field}.weighted: expected true or false, given {fields['weighted']!r}"
-            )
+        _check_flag(fields, "weighted", where, field)
+        _check_flag(fields, "timed", where, field)
         result[relation] = EdgeType(**fields)
     return result, labels
+
+
+def _check_flag(fields: dict[str, Any], key: str, where: str, field: str) -> None:
+    if not isinstance(fields.get(key, False), bool):
+        raise GraphError(f"{where}: {field}.{key}: expected true or false, given {fields[key]!r}")
 
 
 def target_to_json(schema: GraphSchema) -> str | list[str] | list[list[str]]:

@@ -34,6 +34,11 @@ class Topology:
     """[edges] int64: within each neighbour list, the sum of the edges' weights up to and with each,
     in units of 2^-32 of the relation's largest weight; None: edges have no weights, or, in a graph
     directory, they stand by edge id"""
+    times: NDArray[np.int64] | None = None
+    """[edges] int64: from when on edges may be seen, ascending within each neighbour list, ties by
+    position; None: always"""
+    by_time: NDArray[np.int64] | None = None
+    """[edges] int64: the position in its neighbour list of the edge that each of these is of"""
     first_edge: int = 0
     """which place the first edge has in the CSC of all servers together, where these are some"""
 

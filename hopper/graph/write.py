@@ -114,6 +114,24 @@ class GraphWriter:
         file = layout.edge_features_file(self._work, relation)
         return self._create_table(file, kind, "edge features", str(relation))
 
+    def times(self, owner: Labelled, times: NDArray[Any]) -> None:
+        """Write the times of a node type's nodes, or of a relation's edges.
+
+        Parameters
+        ----------
+        times: [count] int64, of edges in order of edge id.
+        """
+        if owner not in self.schema.timed:
+            raise GraphError(f"{self.out}: times: the schema has none for {owner}")
+        expected = (self.schema.count_of(owner),)
+        if times.dtype != np.int64 or times.shape != expected:
+            raise GraphError(
+                f"{self.out}: times of {owner}: expected int64 of shape {list(expected)}, given "
+                f"{times.dtype} of shape {list(times.shape)}"
+            )
+        save_array(layout.times_file(self._work, owner), times)
+        self._missing.discard(("times", str(owner)))
+
     def edge_weights(self, relation: Relation, weights: NDArray[Any]) -> None:
         """Write the weights of a relation's edges.
 
@@ -257,6 +275,7 @@ def required_bytes(schema: GraphSchema) -> int:
             total += array_bytes(kind.feature_dtype, (kind.count, kind.feature_dim))
     for edges in schema.relations.values():
         total += array_bytes(np.float32, (edges.count,)) if edges.weighted else 0
+    total += sum(array_bytes(np.int64, (schema.count_of(each),)) for each in schema.timed)
     for name, labels in schema.labels.items():
         dtype, shapes = check_values.label_format(labels, schema.count_of(name))
         total += array_bytes(dtype, shapes[-1])
@@ -272,5 +291,6 @@ def _parts(schema: GraphSchema) -> set[tuple[str, str]]:
         if kind.feature_dim
     }
     parts |= {("weights", str(each)) for each, kind in schema.relations.items() if kind.weighted}
+    parts |= {("times", str(each)) for each in schema.timed}
     parts |= {("labels", str(owner)) for owner in schema.labels}
     return parts | {("split", name) for name in schema.splits}

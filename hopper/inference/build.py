@@ -9,6 +9,7 @@ from hopper.hetero.root_shares import RootShares
 from hopper.inference.by_relation import ByRelation
 from hopper.inference.inference import Inference, Scene
 from hopper.inference.layer_wise import LayerWise
+from hopper.inference.neighbourhoods import Neighbourhoods
 
 
 def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
@@ -20,6 +21,8 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     """
     request, cluster = scene.request, scene.cluster
     sampler, holdings = make_full_sampler(request, cluster.server, model), request.reads.holdings
+    if request.reads_times:
+        return Neighbourhoods(scene, sampler)
     if not holdings:
         return LayerWise(scene, sampler)
     return ByRelation(scene, sampler, RootShares(holdings, cluster.ranks_per_server))

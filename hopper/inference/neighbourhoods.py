@@ -1,4 +1,5 @@
-"""Rows from whole neighbourhoods, for modules with only a ``forward()``."""
+"""Rows from whole neighbourhoods: for modules with only a ``forward()``, and where a node has other
+neighbours for other roots."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hopper.errors import RequestError
 from hopper.inference.inference import (
     ROOTS_PER_PASS,
     ROWS_PER_PASS,
@@ -17,12 +19,13 @@ from hopper.inference.inference import (
 )
 from hopper.inference.row_space import RowSpace
 from hopper.micrograph.sample import NeighborSampler
-from hopper.models import run_model
+from hopper.micrograph.subgraph import Subgraph
+from hopper.models.run import run_root_rows
 
 
 class Neighbourhoods(Inference):
     """Computes every node from its full k-hop neighbourhood, some nodes a pass; fewer where these
-    would be too many rows. For graphs of one node type.
+    would be too many rows.
 
     Parameters
     ----------
@@ -42,7 +45,12 @@ class Neighbourhoods(Inference):
     ) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Inference`; logits alone, in memory."""
         check_output(model, wanted.output, by_relation=False)
-        target, rank = self.target, self._cluster.rank
+        if wanted.output != "logits":
+            raise RequestError(
+                f"embeddings: with sampler.kind = {self.scene.request.config.sampler.kind!r} a node "
+                "has other rows for other roots; expected to predict logits"
+            )
+        target, rank = wanted.node_type or self.target, self._cluster.rank
         mine = self._placement.deal(target, wanted.ids).of(rank)
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
@@ -50,14 +58,19 @@ class Neighbourhoods(Inference):
         ]
         if self._reads.tables:
             # Of all passes: ranks make different numbers of them, and read these rows together.
-            self._read_learned({target: [self._sampler.sample(mine, 0, 0).nodes[target]]})
+            nodes = self._sample(target, mine).nodes
+            self._read_learned({name: [ids] for name, ids in nodes.items()})
         while todo:
             chunk = todo.pop(0)
-            subgraph = self._sampler.sample(chunk, 0, 0)
-            nodes = subgraph.nodes[target]
-            if nodes.size > ROWS_PER_PASS and chunk.size > 1:
+            subgraph = self._sample(target, chunk)
+            nodes = {name: ids for name, ids in subgraph.nodes.items() if ids.size}
+            if sum(ids.size for ids in nodes.values()) > ROWS_PER_PASS and chunk.size > 1:
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue
-            blocks = self._blocks(subgraph)
-            outputs.append(run_model(model, blocks, {target: self._inputs(target, nodes)}).cpu())
+            inputs = {name: self._inputs(name, ids) for name, ids in nodes.items()}
+            made = run_root_rows(model, self._blocks(subgraph), inputs, [target])
+            outputs.append(made.cpu())
         return mine, torch.cat(outputs)
+
+    def _sample(self, target: str, ids: NDArray[np.int64]) -> Subgraph:
+        return self._sampler.sample({target: ids}, 0, 0)

@@ -87,6 +87,8 @@ class NeighborSampler:
 
     reads_weights: ClassVar[bool] = False
     """whether draws depend on weights of edges"""
+    reads_times: ClassVar[bool] = False
+    """whether what is drawn for a node depends on the root that it is drawn for, by its time"""
     size_key: ClassVar[str] = "fanouts"
     """the key of ``[sampler]`` that gives the numbers per hop"""
 

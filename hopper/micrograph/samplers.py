@@ -8,6 +8,7 @@ from typing import Any, Final
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler
 from hopper.micrograph.sample import NeighborSampler
+from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
 from hopper.plug_ins import PlugIn, find_plug_in
 
@@ -19,6 +20,7 @@ SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "labor": LaborSampler,
     "weighted": WeightedSampler,
     "replacement": ReplacementSampler,
+    "temporal": TemporalSampler,
 }
 _GIVEN: Final = ("topologies", "original_ids", "target", "fanouts", "seed")
 """parameters of a sampler's constructor that the graph and ``[sampler]`` fill"""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hopper.device_copies import to_device
+from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -113,6 +114,11 @@ class Subgraph:
     """[hops] as of the sampler; read where some of a destination's edges are elsewhere"""
     pairs: Pairs | None = None
     """what is made of the roots, where links are predicted"""
+    times: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """per type, where roots have times: [n] that of the root that a node is there for; a node may
+    have several rows then, one a time"""
+    seen_degrees: Mapping[Relation, NDArray[np.int64]] = field(default_factory=dict)
+    """by relation, then: [rows] in-edges that a destination has at that time"""
     edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
     """by relation, the edges whose features are read"""
 
@@ -239,8 +245,15 @@ class _Facts:
     def _look_up(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
         subgraph = self.subgraph
         topology = subgraph.topologies[relation]
+        if not into and subgraph.times:
+            raise RequestError(
+                f"out-degrees of {relation.src}: not known at a root's time; expected a model that "
+                'reads none, or another sampler.kind than "temporal"'
+            )
         if not into:
             return np.take(topology.out_degrees, subgraph.nodes[relation.src])
+        if subgraph.times:
+            return subgraph.seen_degrees[relation]
         # The last hop's discoveries are never destinations.
         nodes = subgraph.nodes[relation.dst][: subgraph.sizes[-2][relation.dst]]
         return np.take(topology.in_degrees, nodes)

@@ -126,7 +126,7 @@ class Layout(ABC):
     name: in partition.json.
     draws_alone: whether a rank draws all that its engine reads without asking other servers.
     reads_remote_rows: whether ranks may read rows of other servers' nodes.
-    has_weights: whether topologies have the weights of edges, where the graph has.
+    has_weights: whether topologies have the weights and times of edges, where the graph has.
     is_renumbered: whether global ids are other ones than the original.
     holdings: by server, where whole relations are divided; empty where nodes are.
     relations: those that any server stores, in canonical order.
@@ -204,7 +204,11 @@ class Replicated(Layout):
         """See :class:`Layout`."""
         kind = self._schema.relations[relation]
         counts = self._counts(relation)
-        return open_topology(self.path, relation, kind.count, *counts, weighted=kind.weighted)
+        return open_topology(
+            *(self.path, relation, kind.count, *counts),
+            weighted=kind.weighted,
+            timed=self._schema.is_timed(relation),
+        )
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -233,7 +237,11 @@ class DividedTopology(Layout):
             return self._all_in_edges(relation)
         own, kind = server_folder(self.path, server), self._schema.relations[relation]
         counts = self._counts(relation)
-        found = open_topology(own, relation, None, *counts, self.path, weighted=kind.weighted)
+        found = open_topology(
+            *(own, relation, None, *counts, self.path),
+            weighted=kind.weighted,
+            timed=self._schema.is_timed(relation),
+        )
         if kind.feature_dim is None:
             return found
         return replace(found, first_edge=self._book.range(str(relation), server)[0])
@@ -249,7 +257,11 @@ class DividedTopology(Layout):
     def _all_in_edges(self, relation: Relation) -> Topology:
         """What all servers have, put together in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
-        sums = [part.weight_sums for part in parts if part.weight_sums is not None]
+
+        def by_edge(arrays: list[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+            found = [each for each in arrays if each is not None]
+            return np.concatenate(found) if found else None
+
         return Topology(
             # A server's nodes are empty rows elsewhere, and servers' nodes follow each other.
             indptr=np.sum([part.indptr for part in parts], axis=0),
@@ -257,7 +269,9 @@ class DividedTopology(Layout):
             edge_ids=np.concatenate([part.edge_ids for part in parts]),
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
-            weight_sums=np.concatenate(sums) if sums else None,
+            weight_sums=by_edge([part.weight_sums for part in parts]),
+            times=by_edge([part.times for part in parts]),
+            by_time=by_edge([part.by_time for part in parts]),
         )
 
 

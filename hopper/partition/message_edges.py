@@ -62,6 +62,10 @@ class MessageGraph(GraphDirectory):
         """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
         return self.whole.edge_weights(relation)
 
+    def times(self, owner: Labelled) -> NDArray[np.int64]:
+        """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
+        return self.whole.times(owner)
+
     def labels(self, owner: Labelled) -> NDArray[Any]:
         """See :class:`GraphDirectory`; of all edges of the whole graph, by edge id."""
         return self.whole.labels(owner)

@@ -147,6 +147,14 @@ class PartitionedGraph:
         shape = (self.stored(node_type, server).count, width)
         return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
 
+    def times(self, node_type: str) -> NDArray[np.int64]:
+        """[count] int64: the times of a type's nodes, by ORIGINAL id."""
+        if not self._node_type(node_type).timed:
+            raise GraphError(f"{self.path}: nodes of {node_type} have no times")
+        file = layout.times_file(self.path, node_type)
+        count = self.schema.node_types[node_type].count
+        return open_array(file, f"times of {node_type}", np.int64, (count,))
+
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
         """[nodes of the server] or [nodes of the server, classes] by local row; None if none."""
         self._node_type(node_type)

@@ -30,6 +30,7 @@ from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
+from hopper.partition.time_order import order_by_time
 from hopper.partition.weight_sums import add_up, units_of
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
@@ -73,6 +74,7 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     """
     found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
     found += sum(8 * kind.count for kind in schema.relations.values() if kind.weighted)
+    found += sum(16 * own.count for each, own in schema.relations.items() if schema.is_timed(each))
     if not split:
         return found
     twice, rows = 0, 0
@@ -137,6 +139,8 @@ def write_topology(
     if graph.schema.relations[relation].weighted:
         file = layout.topology_file(work, relation, "weight_sums")
         _write_weight_sums(graph.edge_weights(relation), indptr, edge_ids, file)
+    if graph.schema.is_timed(relation):
+        _write_times(graph, work, relation, indptr, src.original_ids[indices], edge_ids)
     return EdgeShares(cut, np.diff(indptr[dst.offsets]))
 
 
@@ -155,6 +159,41 @@ def _write_weight_sums(
         own = weights[edge_ids[indptr[first] : indptr[last]]]
         add_up(units_of(own, largest), indptr, first, last, sums)
         release_pages(sums, weights)
+
+
+def _write_times(
+    graph: GraphDirectory,
+    work: Path,
+    relation: Relation,
+    indptr: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    edge_ids: NDArray[np.int64],
+) -> None:
+    """Write from when on edges may be seen, earliest first within neighbour lists.
+
+    Parameters
+    ----------
+    indptr, edge_ids: of the relation's CSC. sources: [edges] int64, original ids.
+    """
+    schema, names = graph.schema, ("times", "by_time")
+    out = [
+        create_array(layout.topology_file(work, relation, each), np.int64, edge_ids.shape)
+        for each in names
+    ]
+    of_edges = graph.times(relation) if schema.relations[relation].timed else None
+    is_timed = schema.node_types[relation.src].timed
+    of_sources = graph.times(relation.src) if is_timed else None
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        piece = slice(int(indptr[first]), int(indptr[last]))
+        found = [
+            times[ids[piece]]
+            for times, ids in ((of_edges, edge_ids), (of_sources, sources))
+            if times is not None
+        ]
+        # An edge is there when its source is.
+        seen = np.asarray(found[0] if len(found) == 1 else np.maximum(*found))
+        order_by_time(seen, indptr, first, last, *out)
+        release_pages(*out)
 
 
 def write_server(
@@ -227,9 +266,9 @@ def split_topology(
     ----------
     offsets: [servers + 1] int64, of the destinations' type.
     """
-    names: list[layout.StoredArray] = [*SPLIT_ARRAYS]
-    if layout.topology_file(work, relation, "weight_sums").exists():
-        names.append("weight_sums")
+    optional: tuple[layout.StoredArray, ...] = ("weight_sums", "times", "by_time")
+    are_there = [e for e in optional if layout.topology_file(work, relation, e).exists()]
+    names: list[layout.StoredArray] = [*SPLIT_ARRAYS, *are_there]
     files = {name: layout.topology_file(work, relation, name) for name in names}
     indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
     edges = int(indptr[-1])
@@ -280,6 +319,10 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
         copy = work / file.relative_to(graph.path)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
+    for each in schema.timed:
+        # Times of edges lie with the topology.
+        if isinstance(each, str):
+            save_array(layout.times_file(work, each), graph.times(each))
     for name in graph.schema.splits:
         save_array(layout.split_file(work, name), graph.split(name))
         if graph.schema.target_relations:

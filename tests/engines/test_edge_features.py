@@ -258,7 +258,10 @@ def test_every_edge_has_its_own_features(one_type: Path, tmp_path: Path) -> None
 def test_messages_are_sums_of_both(kind: Any, project_first: bool) -> None:
     """Against a formula over all pairs of nodes."""
     generator = torch.Generator().manual_seed(2)
-    edges, e = torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]]), torch.rand(5, 3, generator=generator)
+    edges, e = (
+        torch.tensor([[1, 2, 0, 3, 1], [0, 0, 1, 1, 2]]),
+        torch.rand(5, 3, generator=generator),
+    )
     x = torch.rand(4, 6, generator=generator)
     layer = kind(6, 5, project_first=project_first, edge_dim=3)
     with torch.no_grad():

@@ -17,6 +17,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     labelled,
     read_labels,
+    read_times,
     read_weights,
     target_relations,
 )
@@ -38,6 +39,7 @@ def tables_from_arrays(
     splits: Mapping[str, ArrayLike] | None,
     edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
     edge_weights: ArrayLike | Mapping[Triple, ArrayLike] | None,
+    times: ArrayLike | Mapping[str | Triple, ArrayLike] | None,
     counts: int | Mapping[str, int] | None,
     target: str | Triple | Sequence[Triple],
     name: str,
@@ -70,6 +72,13 @@ def tables_from_arrays(
     for relation, given in _by_relation(edge_weights).items():
         where = f"{_WHERE}: weights of {relation}"
         tables.weights[relation] = read_weights(as_array(given, where), where)
+    for key, given in (times if isinstance(times, Mapping) else _by_type(times)).items():
+        owner: Labelled = key if isinstance(key, str) else _relation(key)
+        where = f"{_WHERE}: times of {owner}"
+        is_dates = np.asarray(given).dtype.kind == "M"
+        tables.times[owner] = read_times(
+            np.asarray(given) if is_dates else as_array(given, where), where
+        )
     _count(tables, counts if isinstance(counts, Mapping) else {NODE: counts})
     if target and not isinstance(target, str):
         # One triple, or several.
@@ -151,7 +160,7 @@ def _ends(given: ArrayLike, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
 def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
     """The number of nodes of every type: as told, or as many as rows and edges name."""
     types = {end for relation in tables.edges for end in (relation.src, relation.dst)}
-    types |= {owner for owner in tables.labels if isinstance(owner, str)}
+    types |= {owner for owner in (*tables.labels, *tables.times) if isinstance(owner, str)}
     for node_type in sorted(types | set(tables.features)):
         named = [
             int(ids.max()) + 1
@@ -163,6 +172,8 @@ def _count(tables: GraphTables, told: Mapping[str, int | None]) -> None:
             named = [tables.features[node_type].shape[0]]
         elif node_type in tables.labels:
             named = [len(tables.labels[node_type][1])]
+        elif node_type in tables.times:
+            named = [len(tables.times[node_type])]
         count = told.get(node_type)
         tables.counts[check_name(node_type, "node type", _WHERE)] = (
             max(named, default=0) if count is None else count

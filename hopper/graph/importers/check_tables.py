@@ -37,6 +37,14 @@ def check_tables(tables: GraphTables) -> None:
     for relation, weights in tables.weights.items():
         _check_of_edges(tables, relation, weights, "weights")
         check_weights(weights, f"weights of {relation}")
+    for owner, times in tables.times.items():
+        if isinstance(owner, Relation):
+            _check_of_edges(tables, owner, times, "times")
+        elif len(times) != tables.counts.get(owner):
+            raise GraphError(
+                f"times of {owner}: expected {tables.counts.get(owner)}, one for each node, given "
+                f"{len(times)}"
+            )
     for name, ids in tables.splits.items():
         _check_split(tables, name, ids)
     for owner, table in (*tables.features.items(), *tables.edge_features.items()):

@@ -66,6 +66,8 @@ def keep_largest_component(tables: GraphTables) -> None:
         tables.counts[name] = int(np.count_nonzero(mask))
         if name in tables.features:
             tables.features[name] = SelectedRows(tables.features[name], mask)
+        if name in tables.times:
+            tables.times[name] = tables.times[name][mask]
         if name in tables.labels:
             labels, values = tables.labels[name]
             tables.labels[name] = (labels, values[mask])
@@ -77,6 +79,8 @@ def keep_largest_component(tables: GraphTables) -> None:
     for relation, chosen in kept_edges.items():
         if relation in tables.weights:
             tables.weights[relation] = tables.weights[relation][chosen]
+        if relation in tables.times:
+            tables.times[relation] = tables.times[relation][chosen]
         if relation in tables.labels:
             labels, values = tables.labels[relation]
             tables.labels[relation] = (labels, values[chosen])

@@ -92,6 +92,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             _copy(filled, writer.edge_features(relation), False, where, names)
         for relation, weights in tables.weights.items():
             writer.edge_weights(relation, weights)
+        for owner, times in tables.times.items():
+            writer.times(owner, times)
         for owner, (_, values) in tables.labels.items():
             writer.labels(owner, values)
         for name, ids in tables.splits.items():
@@ -136,7 +138,11 @@ def _schema(tables: GraphTables) -> GraphSchema:
         target=tables.target,
         also=tables.also,
         node_types={
-            name: NodeType(count, *_width(tables.features.get(name), count, f"features of {name}"))
+            name: NodeType(
+                count,
+                *_width(tables.features.get(name), count, f"features of {name}"),
+                timed=name in tables.times,
+            )
             for name, count in tables.counts.items()
         },
         relations={
@@ -146,6 +152,7 @@ def _schema(tables: GraphTables) -> GraphSchema:
                     tables.edge_features.get(relation), src.size, f"edge features of {relation}"
                 ),
                 weighted=relation in tables.weights,
+                timed=relation in tables.times,
             )
             for relation, (src, _) in tables.edges.items()
         },

@@ -9,6 +9,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,7 @@ class NodeTable:
     splits: dict[str, array[int]] | None
     """rows by split; None where the table has no such column"""
     features: CsvFeatures | None
+    times: NDArray[np.int64] | None = None
 
     @property
     def count(self) -> int:
@@ -113,6 +115,7 @@ class EdgeTable:
     label_names: list[str]
     splits: dict[str, array[int]] | None
     features: CsvFeatures | None
+    times: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,23 @@ class Line:
         if not np.isfinite(value):
             raise self.refuse(column, "a finite number")
         return value
+
+    def time(self, column: str) -> int:
+        """An integer as it is, or a date (ISO 8601, UTC where it says no more) in seconds since
+        1970."""
+        text = self.values[column]
+        found = _integer(text)
+        if found is None:
+            try:
+                date = datetime.fromisoformat(text)
+            except ValueError:
+                raise self.refuse(column, "an integer, or a date such as 2026-05-31") from None
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=UTC)
+            found = math.floor(date.timestamp())
+        if not -(2**63) <= found < 2**63:
+            raise self.refuse(column, "an integer of 64 bits")
+        return found
 
     def integer(self, column: str, low: int, high: int, expected: str) -> int:
         """An integer in [low, high)."""
@@ -210,16 +230,21 @@ def read_node_table(file: Path) -> NodeTable:
     rows: dict[str, int] = {}
     labels = _LabelColumns(label_columns)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
-    features = _Columns(name for name in header if name not in ("id", "split", *label_columns))
+    times = array("q") if "time" in header else None
+    taken = ("id", "time", "split", *label_columns)
+    features = _Columns(name for name in header if name not in taken)
     for line in read_lines(file):
         name = line.values["id"]
         if not name or name in rows:
             raise line.refuse("id", "a distinct id")
         _add_split(splits, line, len(rows))
         rows[name] = len(rows)
+        if times is not None:
+            times.append(line.time("time"))
         labels.read(line)
         features.read(line)
-    return NodeTable(rows, *labels.finish(), splits, features.finish(file, len(rows)))
+    found = features.finish(file, len(rows))
+    return NodeTable(rows, *labels.finish(), splits, found, _times(times))
 
 
 def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeTable:
@@ -240,7 +265,8 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
     label_columns = _label_columns(file, header)
     labels = _LabelColumns(label_columns)
     weights, has_weights = array("f"), "weight" in header
-    taken = ("src", "dst", "weight", "split", *label_columns)
+    times = array("q") if "time" in header else None
+    taken = ("src", "dst", "weight", "time", "split", *label_columns)
     features = _Columns(name for name in header if name not in taken)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
@@ -256,6 +282,8 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
             if weight <= 0:
                 raise line.refuse("weight", "a positive number")
             weights.append(weight)
+        if times is not None:
+            times.append(line.time("time"))
         features.read(line)
     return EdgeTable(
         np.array(src, np.int64),
@@ -264,7 +292,12 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
         *labels.finish(),
         splits,
         features.finish(file, len(src)),
+        _times(times),
     )
+
+
+def _times(found: array[int] | None) -> NDArray[np.int64] | None:
+    return None if found is None else np.array(found, np.int64)
 
 
 class _Columns:

@@ -1,6 +1,6 @@
 """Import a graph that DGL has saved with ``dgl.save_graphs``.
 
-Data ``feat`` and ``label`` of nodes and edges, ``weight`` of edges, and boolean masks
+Data ``feat``, ``label`` and ``time`` of nodes and edges, ``weight`` of edges, and boolean masks
 ``<split>_mask`` on nodes or on the edges of one relation, are read; other data are named in a note
 and left out.
 """
@@ -24,6 +24,7 @@ from hopper.graph.importers.tables import (
     GraphTables,
     read_labels,
     read_relation,
+    read_times,
     read_weights,
 )
 from hopper.graph.layout import safe_name
@@ -77,6 +78,9 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         if "label" in data:
             labels = as_array(data.pop("label"), f"{where}: label of {node_type}")
             tables.labels[known] = read_labels(labels, f"{where}: label of {node_type}")
+        if "time" in data:
+            told = f"{where}: time of {node_type}"
+            tables.times[known] = read_times(as_array(data.pop("time"), told), told)
         if (features := take_features(data, "feat", where, node_type)) is not None:
             tables.features[known] = features
         masks[known] = take_masks(data, where, node_type, tables.counts[known], tables.notes)
@@ -89,6 +93,9 @@ def tables_from_dgl(graph: Any, name: str, where: str) -> GraphTables:
         if "weight" in data:
             told = f"{where}: weight of {relation}"
             tables.weights[relation] = read_weights(as_array(data.pop("weight"), told), told)
+        if "time" in data:
+            told = f"{where}: time of {relation}"
+            tables.times[relation] = read_times(as_array(data.pop("time"), told), told)
         if "label" in data:
             labels = as_array(data.pop("label"), f"{where}: label of {relation}")
             tables.labels[relation] = read_labels(labels, f"{where}: label of {relation}")

@@ -61,7 +61,7 @@ def symmetrize(src: NDArray[Any], dst: NDArray[Any], count: int) -> Symmetrized 
 def symmetrize_tables(tables: GraphTables) -> None:
     """Symmetrise every relation within one node type, and note what was done.
 
-    A reverse edge gets the features, the weight and the label of the edge it reverses.
+    A reverse edge gets the features, the weight, the time and the label of the edge it reverses.
 
     Raises
     ------
@@ -84,6 +84,8 @@ def symmetrize_tables(tables: GraphTables) -> None:
             tables.edge_features[relation] = ArrayFeatures(given[result.origin])
         if relation in tables.weights:
             tables.weights[relation] = tables.weights[relation][result.origin]
+        if relation in tables.times:
+            tables.times[relation] = tables.times[relation][result.origin]
         if relation in tables.labels:
             labels, values = tables.labels[relation]
             tables.labels[relation] = (labels, values[result.origin])
@@ -119,4 +121,6 @@ def add_reverse_relations(tables: GraphTables, *, skip_same_type: bool = False) 
             tables.column_names[reverse] = tables.column_names[relation]
         if relation in tables.weights:
             tables.weights[reverse] = tables.weights[relation]
+        if relation in tables.times:
+            tables.times[reverse] = tables.times[relation]
     tables.notes.append(f"{len(tables.edges) - len(given)} reverse relations added")

@@ -3,8 +3,9 @@
 Attributes of nodes: ``features`` (a list of numbers of one length) or any other numbers, one column
 each, in order of name; ``label`` (an integer, or a text, which is numbered in order); ``split`` (a
 split's name). Of edges: ``label`` and ``split`` likewise, which say that edges are predicted where
-no node has any, ``weight``, and other numbers, one column of edge features each. What else there is
-is named in a note. Nodes are numbered in the graph's order, and their names kept beside the graph.
+no node has any, ``weight``, and other numbers, one column of edge features each. ``time`` of nodes
+or edges, an integer everywhere, is their time. What else there is is named in a note. Nodes are
+numbered in the graph's order, and their names kept beside the graph.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hopper.graph.schema import Labelled, Relation
 
 _NODE: Final = "node"
 _EDGES: Final = Relation(_NODE, "edge", _NODE)
-_FEATURES, _LABEL, _SPLIT, _WEIGHT = "features", "label", "split", "weight"
+_FEATURES, _LABEL, _SPLIT, _WEIGHT, _TIME = "features", "label", "split", "weight", "time"
 
 
 def read_graphml(file: Path) -> GraphTables:
@@ -78,11 +79,13 @@ def tables_from_networkx(graph: Any, name: str, where: str) -> GraphTables:
         filled = [1.0 if each is None else each for each in weights]
         told = f"{where}: {_WEIGHT} of edges"
         tables.weights[_EDGES] = read_weights(np.asarray(filled), told)
+    _take_times(tables, _EDGES, data)
     columns = _columns(data, f"{where}: edge", tables.notes)
     if columns is not None:
         tables.edge_features[_EDGES] = ArrayFeatures(columns)
     nodes = [dict(graph.nodes[node]) for node in places]
     splits = _take_labels(tables, _NODE, nodes, where)
+    _take_times(tables, _NODE, nodes)
     features = _node_features(nodes, where, tables.notes)
     if features is not None:
         tables.features[_NODE] = ArrayFeatures(features)
@@ -108,6 +111,12 @@ def _take_labels(
             tables.notes.append(f"{where}: {_LABEL}: {told_classes(names)}")
         tables.labels[owner] = read_labels(values, f"{where}: {_LABEL}")
     return [own.pop(_SPLIT, None) for own in owners]
+
+
+def _take_times(tables: GraphTables, owner: Labelled, owners: Sequence[dict[str, Any]]) -> None:
+    """Take the times of nodes or edges out of their attributes, where all have one."""
+    if owners and all(isinstance(own.get(_TIME), Integral) for own in owners):
+        tables.times[owner] = np.array([own.pop(_TIME) for own in owners], np.int64)
 
 
 def _node_features(

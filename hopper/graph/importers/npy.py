@@ -1,10 +1,11 @@
 """Import a folder of .npy files: ``meta.json`` beside edge lists, features, labels and splits.
 
 ``meta.json`` holds ``name``, ``source``, ``node_types`` {type: {``count``, ``feat_file``}},
-``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``weight_file``, ``label_file``}],
-``target_type``, ``num_classes``, ``labels`` {type: file} and ``splits`` {name: {``file``}}. Edge
-files are int32 or int64 [2, edges], sources first; features are .npy [n, d] or a SciPy CSR .npz,
-which is made dense chunk by chunk. Specified in docs/graph-directory.md.
+``edge_types`` [{``src``, ``rel``, ``dst``, ``file``, ``weight_file``, ``time_file``,
+``label_file``}], ``target_type``, ``num_classes``, ``labels`` {type: file} and ``splits`` {name:
+{``file``}}; node types may have a ``time_file`` too. Edge files are int32 or int64 [2, edges],
+sources first; features are .npy [n, d] or a SciPy CSR .npz, which is made dense chunk by chunk.
+Specified in docs/graph-directory.md.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     read_labels,
     read_relation,
+    read_times,
     read_weights,
 )
 from hopper.graph.json_file import read_json
@@ -56,6 +58,11 @@ def read_npy(source: Path) -> GraphTables:
     if len(tables.counts) != len(node_types):
         raise GraphError(f"{where}: node_types: names are not distinct as parts of paths")
     for name, kind in node_types.items():
+        if kind.get("time_file") is not None:
+            field = f"{where}: node_types.{name}"
+            file = find_inside(source, _field(kind, "time_file", str, field), f"{field}.time_file")
+            times = load_npy(file, f"times of {name}")
+            tables.times[safe_name(name)] = read_times(times, str(file))
         if kind.get("feat_file") is not None:
             field = f"{where}: node_types.{name}"
             file = find_inside(source, _field(kind, "feat_file", str, field), f"{field}.feat_file")
@@ -81,6 +88,11 @@ def read_npy(source: Path) -> GraphTables:
             file = find_inside(source, name, f"{field}.weight_file")
             weights = load_npy(file, f"weights of {relation}")
             tables.weights[relation] = read_weights(weights, str(file))
+        if entry.get("time_file") is not None:
+            field = f"{where}: edge_types of {relation}"
+            name = _field(entry, "time_file", str, field)
+            file = find_inside(source, name, f"{field}.time_file")
+            tables.times[relation] = read_times(load_npy(file, f"times of {relation}"), str(file))
     for name, entry in _optional(meta, "splits", where).items():
         field = f"{where}: splits.{name}"
         file = find_inside(source, _field(entry, "file", str, field), f"{field}.file")

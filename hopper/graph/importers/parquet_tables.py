@@ -20,7 +20,7 @@ from hopper.graph.importers.feature_columns import (
     width_of,
 )
 from hopper.graph.importers.source_files import first_line, require_file
-from hopper.graph.importers.tables import CHUNK_BYTES
+from hopper.graph.importers.tables import CHUNK_BYTES, read_times
 from hopper.graph.schema import Labels
 
 _MULTI_HOT: Final = re.compile(r"label_\d+")
@@ -98,6 +98,7 @@ class ParquetNodes:
     label_names: list[str]
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
+    times: NDArray[np.int64] | None
 
     @property
     def count(self) -> int:
@@ -127,6 +128,7 @@ class ParquetEdges:
     label_names: list[str]
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
+    times: NDArray[np.int64] | None
 
 
 def read_node_table(file: Path) -> ParquetNodes:
@@ -150,7 +152,8 @@ def read_node_table(file: Path) -> ParquetNodes:
         ids,
         *_read_labels(source, file, columns),
         _read_splits(source, file),
-        _find_features(source, file, _without(names, "id", "split", *columns)),
+        _find_features(source, file, _without(names, "id", "time", "split", *columns)),
+        _read_times(source, file) if "time" in names else None,
     )
 
 
@@ -178,8 +181,17 @@ def read_edge_table(file: Path, sources: ParquetNodes, targets: ParquetNodes) ->
         _read_weights(source, file) if "weight" in names else None,
         *_read_labels(source, file, columns),
         _read_splits(source, file),
-        _find_features(source, file, _without(names, "src", "dst", "weight", "split", *columns)),
+        _find_features(
+            source, file, _without(names, "src", "dst", "weight", "time", "split", *columns)
+        ),
+        _read_times(source, file) if "time" in names else None,
     )
+
+
+def _read_times(source: Any, file: Path) -> NDArray[np.int64]:
+    column = _column(source, file, "time")
+    _refuse_nulls(column, file, "time", 0)
+    return read_times(column.to_numpy(zero_copy_only=False), f"{file}: column time")
 
 
 def _read_weights(source: Any, file: Path) -> NDArray[np.float32]:

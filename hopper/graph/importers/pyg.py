@@ -1,9 +1,9 @@
 """Import a graph of PyTorch Geometric: a ``Data`` or ``HeteroData``, or a file that has one.
 
-Read are ``x``, ``y``, ``edge_index``, ``edge_attr``, ``edge_weight``, ``edge_label`` where it has a
-row for each edge, and boolean masks ``<split>_mask`` on nodes or on the edges of one relation;
-other attributes are named in a note and left out. PyG itself is needed only to read files that hold
-its classes.
+Read are ``x``, ``y``, ``time``, ``edge_index``, ``edge_attr``, ``edge_weight``, ``edge_time`` (or
+``time`` of a relation), ``edge_label`` where it has a row for each edge, and boolean masks
+``<split>_mask`` on nodes or on the edges of one relation; other attributes are named in a note and
+left out. PyG itself is needed only to read files that hold its classes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hopper.graph.importers.tables import (
     edge_ids_array,
     read_labels,
     read_relation,
+    read_times,
     read_weights,
 )
 from hopper.graph.layout import safe_name
@@ -43,7 +44,9 @@ _PLAIN_CLASSES: Final = {
     "hetero_data": ("HeteroData",),
     "storage": ("BaseStorage", "NodeStorage", "EdgeStorage", "GlobalStorage"),
 }
-_PER_EDGE: Final = ("edge_attr", "edge_weight", "edge_label", "edge_label_index", "edge_type")
+_PER_EDGE: Final = (
+    *("edge_attr", "edge_weight", "edge_time", "edge_label", "edge_label_index", "edge_type"),
+)
 
 
 def read_pyg(file: Path) -> GraphTables:
@@ -138,6 +141,11 @@ def tables_from_pyg(data: Any, name: str, where: str) -> GraphTables:
             told = f"{where}: edge_weight of {relation}"
             weights = as_array(own.pop("edge_weight"), told)
             tables.weights[relation] = read_weights(weights, told)
+        # A Data has its nodes' times under the shorter name.
+        name = "edge_time" if own.get("edge_time") is not None else "time"
+        if own.get(name) is not None:
+            told = f"{where}: {name} of {relation}"
+            tables.times[relation] = read_times(as_array(own.pop(name), told), told)
         if own.get(_EDGE_LABEL) is not None and "edge_label_index" not in own:
             # Beside an edge_label_index they are those of other pairs of nodes.
             values = as_array(own.pop(_EDGE_LABEL), f"{where}: {_EDGE_LABEL} of {relation}")
@@ -219,6 +227,9 @@ def _read_nodes(
     tables.counts[known] = count
     if features is not None:
         tables.features[known] = features
+    if own.get("time") is not None:
+        told_times = f"{where}: time of {node_type}"
+        tables.times[known] = read_times(as_array(own.pop("time"), told_times), told_times)
     if own.get("y") is not None:
         labels = as_array(own.pop("y"), f"{where}: y of {node_type}")
         tables.labels[known] = _read_labels(labels, node_type, where, tables.notes)

@@ -2,11 +2,12 @@
 
 ``nodes.csv`` or ``nodes__<type>.csv``: ``id`` (any text, distinct), optionally ``label`` (a class,
 an integer or a text; empty: unlabelled), or ``label_0``, ``label_1``, ... (multi-hot, 0 or 1), or
-``value`` (a float label; empty: NaN); optionally ``split`` (a split's name, or empty); every other
-column is a feature: numbers, or texts, each of which becomes a column of 0 and 1. ``edges.csv`` or
-``edges__<src>__<rel>__<dst>.csv``: ``src``, ``dst`` (ids of the node tables), optionally ``weight``
-(positive), and labels and ``split`` as of nodes; every other column is an edge feature. Rows are
-numbered in the order of the file. ``.parquet`` files have the same names and columns.
+``value`` (a float label; empty: NaN); optionally ``split`` (a split's name, or empty) and ``time``
+(an integer of any unit, or a date); every other column is a feature: numbers, or texts, each of
+which becomes a column of 0 and 1. ``edges.csv`` or ``edges__<src>__<rel>__<dst>.csv``: ``src``,
+``dst`` (ids of the node tables), optionally ``weight`` (positive), and labels, ``split`` and
+``time`` as of nodes; every other column is an edge feature. Rows are numbered in the order of the
+file. ``.parquet`` files have the same names and columns.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class NodeTable(Protocol):
     def features(self) -> NamedFeatures | None:
         """Their features, if there are any."""
 
+    @property
+    def times(self) -> NDArray[np.int64] | None:
+        """Their times, if there are any."""
+
 
 class EdgeTable(Protocol):
     """What an edge table says: the rows of both ends; the rest as of :class:`NodeTable`."""
@@ -94,6 +99,10 @@ class EdgeTable(Protocol):
 
     @property
     def features(self) -> NamedFeatures | None:
+        """See :class:`NodeTable`."""
+
+    @property
+    def times(self) -> NDArray[np.int64] | None:
         """See :class:`NodeTable`."""
 
 
@@ -156,6 +165,8 @@ def _fill(
         if table.labels is not None:
             tables.labels[name] = table.labels
             _keep_label_names(tables, name, table.label_names)
+        if table.times is not None:
+            tables.times[name] = table.times
         if table.names is not None:
             tables.names[name] = table.names
         if table.splits is not None:
@@ -167,6 +178,8 @@ def _fill(
             tables.column_names[relation] = edge_table.features.names
         if edge_table.weights is not None:
             tables.weights[relation] = edge_table.weights
+        if edge_table.times is not None:
+            tables.times[relation] = edge_table.times
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
             _keep_label_names(tables, relation, edge_table.label_names)

@@ -77,6 +77,8 @@ class GraphTables:
     edge_features: dict[Relation, FeatureTable] = field(default_factory=dict)
     weights: dict[Relation, NDArray[np.float32]] = field(default_factory=dict)
     """of edges, positive, [edges] each"""
+    times: dict[Labelled, NDArray[np.int64]] = field(default_factory=dict)
+    """of the nodes of a type, or of the edges of a relation"""
     labels: dict[Labelled, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
@@ -173,6 +175,30 @@ def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:
             f"{list(values.shape)}"
         )
     return values.astype(np.float32)
+
+
+def read_times(values: NDArray[Any], where: str) -> NDArray[np.int64]:
+    """Times, of one column: integers of any unit as they are, dates in seconds since 1970.
+
+    Raises
+    ------
+    GraphError: they are neither, have several columns, or some are missing.
+    """
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.dtype.kind == "f" and (np.isfinite(values) & (values == np.trunc(values))).all():
+        # What has passed through a table with other numbers.
+        values = values.astype(np.int64)
+    if values.dtype.kind == "M":
+        if np.isnat(values).any():
+            raise GraphError(f"{where}: of {int(np.isnat(values).argmax())}: expected a date")
+        values = values.astype("datetime64[s]").astype(np.int64)
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise GraphError(
+            f"{where}: expected integers (of any unit) or dates, one each, given {values.dtype} of "
+            f"shape {list(values.shape)}"
+        )
+    return values.astype(np.int64)
 
 
 def read_labels(

@@ -1,0 +1,215 @@
+"""Draws in time under every engine that makes them: the gradient and the scores of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.cluster import Cluster
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_full_sampler, make_model
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.engines.registry import engines_of
+from hopper.engines.unused import unused
+from hopper.errors import RequestError
+from hopper.features import PartitionedRows
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.hetero.divide import divide_graph
+from hopper.hetero.learnable import LearnableRows
+from hopper.inference import Scene, Wanted, make_inference
+from hopper.models import run_model
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 4}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
+    "locality": {"train": {"engine": "locality"}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2},
+    "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.2},
+    "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2, "edge_features": True},
+}
+PICKS = ("uniform", "recent")
+PAYS = ("account", "pays", "shop")
+
+
+def make_graph(out: Path, *, typed: bool) -> GraphDirectory:
+    """Accounts and shops; payments have times and features, accounts no features: their rows are
+    learned. Or nodes of one type, with times of their own."""
+    generator = np.random.default_rng(4)
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    options = ImportOptions(split=RandomSplit(0.5, 0.2))
+    if not typed:
+        return GraphDirectory.from_arrays(
+            out,
+            ends(120, 120, 1500),
+            features=generator.random((120, 6)),
+            labels=generator.integers(0, 4, 120),
+            times=generator.integers(0, 30, 120),
+            options=options,
+        )
+    pays = ends(50, 60, 700)
+    when = generator.integers(0, 30, 700)
+    return GraphDirectory.from_arrays(
+        out,
+        {
+            PAYS: pays,
+            ("shop", "paid_by", "account"): pays[::-1],
+            ("shop", "near", "shop"): ends(60, 60, 90),
+        },
+        features={"shop": generator.random((60, 5))},
+        labels={"shop": generator.integers(0, 3, 60)},
+        counts={"account": 50},
+        edge_features={PAYS: generator.random((700, 2))},
+        times={
+            "shop": generator.integers(0, 30, 60),
+            PAYS: when,
+            ("shop", "paid_by", "account"): when,
+        },
+        options=options,
+    )
+
+
+def values_of(parts: Path, model: str, pick: str = "uniform", **sections: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": MODELS[model],
+        "sampler": {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}},
+        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
+    }
+    for section, keys in sections.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+@pytest.mark.parametrize(
+    ("typed", "servers", "ranks_per_server"), [(False, 2, 2), (False, 3, 1), (True, 2, 1)]
+)
+def test_every_engine_has_the_gradient_of_one_process(
+    typed: bool,
+    servers: int,
+    ranks_per_server: int,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts, world = tmp_path / "parts", servers * ranks_per_server
+    partition_graph(make_graph(tmp_path / "graph", typed=typed), parts, servers, "random")
+    addresses = serve_partitions(parts, servers)
+    models = ("rgcn", "hgt") if typed else ("sage", "gat")
+    chosen = list(itertools.product(ENGINES, PICKS, models))
+    configs = []
+    for number, (engine, pick, model) in enumerate(chosen):
+        own = ENGINES[engine]
+        run = {
+            "record_gradients": [0, 1],
+            "iterations_per_epoch": 2,
+            "run_dir": str(tmp_path / str(number)),
+        }
+        configs.append(
+            values_of(
+                parts,
+                model,
+                pick,
+                train=run | own["train"],
+                hop={"merge": "off"} | own.get("hop", {}),
+                cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
+            )
+        )
+    found = train_cases(configs, world, tmp_path / "world")
+    graph = PartitionedGraph.open(parts)
+    for values, named in zip(configs, chosen, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, graph, world)
+        parity = check_engine(", ".join(named), "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+    # Whoever computes a score, it is the same.
+    for pick, model in itertools.product(PICKS, models):
+        scores = {
+            tuple(own["val"])
+            for own, (engine, *named) in zip(found, chosen, strict=True)
+            if named == [pick, model] and engine != "locality"
+        }
+        assert len(scores) == 1
+
+
+def test_scores_are_those_of_whole_neighbourhoods_in_time(tmp_path: Path) -> None:
+    """Node by node."""
+    parts = tmp_path / "parts"
+    partition_graph(make_graph(tmp_path / "graph", typed=False), parts, 1)
+    graph = PartitionedGraph.open(parts)
+    request = Request(make_config(values_of(parts, "sage")), graph)
+    rows, cluster = PartitionedRows(graph, 0, None), Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+    scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 4)
+    made = make_model(request).eval()
+    inference = make_inference(scene, made)
+    with torch.no_grad():
+        ids, logits = inference.rows(made, inference.split("val"))
+        sampler = make_full_sampler(request, 0)
+        for place, node in enumerate(ids[:20]):
+            subgraph = sampler.sample(np.array([node]), 0, 0)
+            assert len(set(subgraph.times["node"].tolist())) == 1
+            inputs = rows.gather("features", "node", subgraph.nodes["node"])
+            alone = run_model(
+                made, subgraph.typed_blocks(), {"node": torch.from_numpy(inputs).double()}
+            )
+            assert torch.allclose(logits[place], alone[0], rtol=0, atol=1e-12)
+        with pytest.raises(RequestError, match="embeddings: with sampler.kind = 'temporal'"):
+            inference.rows(made, Wanted("some", ids[:3], "embeddings"))
+
+
+def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    directory = make_graph(tmp_path / "graph", typed=True)
+    partition_graph(directory, parts, 2, "random")
+    graph = PartitionedGraph.open(parts)
+
+    def request(model: str, **keys: Any) -> Request:
+        return Request(make_config(values_of(parts, model, **keys)), graph)
+
+    told = unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
+    assert (
+        "not used: times of account/pays/shop, shop, shop/paid_by/account: only sampler.kind = "
+        '"temporal" reads them'
+    ) in told
+    check_request(request("rgcn"))
+    auto = {each.name for each in engines_of(request("rgcn", train={"engine": "auto"}))}
+    assert auto == {"zero_hop", "hop", "model_centric"}
+    with pytest.raises(RequestError, match=r"train\.engine: cooperative computes a node once"):
+        check_request(request("rgcn", train={"engine": "cooperative"}))
+    divide_graph(directory, tmp_path / "divided", 2, layers=2)
+    divided = PartitionedGraph.open(tmp_path / "divided")
+    with pytest.raises(RequestError, match="times are kept where nodes are divided"):
+        check_request(Request(make_config(values_of(tmp_path / "divided", "rgcn")), divided))
+    one = tmp_path / "one"
+    partition_graph(make_graph(tmp_path / "graph-1", typed=False), one, 1)
+    of_one = PartitionedGraph.open(one)
+    gcn = make_config(values_of(one, "sage", model={"name": "gcn"}))
+    with pytest.raises(RequestError, match="gcn weighs neighbours by their out-degrees"):
+        check_request(Request(gcn, of_one))
