@@ -48,7 +48,7 @@ NPY_ERRORS: Final = (
 )
 """what numpy raises of a file that is no .npy file, or has an altered header"""
 SCHEMA_VERSION: Final = 1
-_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+){0,2}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+/[A-Za-z0-9_.+-]+)?")
 FEATURES: Final = "features"
 _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
 

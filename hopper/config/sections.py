@@ -302,6 +302,14 @@ class Task(Section):
     """whether nodes that are known to be linked are left out where a link is ranked"""
     candidates: NonNegative = 0
     """nodes that a link is ranked among in scores, the same for all; 0 = all of the type"""
+    weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] = Field(default={})
+    """by task, where labels are of several (docs/several-tasks.md): times its loss; 1 where none is
+    told"""
+    metrics: dict[str, list[str]] = Field(default={})
+    """by task: what it is scored by, as train.metric; the first of the first task, or of the one
+    that selects, selects the best model"""
+    selects: str = ""
+    """the task that selects the best model; "" = the first"""
 
     @model_validator(mode="after")
     def _check(self) -> Task:

@@ -36,7 +36,7 @@ class EveryServersRows:
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
         """See :class:`hopper.features.FeatureSource`."""
-        if kind == "features" and not self._graph.layout.has_whole_rows():
+        if kind == "features" and not self._graph.layout.has_whole_rows(node_type):
             return np.concatenate([each.gather(kind, node_type, ids) for each in self._servers], 1)
         stored = [self._graph.stored(node_type, each) for each in range(len(self._servers))]
         most = max(range(len(stored)), key=lambda server: stored[server].count)

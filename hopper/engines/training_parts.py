@@ -21,6 +21,7 @@ from hopper.models.metrics import (
     Metric,
     check_metric,
 )
+from hopper.models.tasks_objective import TaskPart, TasksObjective
 from hopper.plug_ins import PlugIn, find_plug_in
 from hopper.tasks import find_target, make_decoder
 
@@ -33,9 +34,50 @@ def make_objective(config: Config, schema: GraphSchema) -> Objective:
     ConfigError: one of them cannot be found or made, or is for other labels; names the key.
     """
     target = find_target(config, schema)
+    if target.kind == "tasks":
+        return _make_tasks_objective(config, schema)
     loss = _find_loss(config, target.kind).make(classes=target.classes)
     metrics = _find_metrics(config, target.kind)
     return Objective(target.kind, loss, [each.make(classes=target.classes) for each in metrics])
+
+
+def _make_tasks_objective(config: Config, schema: GraphSchema) -> TasksObjective:
+    """That of several tasks: of each its default loss, and the metric that is asked for."""
+    labels, train, asked = schema.target_labels, config.train, config.task
+    assert labels is not None
+    places = labels.places()
+    for key, given in (("weights", asked.weights), ("metrics", asked.metrics)):
+        for name in given:
+            if name not in places:
+                raise ConfigError(f"task.{key}: expected tasks {', '.join(places)}; got {name!r}")
+    for key in ("loss", "metric"):
+        if getattr(train, key) != "auto":
+            raise ConfigError(
+                f'train.{key}: the graph has labels of several tasks; expected "auto", got '
+                f'"{getattr(train, key)}"; task.weights and task.metrics are by task'
+            )
+    if train.more_metrics:
+        raise ConfigError(
+            "train.more_metrics: the graph has labels of several tasks; expected none; "
+            "task.metrics are by task"
+        )
+    parts = []
+    for name, (own, logits, columns) in places.items():
+        loss = LOSSES[DEFAULT_LOSSES[own.kind]](classes=own.classes)
+        key = f"task.metrics.{name}"
+        metrics = [
+            _for_labels(find_plug_in(key, each, Metric, METRICS, {}, ["classes"]), own.kind)
+            for each in asked.metrics.get(name, [DEFAULT_METRICS[own.kind]])
+        ]
+        objective = Objective(own.kind, loss, [e.make(classes=own.classes) for e in metrics])
+        parts.append(TaskPart(name, objective, logits, columns, asked.weights.get(name, 1.0)))
+    if asked.selects:
+        if asked.selects not in places:
+            raise ConfigError(
+                f"task.selects: expected one of {', '.join(places)}; got {asked.selects!r}"
+            )
+        parts.sort(key=lambda each: each.name != asked.selects)
+    return TasksObjective(parts)
 
 
 def make_optimizer(config: Config, packed: PackedModel, iterations: int) -> Optimizer:
@@ -73,11 +115,24 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
     ConfigError: one line that names the key, what was expected and what came.
     """
     target, train = find_target(config, schema), config.train
-    kind, classes = target.kind, target.classes
-    loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
-    check_loss(loss.key, loss.name, loss.make(classes=classes), kind, classes)
     if target.has_decoder:
         make_decoder(config, schema, target)
+    if target.kind == "tasks":
+        _make_tasks_objective(config, schema)
+    else:
+        _check_objective(config, target.kind, target.classes)
+    make_pace(config, iterations).check()
+    rule, dtype = _find_rule(config), getattr(torch, train.dtype)
+    first, second = (
+        rule.make(parameters=torch.zeros(size, dtype=dtype), weight_decay=train.weight_decay)
+        for size in (4, 2)
+    )
+    check_rule(rule.name, (first, second), dtype)
+
+
+def _check_objective(config: Config, kind: TargetKind, classes: int) -> None:
+    loss, metrics = _find_loss(config, kind), _find_metrics(config, kind)
+    check_loss(loss.key, loss.name, loss.make(classes=classes), kind, classes)
     names: list[str] = []
     for each in metrics:
         metric = each.make(classes=classes)
@@ -87,13 +142,6 @@ def check_training_parts(config: Config, schema: GraphSchema, iterations: int = 
                 f"{each.key}: expected metrics of other names, got {metric.name!r} twice"
             )
         names.append(metric.name)
-    make_pace(config, iterations).check()
-    rule, dtype = _find_rule(config), getattr(torch, train.dtype)
-    first, second = (
-        rule.make(parameters=torch.zeros(size, dtype=dtype), weight_decay=train.weight_decay)
-        for size in (4, 2)
-    )
-    check_rule(rule.name, (first, second), dtype)
 
 
 def _find_loss(config: Config, kind: TargetKind) -> PlugIn[Loss]:

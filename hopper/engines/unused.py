@@ -13,6 +13,7 @@ from hopper.micrograph.samplers import find_sampler
 
 _MOST_NAMES: Final = 5
 SPLITS: Final = ("train", "val", "test")
+_OF_TASKS: Final = {"weights", "metrics", "selects"}
 _READ: Final[Mapping[Predicted, set[str]]] = {
     "node": {"kind"},
     "edge": {"kind", "dim", "decoder", "decoder_options"},
@@ -53,8 +54,13 @@ def unused(request: Request) -> list[str]:
     labels = [str(each) for each in schema.labels if str(each) not in targets]
     if labels:
         lines.append(f"labels of {_listed(labels)}: only {_listed(targets)} is predicted")
-    task = request.config.task.model_dump(exclude=_READ[schema.predicted], exclude_defaults=True)
+    read = _READ[schema.predicted] | _OF_TASKS
+    task = request.config.task.model_dump(exclude=read, exclude_defaults=True)
     told = "nodes" if schema.predicted == "node" else "labels of edges"
+    labels_of = schema.target_labels
+    if labels_of is None or labels_of.kind != "tasks":
+        alone = sorted(_OF_TASKS & request.config.task.model_dump(exclude_defaults=True).keys())
+        lines += [f"task.{key}: there are no labels of several tasks" for key in alone]
     lines += [f"task.{key}: {told} are predicted, not links" for key in task]
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:

@@ -191,7 +191,7 @@ class PartitionedRows:
     def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
         """[n, dim]: as :meth:`stored`, which is what this server has of them where features are
         divided by dimension; other servers' columns are then fetched too."""
-        if self.remote is None or self.graph.layout.has_whole_rows():
+        if self.remote is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
         with self._reading(self.remote):
             parts = [

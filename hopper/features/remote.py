@@ -155,9 +155,7 @@ class RemoteRows:
         labels = self._graph.schema.labels.get(node_type)
         if labels is None:
             raise GraphError(f"{self._graph.path}: node type {node_type!r} has no labels")
-        dim = 1 if labels.kind == "class" else labels.classes
-        dtype = {"class": "int64", "multi_hot": "uint8", "float": "float32"}[labels.kind]
-        return np.empty((rows, dim), dtype)
+        return np.empty((rows, labels.columns), labels.dtype)
 
 
 @contextmanager

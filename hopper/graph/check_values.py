@@ -14,16 +14,19 @@ from hopper.graph.schema import Labels
 
 def label_format(labels: Labels, count: int) -> tuple[np.dtype[Any], list[tuple[int, ...]]]:
     """The dtype and the admissible shapes of the labels of ``count`` nodes."""
-    table = (count, labels.classes)
+    table, dtype = (count, labels.columns), np.dtype(labels.dtype)
     if labels.kind == "class":
-        return np.dtype(np.int64), [(count,)]
-    if labels.kind == "multi_hot":
-        return np.dtype(np.uint8), [table]
-    return np.dtype(np.float32), [(count,), table] if labels.classes == 1 else [table]
+        return dtype, [(count,)]
+    flat = labels.kind == "float" and labels.classes == 1
+    return dtype, [(count,), table] if flat else [table]
 
 
 def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
-    """[n] whether each node has a label; multi-hot rows always count, float rows without NaN."""
+    """[n] whether each node has a label; multi-hot rows always count, float rows without NaN; of
+    several tasks, whether it has one of any."""
+    if labels.kind == "tasks":
+        parts = [is_labelled(own, task_values(own, values[:, c])) for own, _, c in _own(labels)]
+        return np.asarray(np.logical_or.reduce(parts))
     if labels.kind == "class":
         return np.asarray(values >= 0)
     if labels.kind == "multi_hot":
@@ -32,12 +35,20 @@ def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
-    """Check label values: classes in [-1, classes), multi-hot 0 or 1, floats not infinite.
+    """Check label values: classes in [-1, classes), multi-hot 0 or 1, floats not infinite; of
+    several tasks, each by its kind.
 
     Raises
     ------
     GraphError: naming ``where``, the node, what was expected and given.
     """
+    if labels.kind == "tasks":
+        for name, (own, _, columns) in labels.places().items():
+            part = values[:, columns]
+            if own.kind != "float" and not np.array_equal(part, np.trunc(part)):
+                raise GraphError(f"{where}: task {name}: expected whole numbers")
+            check_labels(task_values(own, part), own, f"{where}: task {name}")
+        return
     if labels.kind == "float":
         place = find_infinite(values.reshape(-1))
         if place >= 0:
@@ -55,6 +66,21 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
     raise GraphError(
         f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[place]}"
     )
+
+
+def task_values(labels: Labels, columns: NDArray[Any]) -> NDArray[Any]:
+    """[n] or [n, classes]: labels of one task, as they would be stored alone.
+
+    Parameters
+    ----------
+    columns: [n, columns] float32, of rows of several tasks.
+    """
+    found = columns.astype(labels.dtype)
+    return found[:, 0] if labels.kind == "class" else found
+
+
+def _own(labels: Labels) -> list[tuple[Labels, slice, slice]]:
+    return list(labels.places().values())
 
 
 def check_weights(weights: NDArray[Any], where: str) -> None:

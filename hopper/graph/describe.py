@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph import layout
-from hopper.graph.check_values import is_labelled
+from hopper.graph.check_values import is_labelled, task_values
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Labels, Relation
 from hopper.graph.schema_json import target_to_json
@@ -83,6 +83,13 @@ def summarize_labels(labels: Labels, values: NDArray[Any]) -> dict[str, Any]:
     (minimum, median and maximum number of nodes), ``empty_classes`` and, up to 1000 classes,
     ``counts``; for float labels ``min``, ``mean`` and ``max`` over the labelled nodes.
     """
+    if labels.kind == "tasks":
+        found = {"kind": "tasks", "classes": labels.classes, "nodes": int(values.shape[0])}
+        tasks = {
+            name: summarize_labels(own, task_values(own, np.asarray(values[:, columns])))
+            for name, (own, _, columns) in labels.places().items()
+        }
+        return found | {"labelled": int(is_labelled(labels, values).sum()), "tasks": tasks}
     summary: dict[str, Any] = {
         "kind": labels.kind,
         "classes": labels.classes,

@@ -106,9 +106,11 @@ def link_labels_file(root: Path, name: str) -> Path:
     return root / "links" / f"{name}_labels.npy"
 
 
-def label_names_file(root: Path, owner: Labelled) -> Path:
-    """The optional file of what the source called classes, one line a class."""
-    return labels_file(root / "names", owner).with_suffix(".txt")
+def label_names_file(root: Path, owner: Labelled, task: str = "") -> Path:
+    """The optional file of what the source called classes, one line a class; of one of several
+    tasks, if any is named."""
+    file = labels_file(root / "names", owner)
+    return file.with_suffix("") / f"{task}.txt" if task else file.with_suffix(".txt")
 
 
 def column_names_file(root: Path, owner: Labelled) -> Path:

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 
 SCHEMA_VERSION = 1
 
-LabelKind = Literal["class", "multi_hot", "float"]
+LabelKind = Literal["class", "multi_hot", "float", "tasks"]
 Predicted = Literal["node", "edge", "link"]
 """labels of nodes, labels of edges, or which nodes an edge joins"""
-TargetKind = Literal["class", "multi_hot", "float", "link"]
+TargetKind = Literal["class", "multi_hot", "float", "tasks", "link"]
 """what is predicted: labels of a kind, or links"""
 
 
@@ -70,10 +70,35 @@ class EdgeType:
 @dataclass(frozen=True)
 class Labels:
     """Labels of a node type's nodes, or a relation's edges: int64 classes (-1 unlabelled), uint8
-    multi-hot or float32 rows."""
+    multi-hot or float32 rows; or those of several tasks, side by side in float32 rows.
+
+    ``classes`` is the width of logits, of all tasks together; ``tasks`` are by name, in order.
+    """
 
     kind: LabelKind
     classes: int
+    tasks: tuple[tuple[str, Labels], ...] = ()
+
+    @property
+    def columns(self) -> int:
+        """How many numbers a row of labels has."""
+        if self.kind == "tasks":
+            return sum(own.columns for _, own in self.tasks)
+        return 1 if self.kind == "class" else self.classes
+
+    @property
+    def dtype(self) -> str:
+        """Of the numbers."""
+        return {"class": "int64", "multi_hot": "uint8"}.get(self.kind, "float32")
+
+    def places(self) -> dict[str, tuple[Labels, slice, slice]]:
+        """By task, its labels, and which logits and columns are its own."""
+        found, logit, column = {}, 0, 0
+        for name, own in self.tasks:
+            logits = slice(logit, logit + own.classes)
+            found[name] = own, logits, slice(column, column + own.columns)
+            logit, column = logits.stop, column + own.columns
+        return found
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
@@ -20,6 +20,8 @@ from hopper.graph.schema import (
     Relation,
 )
 
+_MOST_CLASSES: Final = 1 << 24
+"""of a task among several, whose classes are kept in float32"""
 FEATURE_DTYPES = ("float32", "float16")
 
 
@@ -143,6 +145,7 @@ def check_schema(schema: GraphSchema, where: str) -> None:
             raise GraphError(
                 f"{where}: labels.{owner}.classes: expected at least 1, given {labels.classes}"
             )
+        _check_tasks(labels, where, f"labels.{owner}")
     for name, count in schema.splits.items():
         check_name(name, "splits", where)
         _count(count, where, f"splits.{name}")
@@ -181,6 +184,25 @@ def _check_table(kind: NodeType | EdgeType, where: str, field: str) -> None:
         raise GraphError(
             f"{where}: {field}.feature_dtype: expected one of {FEATURE_DTYPES}, "
             f"given {kind.feature_dtype!r}"
+        )
+
+
+def _check_tasks(labels: Labels, where: str, field: str) -> None:
+    """Check that labels of several tasks are made of those of each."""
+    if (labels.kind == "tasks") != bool(labels.tasks):
+        raise GraphError(f'{where}: {field}.tasks: expected where kind is "tasks", and only there')
+    for name, own in labels.tasks:
+        check_name(name, f"{field}.tasks", where)
+        if own.kind not in ("class", "multi_hot", "float") or not 1 <= own.classes <= _MOST_CLASSES:
+            raise GraphError(
+                f"{where}: {field}.tasks.{name}: expected kind class, multi_hot or float, and 1 to "
+                f"{_MOST_CLASSES:,} classes, given {own.kind!r} and {own.classes}"
+            )
+    total = sum(own.classes for _, own in labels.tasks)
+    if labels.tasks and labels.classes != total:
+        raise GraphError(
+            f"{where}: {field}.classes: expected {total}, of all tasks together, given "
+            f"{labels.classes}"
         )
 
 
@@ -333,14 +355,21 @@ def _labels(value: object, where: str) -> dict[Labelled, Labels]:
 
 
 def _labels_of(value: object, where: str, field: str) -> Labels:
-    fields = _object(value, where, field)
-    _expect_keys(fields, required=("kind", "classes"), optional=(), where=where, field=field)
+    fields = dict(_object(value, where, field))
+    _expect_keys(
+        fields, required=("kind", "classes"), optional=("tasks",), where=where, field=field
+    )
     _count(fields["classes"], where, f"{field}.classes")
-    return Labels(**fields)
+    tasks = _object(fields.pop("tasks", {}), where, f"{field}.tasks").items()
+    found = {name: _labels_of(own, where, f"{field}.tasks.{name}") for name, own in tasks}
+    return Labels(**fields, tasks=tuple(found.items()))
 
 
 def _labels_to_json(labels: Labels) -> dict[str, Any]:
-    return {"kind": labels.kind, "classes": labels.classes}
+    found: dict[str, Any] = {"kind": labels.kind, "classes": labels.classes}
+    if labels.tasks:
+        found["tasks"] = {name: _labels_to_json(own) for name, own in labels.tasks}
+    return found
 
 
 def _told(schema: GraphSchema, owner: Labelled) -> str:

@@ -204,10 +204,15 @@ class GraphWriter:
             )
         self._write_names(layout.names_file(self._work, node_type), names, f"names of {node_type}")
 
-    def label_names(self, owner: Labelled, names: Sequence[str]) -> None:
+    def label_names(self, owner: Labelled, names: Sequence[str], task: str = "") -> None:
         """Keep what the source calls the classes of a node type or a relation, in order; as
-        :meth:`names`."""
-        file = layout.label_names_file(self._work, owner)
+        :meth:`names`.
+
+        Parameters
+        ----------
+        task: which, where labels are of several.
+        """
+        file = layout.label_names_file(self._work, owner, task)
         self._write_names(file, names, f"names of classes of {owner}")
 
     def column_names(self, owner: Labelled, names: Sequence[str]) -> None:

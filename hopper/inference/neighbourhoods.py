@@ -46,9 +46,10 @@ class Neighbourhoods(Inference):
         """See :class:`Inference`; logits alone, in memory."""
         check_output(model, wanted.output, by_relation=False)
         if wanted.output != "logits":
+            kind = self.scene.request.config.sampler.kind
             raise RequestError(
-                f"embeddings: with sampler.kind = {self.scene.request.config.sampler.kind!r} a node "
-                "has other rows for other roots; expected to predict logits"
+                f"embeddings: with sampler.kind = {kind!r} a node has other rows for other roots; "
+                "expected to predict logits"
             )
         target, rank = wanted.node_type or self.target, self._cluster.rank
         mine = self._placement.deal(target, wanted.ids).of(rank)

@@ -167,8 +167,9 @@ class Layout(ABC):
         """The nodes whose rows a server stores; or edges, of a relation as ``src/rel/dst``."""
         return StoredRows(*self._book.range(node_type, server))
 
-    def has_whole_rows(self) -> bool:
-        """Whether a server that stores a node's features stores all of them."""
+    def has_whole_rows(self, table: str) -> bool:
+        """Whether a server that stores features of a node, or of an edge of a relation as
+        ``src/rel/dst``, stores all of them."""
         return True
 
     def columns(self, node_type: str, server: int) -> Columns:
@@ -291,9 +292,9 @@ class ByDimension(Replicated):
             return super().stored(node_type, server)
         return StoredRows(0, self._book.total(node_type))
 
-    def has_whole_rows(self) -> bool:
+    def has_whole_rows(self, table: str) -> bool:
         """See :class:`Layout`."""
-        return self._book.servers == 1
+        return self._book.servers == 1 or table not in self._schema.node_types
 
     def columns(self, node_type: str, server: int) -> Columns:
         """See :class:`Layout`."""

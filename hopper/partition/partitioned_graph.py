@@ -225,12 +225,15 @@ class PartitionedGraph:
         count = self._node_type(node_type).count
         return Names.open(layout.names_file(self.path, node_type), count)
 
-    def label_names(self) -> list[str]:
-        """What the source called the classes that are predicted; none where it numbered them."""
+    def label_names(self, task: str = "") -> list[str]:
+        """What the source called the classes that are predicted, of one of several tasks if any is
+        named; none where it numbered them."""
         described = self.schema.target_labels
-        if described is None:
+        if described is not None and task:
+            described = dict(described.tasks)[task]
+        if described is None or described.kind != "class":
             return []
-        file = layout.label_names_file(self.path, self.schema.target)
+        file = layout.label_names_file(self.path, self.schema.target, task)
         names = Names.open(file, described.classes)
         return [] if names is None else names.of(np.arange(len(names)))
 
@@ -288,14 +291,15 @@ def _check_counts(
     schema: GraphSchema, book: PartitionBook, description: Mapping[str, Any], where: str
 ) -> None:
     featured = {str(each) for each, kind in schema.relations.items() if kind.feature_dim}
-    for field, expected, found in (
-        ("offsets", set(schema.node_types), set(description["offsets"])),
-        ("edge_offsets", featured, set(description.get("edge_offsets", {}))),
+    of_edges = "relations whose edges have features"
+    for field, what, expected, found in (
+        ("offsets", "node types", set(schema.node_types), set(description["offsets"])),
+        ("edge_offsets", of_edges, featured, set(description.get("edge_offsets", {}))),
     ):
         if found != expected:
             raise GraphError(
-                f"{where}: field {field!r}: expected {sorted(expected)}, found {sorted(found)}; "
-                "write it anew with `hopper partition`"
+                f"{where}: field {field!r}: expected the {what} {sorted(expected)}, found "
+                f"{sorted(found)}; write it anew with `hopper partition`"
             )
         for name in sorted(expected):
             count = schema.table(name).count

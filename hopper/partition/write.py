@@ -175,7 +175,8 @@ def _write_times(
     ----------
     indptr, edge_ids: of the relation's CSC. sources: [edges] int64, original ids.
     """
-    schema, names = graph.schema, ("times", "by_time")
+    schema = graph.schema
+    names: tuple[layout.StoredArray, ...] = ("times", "by_time")
     out = [
         create_array(layout.topology_file(work, relation, each), np.int64, edge_ids.shape)
         for each in names
@@ -314,7 +315,9 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
     schema = graph.schema
     write_schema(work, schema)
     named = [layout.names_file(graph.path, each) for each in schema.root_types]
-    named.append(layout.label_names_file(graph.path, schema.target))
+    tasks = schema.target_labels.tasks if schema.target_labels else ()
+    for task in ("", *(name for name, _ in tasks)):
+        named.append(layout.label_names_file(graph.path, schema.target, task))
     for file in filter(Path.is_file, named):
         copy = work / file.relative_to(graph.path)
         copy.parent.mkdir(parents=True, exist_ok=True)

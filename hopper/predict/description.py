@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from hopper.errors import RequestError
 from hopper.predict.order import DESCRIPTION_FILE, Order, read_order
+from hopper.predict.task_columns import TaskColumns
 from hopper.whole_files import write_text
 
 
@@ -46,7 +48,11 @@ def count_predicted(out: Path) -> int:
 
 
 def finish_description(
-    out: Path, order: Order, count: int, label_names: Sequence[str] = ()
+    out: Path,
+    order: Order,
+    count: int,
+    label_names: Sequence[str] = (),
+    tasks: Sequence[TaskColumns] = (),
 ) -> None:
     """Say that all parts are there.
 
@@ -54,8 +60,11 @@ def finish_description(
     ----------
     count: of nodes, over all parts of all machines.
     label_names: what the source called classes, where labels are predicted and have names.
+    tasks: whose columns stand side by side, where there are several.
     """
     told = order.to_json() | {"finished": True, "count": count}
     if label_names:
         told["label_names"] = list(label_names)
+    if tasks:
+        told["tasks"] = [asdict(each) for each in tasks]
     write_text(out / DESCRIPTION_FILE, json.dumps(told, indent=1))

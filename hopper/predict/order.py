@@ -15,7 +15,7 @@ from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
-from hopper.graph.schema import Predicted, TargetKind
+from hopper.graph.schema import Labels, Predicted, TargetKind
 from hopper.inference.inference import Output
 from hopper.partition import PartitionedGraph
 from hopper.tasks import LinkTable, Target
@@ -131,13 +131,22 @@ class Order:
                 "logits or embeddings"
             )
 
-    def finish(self, rows: Tensor, kind: TargetKind) -> NDArray[Any]:
-        """[n] or [n, width]: what is written, from rows that the model computed.
+    def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None) -> NDArray[Any]:
+        """[n] or [n, width]: what is written, from rows that the model computed; of several tasks
+        one behind the other, as their labels stand.
 
         Parameters
         ----------
-        rows: [n, width], in host memory. kind: of the labels that it was trained on.
+        rows: [n, width], in host memory. kind, labels: of those that it was trained on.
         """
+        if kind == "tasks" and self.what not in ("logits", "embeddings"):
+            assert labels is not None
+            parts = [
+                self.finish(rows[:, logits], own.kind, own)
+                for own, logits, _ in labels.places().values()
+            ]
+            columns = [part if part.ndim == 2 else part[:, np.newaxis] for part in parts]
+            return np.concatenate(columns, 1, dtype=np.float32)
         if self.what in ("logits", "embeddings"):
             found = rows
         elif kind == "class":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -16,6 +16,7 @@ from hopper.graph.array_file import open_array
 from hopper.graph.layout import names_file
 from hopper.graph.names import Names
 from hopper.predict.order import Format, Order, read_order
+from hopper.predict.task_columns import TaskColumns
 from hopper.whole_files import replacing
 
 LABEL_NAME: Final = "label_name"
@@ -134,12 +135,14 @@ class Predictions:
     names: [n] texts: what the source called the nodes, where it did not number them (and, of
         files in .npy, the partitioned directory is still there).
     label_names: what it called the classes, by number, where it did not number them.
+    tasks: by name, where the columns of values are of several (docs/several-tasks.md).
     """
 
     ids: NDArray[np.int64]
     values: NDArray[Any]
     names: NDArray[np.str_] | None = None
     label_names: tuple[str, ...] = ()
+    tasks: Mapping[str, TaskColumns] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -166,7 +169,19 @@ class Predictions:
         places = np.argsort(ids)
         found_names = np.concatenate(names)[places] if names else _names(order, ids[places])
         label_names = tuple(found.get("label_names", ()))
-        return cls(ids[places], values[places], found_names, label_names)
+        tasks = {each["name"]: TaskColumns(**each) for each in found.get("tasks", ())}
+        return cls(ids[places], values[places], found_names, label_names, tasks)
+
+    def task(self, name: str) -> NDArray[Any]:
+        """What was predicted of one of several tasks: [n] class numbers or values, or [n, width].
+
+        Raises
+        ------
+        RequestError: there is no such task.
+        """
+        if name not in self.tasks:
+            raise RequestError(f"task: expected one of {', '.join(self.tasks)}; given {name!r}")
+        return self.tasks[name].of(self.values)
 
 
 def _names(order: Order, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:

@@ -22,6 +22,7 @@ from hopper.inference import FileRows, Inference, Pace, Wanted
 from hopper.predict.description import finish_description
 from hopper.predict.order import Order, read_order
 from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_part
+from hopper.predict.task_columns import TaskColumns, columns_of
 from hopper.predict.trained import TrainedRun
 from hopper.tasks import EdgeDecoder, LinkTable, edge_decoder_of
 from hopper.train.console import RunConsole
@@ -62,11 +63,18 @@ class PredictionTask(ABC):
         cluster, names = self._cluster, self._label_names
         shutil.rmtree(self._space, ignore_errors=True)
         if cluster.rank == 0:
-            finish_description(self.out, self.order, count, names)
+            finish_description(self.out, self.order, count, names, self._task_columns)
         cluster.arrive("describing the prediction")
         # On another machine, unless the folder is shared.
         if int(os.environ.get("LOCAL_RANK", 0)) == 0 and not read_order(self.out)[1]["finished"]:
-            finish_description(self.out, self.order, count, names)
+            finish_description(self.out, self.order, count, names, self._task_columns)
+
+    @property
+    def _task_columns(self) -> list[TaskColumns]:
+        labels = self.trained.schema.target_labels
+        if labels is None or self.order.what == "embeddings":
+            return []
+        return columns_of(labels, self.order.what, self.inference.graph.label_names)
 
     @cached_property
     def _label_names(self) -> list[str]:
@@ -75,7 +83,8 @@ class PredictionTask(ABC):
         return []
 
     def _finished(self, rows: Tensor) -> NDArray[Any]:
-        return self.order.finish(rows, self.trained.target.kind)
+        labels = self.trained.schema.target_labels
+        return self.order.finish(rows, self.trained.target.kind, labels)
 
     def _named(self, columns: Columns) -> Columns:
         """The same, and the names of classes where they have some."""

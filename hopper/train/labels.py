@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hopper.errors import GraphError
 from hopper.features import PartitionedRows
+from hopper.graph.check_values import is_labelled
 from hopper.graph.schema import Labels
-from hopper.models import Objective, check_training_labels
+from hopper.models import check_training_labels
 from hopper.partition import PartitionedGraph
 
 
@@ -45,5 +47,14 @@ def check_labels(graph: PartitionedGraph, rows: Iterable[PartitionedRows]) -> No
 
 
 def _check(labels: Labels, stored: torch.Tensor, ids: NDArray[np.int64]) -> None:
-    shaped = Objective(labels.kind).shaped(stored)
+    if labels.kind == "tasks":
+        has_label = is_labelled(labels, stored.numpy())
+        if not has_label.all():
+            some = ids[~has_label][:5].tolist()
+            raise GraphError(
+                "labels: expected one of some task for every training root; given none at original "
+                f"ids {some} ({int((~has_label).sum())} in all)"
+            )
+        return
+    shaped = stored[:, 0] if labels.kind == "class" else stored
     check_training_labels(labels.kind, shaped, torch.from_numpy(ids), labels.classes)

@@ -119,10 +119,10 @@ def make_library(out: Path, *, target: Any = "book") -> Path:
     return out
 
 
-def values_of(parts: Path, model: str, **sections: Any) -> dict[str, Any]:
+def values_of(parts: Path, kind: str, /, **sections: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
         "data": {"partitioned": str(parts)},
-        "model": MODELS[model] | {"edge_features": True},
+        "model": MODELS[kind] | {"edge_features": True},
         "sampler": {"fanouts": [3, 2]},
         "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
     }
@@ -225,7 +225,7 @@ def test_several_types(
     models = [name for name in MODELS if name not in ("sage", "wide sage", "gat", "gcn")]
     engines = BY_NODE
     if division == "by relation":
-        divide_graph(graph, parts, 2, layers=2)
+        divide_graph(graph, parts, 2, "meta", layers=2)
         engines = ("raf",)
     else:
         partition_graph(graph, parts, 2, "random")
@@ -380,14 +380,14 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     partition_graph(GraphDirectory.open(one_type), parts, 1)
     graph = PartitionedGraph.open(parts)
 
-    def request(model: str, **keys: Any) -> Request:
-        return Request(make_config(values_of(parts, model, **keys)), graph)
+    def request(**keys: Any) -> Request:
+        return Request(make_config(values_of(parts, "sage", **keys)), graph)
 
-    assert unused(request("sage", model={"edge_features": False})) == [
+    assert unused(request(model={"edge_features": False})) == [
         "not used: edge features of node/edge/node: read with model.edge_features = true, by gcn, "
         "sage, gat, rgcn, rgat, hgt, hgnn"
     ]
-    assert unused(request("sage")) == []
+    assert unused(request()) == []
     for model, told in (
         ({"name": "deepgcn"}, "deepgcn reads none"),
         ({"name": "sage", "aggregator": "pool"}, 'sage with aggregator = "pool" reads none'),
@@ -410,5 +410,6 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     told_before = json.loads(description.read_text())
     del told_before["edge_offsets"]
     description.write_text(json.dumps(told_before))
-    with pytest.raises(GraphError, match=r"field 'edge_offsets': expected .*write it anew"):
+    told = r"field 'edge_offsets': expected the relations .*write it anew"
+    with pytest.raises(GraphError, match=told):
         PartitionedGraph.open(parts)

@@ -93,10 +93,10 @@ def make_graph(out: Path, *, typed: bool) -> GraphDirectory:
     )
 
 
-def values_of(parts: Path, model: str, pick: str = "uniform", **sections: Any) -> dict[str, Any]:
+def values_of(parts: Path, kind: str, pick: str = "uniform", /, **sections: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
         "data": {"partitioned": str(parts)},
-        "model": MODELS[model],
+        "model": MODELS[kind],
         "sampler": {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}},
         "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
     }
@@ -180,7 +180,7 @@ def test_scores_are_those_of_whole_neighbourhoods_in_time(tmp_path: Path) -> Non
                 made, subgraph.typed_blocks(), {"node": torch.from_numpy(inputs).double()}
             )
             assert torch.allclose(logits[place], alone[0], rtol=0, atol=1e-12)
-        with pytest.raises(RequestError, match="embeddings: with sampler.kind = 'temporal'"):
+        with pytest.raises(RequestError, match=r"embeddings: with sampler\.kind = 'temporal'"):
             inference.rows(made, Wanted("some", ids[:3], "embeddings"))
 
 
@@ -190,8 +190,8 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     partition_graph(directory, parts, 2, "random")
     graph = PartitionedGraph.open(parts)
 
-    def request(model: str, **keys: Any) -> Request:
-        return Request(make_config(values_of(parts, model, **keys)), graph)
+    def request(name: str, **keys: Any) -> Request:
+        return Request(make_config(values_of(parts, name, **keys)), graph)
 
     told = unused(request("rgcn", sampler={"kind": "node", "kind_options": {}}))
     assert (
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     assert auto == {"zero_hop", "hop", "model_centric"}
     with pytest.raises(RequestError, match=r"train\.engine: cooperative computes a node once"):
         check_request(request("rgcn", train={"engine": "cooperative"}))
-    divide_graph(directory, tmp_path / "divided", 2, layers=2)
+    divide_graph(directory, tmp_path / "divided", 2, "meta", layers=2)
     divided = PartitionedGraph.open(tmp_path / "divided")
     with pytest.raises(RequestError, match="times are kept where nodes are divided"):
         check_request(Request(make_config(values_of(tmp_path / "divided", "rgcn")), divided))

@@ -15,6 +15,7 @@ from hopper.graph.importers.tables import (
     ArrayFeatures,
     GraphTables,
     edge_ids_array,
+    join_tasks,
     labelled,
     read_labels,
     read_times,
@@ -35,7 +36,7 @@ Triple = tuple[str, str, str]
 def tables_from_arrays(
     edges: ArrayLike | Mapping[Triple, ArrayLike],
     features: ArrayLike | Mapping[str, ArrayLike] | None,
-    labels: ArrayLike | Mapping[str | Triple, ArrayLike] | None,
+    labels: ArrayLike | Mapping[str | Triple, ArrayLike | Mapping[str, ArrayLike]] | None,
     splits: Mapping[str, ArrayLike] | None,
     edge_features: ArrayLike | Mapping[Triple, ArrayLike] | None,
     edge_weights: ArrayLike | Mapping[Triple, ArrayLike] | None,
@@ -121,14 +122,27 @@ def _by_relation(
     return {_relation(each): own for each, own in by_triple.items() if own is not None}
 
 
-def _add_labels(tables: GraphTables, owner: Labelled, values: ArrayLike) -> None:
-    where, texts = f"{_WHERE}: labels of {owner}", as_texts(values)
-    if texts is None:
-        tables.labels[owner] = read_labels(as_array(values, where), where)
+def _add_labels(
+    tables: GraphTables, owner: Labelled, values: ArrayLike | Mapping[str, ArrayLike]
+) -> None:
+    where = f"{_WHERE}: labels of {owner}"
+    if isinstance(values, Mapping):
+        read = {str(name): _read_labels(own, f"{where}: {name}") for name, own in values.items()}
+        tables.labels[owner] = join_tasks({name: own for name, (own, _) in read.items()}, where)
+        tables.task_names[owner] = {name: names for name, (_, names) in read.items() if names}
         return
+    tables.labels[owner], names = _read_labels(values, where)
+    if names:
+        tables.label_names[owner] = names
+
+
+def _read_labels(values: ArrayLike, where: str) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
+    """Labels, and what classes are called that have no numbers."""
+    texts = as_texts(values)
+    if texts is None:
+        return read_labels(as_array(values, where), where), []
     classes, names = number_texts(texts)
-    tables.labels[owner] = (Labels("class", max(1, len(names))), classes)
-    tables.label_names[owner] = names
+    return (Labels("class", max(1, len(names))), classes), names
 
 
 def _relation(triple: Triple) -> Relation:

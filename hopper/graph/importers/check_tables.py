@@ -37,12 +37,12 @@ def check_tables(tables: GraphTables) -> None:
     for relation, weights in tables.weights.items():
         _check_of_edges(tables, relation, weights, "weights")
         check_weights(weights, f"weights of {relation}")
-    for owner, times in tables.times.items():
-        if isinstance(owner, Relation):
-            _check_of_edges(tables, owner, times, "times")
-        elif len(times) != tables.counts.get(owner):
+    for timed, times in tables.times.items():
+        if isinstance(timed, Relation):
+            _check_of_edges(tables, timed, times, "times")
+        elif len(times) != tables.counts.get(timed):
             raise GraphError(
-                f"times of {owner}: expected {tables.counts.get(owner)}, one for each node, given "
+                f"times of {timed}: expected {tables.counts.get(timed)}, one for each node, given "
                 f"{len(times)}"
             )
     for name, ids in tables.splits.items():

@@ -16,14 +16,14 @@ from hopper.graph.importers.check_tables import check_finite
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
 from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
-from hopper.graph.importers.random_split import RandomSplit, draw_split
+from hopper.graph.importers.random_split import RandomSplit, draw_split, split_by_time
 from hopper.graph.importers.tables import (
     FeatureTable,
     GraphTables,
     align_labels,
     target_relations,
 )
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
 
 
@@ -102,6 +102,9 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             writer.names(node_type, names)
         for owner, names in tables.label_names.items():
             writer.label_names(owner, names)
+        for owner, by_task in tables.task_names.items():
+            for task, names in by_task.items():
+                writer.label_names(owner, names, task)
         for owner, names in tables.column_names.items():
             writer.column_names(owner, names)
     return tables.notes
@@ -111,7 +114,9 @@ def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     if tables.splits:
         raise RequestError(f"--split: the source has its own splits, {sorted(tables.splits)}")
     targets = target_relations(tables)
-    if targets:
+    if split.by_time:
+        tables.splits = _in_order_of_time(tables, split)
+    elif targets:
         tables.splits = draw_link_split(split, tables, seed)
         _leave_out_unlabelled(tables, targets)
     elif tables.target in tables.labels:
@@ -120,7 +125,23 @@ def _draw(tables: GraphTables, split: RandomSplit, seed: int) -> None:
     else:
         raise RequestError("--split: expected a target node type with labels")
     sizes = ", ".join(f"{ids.size} {name}" for name, ids in tables.splits.items())
-    tables.notes.append(f"split drawn with seed {seed}: {sizes}")
+    how = "by time" if split.by_time else f"drawn with seed {seed}"
+    tables.notes.append(f"split {how}: {sizes}")
+
+
+def _in_order_of_time(tables: GraphTables, split: RandomSplit) -> dict[str, NDArray[np.int64]]:
+    """Splits by the times of what is predicted."""
+    owners: Sequence[Labelled] = target_relations(tables) or [tables.target]
+    for each in owners:
+        if each not in tables.times:
+            raise RequestError(f"--split: expected times of {each}, by which to split; it has none")
+    times = np.concatenate([tables.times[each] for each in owners])
+    has_label = np.ones(times.size, np.bool_)
+    if all(each in tables.labels for each in owners):
+        has_label = np.concatenate([is_labelled(*tables.labels[each]) for each in owners])
+    elif isinstance(tables.target, str):
+        raise RequestError("--split: expected a target node type with labels")
+    return split_by_time(split, times, has_label)
 
 
 def _leave_out_unlabelled(tables: GraphTables, targets: Sequence[Relation]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import sys
 from array import array
 from collections.abc import Iterable, Iterator
@@ -23,11 +22,17 @@ from hopper.graph.importers.feature_columns import (
     number_texts,
     width_of,
 )
+from hopper.graph.importers.label_columns import (
+    Read,
+    all_columns,
+    find_label_columns,
+    join_read,
+    kind_of,
+)
 from hopper.graph.importers.source_files import require_file
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 
-_MULTI_HOT = re.compile(r"label_\d+")
 _MOST_CLASSES = 2**31
 
 
@@ -89,7 +94,9 @@ class NodeTable:
     splits: dict[str, array[int]] | None
     """rows by split; None where the table has no such column"""
     features: CsvFeatures | None
-    times: NDArray[np.int64] | None = None
+    times: NDArray[np.int64] | None
+    task_names: dict[str, list[str]]
+    """of classes, by task where labels are of several"""
 
     @property
     def count(self) -> int:
@@ -115,7 +122,8 @@ class EdgeTable:
     label_names: list[str]
     splits: dict[str, array[int]] | None
     features: CsvFeatures | None
-    times: NDArray[np.int64] | None = None
+    times: NDArray[np.int64] | None
+    task_names: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -226,12 +234,12 @@ def read_node_table(file: Path) -> NodeTable:
     """
     header = read_header(file)
     _require(file, header, "id")
-    label_columns = _label_columns(file, header)
+    label_columns = find_label_columns(header, f"{file}: line 1")
     rows: dict[str, int] = {}
-    labels = _LabelColumns(label_columns)
+    labels = [_LabelColumns(own) for own in label_columns.values()]
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     times = array("q") if "time" in header else None
-    taken = ("id", "time", "split", *label_columns)
+    taken = ("id", "time", "split", *all_columns(label_columns))
     features = _Columns(name for name in header if name not in taken)
     for line in read_lines(file):
         name = line.values["id"]
@@ -241,10 +249,12 @@ def read_node_table(file: Path) -> NodeTable:
         rows[name] = len(rows)
         if times is not None:
             times.append(line.time("time"))
-        labels.read(line)
+        for own in labels:
+            own.read(line)
         features.read(line)
     found = features.finish(file, len(rows))
-    return NodeTable(rows, *labels.finish(), splits, found, _times(times))
+    read, names = _finish(label_columns, labels, file)
+    return NodeTable(rows, *read, splits, found, _times(times), names)
 
 
 def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeTable:
@@ -262,11 +272,11 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
     _require(file, header, "src")
     _require(file, header, "dst")
     src, dst = array("q"), array("q")
-    label_columns = _label_columns(file, header)
-    labels = _LabelColumns(label_columns)
+    label_columns = find_label_columns(header, f"{file}: line 1")
+    labels = [_LabelColumns(own) for own in label_columns.values()]
     weights, has_weights = array("f"), "weight" in header
     times = array("q") if "time" in header else None
-    taken = ("src", "dst", "weight", "time", "split", *label_columns)
+    taken = ("src", "dst", "weight", "time", "split", *all_columns(label_columns))
     features = _Columns(name for name in header if name not in taken)
     splits: dict[str, array[int]] | None = {} if "split" in header else None
     for line in read_lines(file):
@@ -276,7 +286,8 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
                 raise line.refuse(column, "an id of the node table")
             ids.append(row)
         _add_split(splits, line, len(src) - 1)
-        labels.read(line)
+        for own in labels:
+            own.read(line)
         if has_weights:
             weight = line.number("weight")
             if weight <= 0:
@@ -285,15 +296,24 @@ def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeT
         if times is not None:
             times.append(line.time("time"))
         features.read(line)
+    read, names = _finish(label_columns, labels, file)
     return EdgeTable(
         np.array(src, np.int64),
         np.array(dst, np.int64),
         np.array(weights, np.float32) if has_weights else None,
-        *labels.finish(),
+        *read,
         splits,
         features.finish(file, len(src)),
         _times(times),
+        names,
     )
+
+
+def _finish(
+    columns: dict[str, list[str]], labels: list[_LabelColumns], file: Path
+) -> tuple[Read, dict[str, list[str]]]:
+    found = {task: own.finish() for task, own in zip(columns, labels, strict=True)}
+    return join_read(found, f"{file}: labels")
 
 
 def _times(found: array[int] | None) -> NDArray[np.int64] | None:
@@ -351,11 +371,12 @@ class _LabelColumns:
     """the first line with a number that no class has"""
 
     def read(self, line: Line) -> None:
+        kind = kind_of(self.columns[0])
         for column in self.columns:
-            if column == "value":
+            if kind == "value":
                 empty = not line.values[column]
                 self.found.append(float("nan") if empty else line.number(column))
-            elif column == "label":
+            elif kind == "label":
                 # Few are different, so each is kept once.
                 text = sys.intern(line.values[column])
                 self.texts.append(text)
@@ -366,9 +387,9 @@ class _LabelColumns:
             else:
                 self.found.append(line.integer(column, 0, 2, "0 or 1"))
 
-    def finish(self) -> tuple[tuple[Labels, NDArray[Any]] | None, list[str]]:
+    def finish(self) -> Read:
         """The labels, and what classes are called that the table does not number."""
-        if self.columns == ["label"]:
+        if kind_of(self.columns[0]) == "label":
             return self._classes()
         return self._numbers(), []
 
@@ -377,16 +398,15 @@ class _LabelColumns:
             classes, names = number_texts(self.texts)
             return (Labels("class", max(1, len(names))), classes), names
         if self.outside is not None:
-            raise self.outside.refuse("label", "a class (an integer of at least 0) or nothing")
+            expected = "a class (an integer of at least 0) or nothing"
+            raise self.outside.refuse(self.columns[0], expected)
         known = {"": -1, **self.numbers}
         classes = np.array([known[each] for each in self.texts], np.int64)
         return (Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes), []
 
-    def _numbers(self) -> tuple[Labels, NDArray[Any]] | None:
-        if not self.columns:
-            return None
+    def _numbers(self) -> tuple[Labels, NDArray[Any]]:
         values = np.array(self.found, np.float64)
-        if self.columns == ["value"]:
+        if kind_of(self.columns[0]) == "value":
             return Labels("float", 1), values.astype(np.float32)
         table = values.reshape(-1, len(self.columns))
         return Labels("multi_hot", len(self.columns)), table.astype(np.uint8)
@@ -397,18 +417,6 @@ def _integer(text: str) -> int | None:
         return int(text)
     except ValueError:
         return None
-
-
-def _label_columns(file: Path, header: list[str]) -> list[str]:
-    several = [name for name in header if _MULTI_HOT.fullmatch(name)]
-    kinds = [kind for kind in (["label"], ["value"]) if kind[0] in header]
-    kinds += [several] if several else []
-    if len(kinds) > 1:
-        given = [name for kind in kinds for name in kind]
-        raise GraphError(
-            f"{file}: line 1: expected one of label, value, label_0 label_1 ..., given {given}"
-        )
-    return kinds[0] if kinds else []
 
 
 def _require(file: Path, header: list[str], column: str) -> None:

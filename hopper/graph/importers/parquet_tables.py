@@ -3,11 +3,10 @@ row and column."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,16 @@ from hopper.graph.importers.feature_columns import (
     number_texts,
     width_of,
 )
+from hopper.graph.importers.label_columns import (
+    Read,
+    all_columns,
+    find_label_columns,
+    join_read,
+    kind_of,
+)
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.tables import CHUNK_BYTES, read_times
 from hopper.graph.schema import Labels
-
-_MULTI_HOT: Final = re.compile(r"label_\d+")
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class ParquetNodes:
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
     times: NDArray[np.int64] | None
+    task_names: dict[str, list[str]]
 
     @property
     def count(self) -> int:
@@ -129,6 +134,7 @@ class ParquetEdges:
     splits: dict[str, NDArray[np.int64]] | None
     features: ParquetFeatures | None
     times: NDArray[np.int64] | None
+    task_names: dict[str, list[str]]
 
 
 def read_node_table(file: Path) -> ParquetNodes:
@@ -147,13 +153,16 @@ def read_node_table(file: Path) -> ParquetNodes:
 
     if compute.count_distinct(ids).as_py() < len(ids):
         raise GraphError(f"{file}: column id: expected distinct ids; some occur twice")
-    columns = _label_columns(file, names)
+    labels = find_label_columns(names, str(file))
+    columns = all_columns(labels)
+    read, task_names = _read_tasks(source, file, labels)
     return ParquetNodes(
         ids,
-        *_read_labels(source, file, columns),
+        *read,
         _read_splits(source, file),
         _find_features(source, file, _without(names, "id", "time", "split", *columns)),
         _read_times(source, file) if "time" in names else None,
+        task_names,
     )
 
 
@@ -174,18 +183,28 @@ def read_edge_table(file: Path, sources: ParquetNodes, targets: ParquetNodes) ->
         for name, own in (("src", sources), ("dst", targets))
     ]
     names = source.schema_arrow.names
-    columns = _label_columns(file, names)
+    labels = find_label_columns(names, str(file))
+    columns = all_columns(labels)
+    read, task_names = _read_tasks(source, file, labels)
     return ParquetEdges(
         ends[0],
         ends[1],
         _read_weights(source, file) if "weight" in names else None,
-        *_read_labels(source, file, columns),
+        *read,
         _read_splits(source, file),
         _find_features(
             source, file, _without(names, "src", "dst", "weight", "time", "split", *columns)
         ),
         _read_times(source, file) if "time" in names else None,
+        task_names,
     )
+
+
+def _read_tasks(
+    source: Any, file: Path, columns: Mapping[str, list[str]]
+) -> tuple[Read, dict[str, list[str]]]:
+    found = {task: _read_labels(source, file, own) for task, own in columns.items()}
+    return join_read(found, f"{file}: labels")
 
 
 def _read_times(source: Any, file: Path) -> NDArray[np.int64]:
@@ -200,19 +219,6 @@ def _read_weights(source: Any, file: Path) -> NDArray[np.float32]:
         raise GraphError(f"{file}: column weight: expected numbers, given {column.type}")
     _refuse_nulls(column, file, "weight", 0)
     return np.asarray(column.to_numpy(zero_copy_only=False), np.float32)
-
-
-def _label_columns(file: Path, names: list[str]) -> list[str]:
-    """The columns that labels stand in: one, several of 0 and 1, or none."""
-    several = sorted(
-        (name for name in names if _MULTI_HOT.fullmatch(name)), key=lambda name: int(name[6:])
-    )
-    kinds = [name for name in ("label", "value") if name in names] + several[:1]
-    if len(kinds) > 1:
-        raise GraphError(
-            f"{file}: expected one of label, value, label_0 label_1 ..., given {kinds}"
-        )
-    return several or kinds
 
 
 def _without(names: list[str], *taken: str) -> list[str]:
@@ -243,21 +249,19 @@ def _places(column: Any, ids: Any, file: Path, name: str) -> NDArray[np.int64]:
     return np.asarray(found.to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def _read_labels(
-    source: Any, file: Path, names: list[str]
-) -> tuple[tuple[Labels, NDArray[Any]] | None, list[str]]:
+def _read_labels(source: Any, file: Path, names: list[str]) -> Read:
     """Labels, and what classes are called that the table does not number."""
-    if names == ["label"] and _is_text(source.schema_arrow.field("label").type):
-        classes, found = number_texts(_column(source, file, "label").to_pylist())
+    if kind_of(names[0]) == "label" and _is_text(source.schema_arrow.field(names[0]).type):
+        classes, found = number_texts(_column(source, file, names[0]).to_pylist())
         return (Labels("class", max(1, len(found))), classes), found
-    return (_read_numbers(source, file, names) if names else None), []
+    return _read_numbers(source, file, names), []
 
 
 def _read_numbers(source: Any, file: Path, names: list[str]) -> tuple[Labels, NDArray[Any]]:
     import pyarrow
 
-    kind = names[0]
-    if _MULTI_HOT.fullmatch(kind):
+    name, kind = names[0], kind_of(names[0])
+    if kind == "several":
         columns = [_column(source, file, name) for name in names]
         for name, column in zip(names, columns, strict=True):
             _refuse_nulls(column, file, name, 0)
@@ -269,15 +273,15 @@ def _read_numbers(source: Any, file: Path, names: list[str]) -> tuple[Labels, ND
                 f"{table[row, place]}"
             )
         return Labels("multi_hot", len(names)), table.astype(np.uint8)
-    column = _column(source, file, kind)
+    column = _column(source, file, name)
     if kind == "value":
         if not _is_number(column.type):
-            raise GraphError(f"{file}: column value: expected numbers, given {column.type}")
+            raise GraphError(f"{file}: column {name}: expected numbers, given {column.type}")
         values = column.cast(pyarrow.float32()).to_numpy(zero_copy_only=False)
         return Labels("float", 1), np.asarray(values, np.float32)
     if not pyarrow.types.is_integer(column.type):
         raise GraphError(
-            f"{file}: column label: expected integers or texts, the numbers or names of classes, "
+            f"{file}: column {name}: expected integers or texts, the numbers or names of classes, "
             f"given {column.type}"
         )
     column = column.cast(pyarrow.int64()).fill_null(-1)

@@ -21,15 +21,18 @@ class RandomSplit:
     """How many training and validation nodes to draw; the other labelled nodes are for testing.
 
     Integers count nodes per class (the protocol of Shchur et al., "Pitfalls of Graph Neural
-    Network Evaluation", section 4: 20 and 30); fractions are of all labelled nodes.
+    Network Evaluation", section 4: 20 and 30); fractions are of all labelled nodes. By time the
+    earliest are for training and the latest for testing; those of one time stay together.
     """
 
     train: int | float
     val: int | float
+    by_time: bool = False
 
     @classmethod
     def parse(cls, text: str) -> RandomSplit:
-        """Parse ``random:20:30`` (nodes per class) or ``random:0.6:0.2`` (fractions).
+        """Parse ``random:20:30`` (nodes per class), ``random:0.6:0.2`` (fractions) or
+        ``time:0.6:0.2``.
 
         Raises
         ------
@@ -43,12 +46,14 @@ class RandomSplit:
             kind, train, val = "", 0, 0
         fractions = isinstance(train, float) and isinstance(val, float) and train + val <= 1
         counts = isinstance(train, int) and isinstance(val, int)
-        if kind != "random" or not (fractions or counts) or train <= 0 or val < 0:
+        is_known = (kind == "random" and (fractions or counts)) or (kind == "time" and fractions)
+        if not is_known or train <= 0 or val < 0:
             raise RequestError(
                 "--split: expected random:TRAIN:VAL, nodes per class (random:20:30) or fractions "
-                f"of the labelled nodes (random:0.6:0.2), given {text!r}"
+                "of the labelled nodes (random:0.6:0.2), or fractions in order of time "
+                f"(time:0.6:0.2), given {text!r}"
             )
-        return cls(train, val)
+        return cls(train, val, by_time=kind == "time")
 
 
 def draw_split(
@@ -80,6 +85,27 @@ def draw_split(
         parts = np.split(order, ends)
     else:
         parts = _per_class(split, labels, values, order)
+    return {name: np.sort(part) for name, part in zip(("train", "val", "test"), parts, strict=True)}
+
+
+def split_by_time(
+    split: RandomSplit, times: NDArray[np.int64], has_label: NDArray[np.bool_]
+) -> dict[str, NDArray[np.int64]]:
+    """``train``, ``val`` and ``test`` in order of time.
+
+    Parameters
+    ----------
+    times: [n] of nodes or edges. has_label: [n], those that are split.
+    """
+    ids = np.flatnonzero(has_label).astype(np.int64)
+    order = ids[np.argsort(times[ids], kind="stable")]
+    ends = [round(part * ids.size) for part in (split.train, split.train + split.val)]
+    # What is of one time is not divided: it goes to the earlier part.
+    cuts = [
+        int(np.searchsorted(times[order], times[order[end - 1]], side="right")) if end else 0
+        for end in ends
+    ]
+    parts = np.split(order, cuts)
     return {name: np.sort(part) for name, part in zip(("train", "val", "test"), parts, strict=True)}
 
 

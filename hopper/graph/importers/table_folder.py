@@ -74,6 +74,10 @@ class NodeTable(Protocol):
     def times(self) -> NDArray[np.int64] | None:
         """Their times, if there are any."""
 
+    @property
+    def task_names(self) -> dict[str, list[str]]:
+        """Of classes that the table does not number, by task."""
+
 
 class EdgeTable(Protocol):
     """What an edge table says: the rows of both ends; the rest as of :class:`NodeTable`."""
@@ -103,6 +107,10 @@ class EdgeTable(Protocol):
 
     @property
     def times(self) -> NDArray[np.int64] | None:
+        """See :class:`NodeTable`."""
+
+    @property
+    def task_names(self) -> dict[str, list[str]]:
         """See :class:`NodeTable`."""
 
 
@@ -164,7 +172,7 @@ def _fill(
             tables.column_names[name] = table.features.names
         if table.labels is not None:
             tables.labels[name] = table.labels
-            _keep_label_names(tables, name, table.label_names)
+            _keep_label_names(tables, name, table.label_names, table.task_names)
         if table.times is not None:
             tables.times[name] = table.times
         if table.names is not None:
@@ -182,7 +190,7 @@ def _fill(
             tables.times[relation] = edge_table.times
         if edge_table.labels is not None:
             tables.labels[relation] = edge_table.labels
-            _keep_label_names(tables, relation, edge_table.label_names)
+            _keep_label_names(tables, relation, edge_table.label_names, edge_table.task_names)
         if edge_table.splits is not None:
             splits[relation] = edge_table.splits
     candidates: list[str | Relation] = list(splits or labelled(tables) or nodes)
@@ -202,7 +210,12 @@ def _fill(
     }
 
 
-def _keep_label_names(tables: GraphTables, owner: Labelled, names: list[str]) -> None:
+def _keep_label_names(
+    tables: GraphTables, owner: Labelled, names: list[str], by_task: dict[str, list[str]]
+) -> None:
+    for task, own in by_task.items():
+        tables.task_names.setdefault(owner, {})[task] = own
+        tables.notes.append(f"labels of {owner}: {task}: {told_classes(own)}")
     if names:
         tables.label_names[owner] = names
         tables.notes.append(f"labels of {owner}: {told_classes(names)}")

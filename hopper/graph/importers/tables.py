@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.layout import safe_name
+from hopper.graph.layout import check_name, safe_name
 from hopper.graph.schema import Labelled, Labels, Relation
 
 CHUNK_BYTES = 64 << 20
+_MOST_CLASSES = 1 << 24
+"""of a task among several, whose classes are kept in float32"""
 
 
 class FeatureTable(Protocol):
@@ -85,6 +87,8 @@ class GraphTables:
     """what the source called the nodes of a type, by row, where it did not number them"""
     label_names: dict[Labelled, list[str]] = field(default_factory=dict)
     """what the source called classes, where it did not number them"""
+    task_names: dict[Labelled, dict[str, list[str]]] = field(default_factory=dict)
+    """the same by task, where labels are of several"""
     column_names: dict[Labelled, list[str]] = field(default_factory=dict)
     """what it called columns of features"""
     also: tuple[Relation, ...] = ()
@@ -175,6 +179,31 @@ def read_weights(values: NDArray[Any], where: str) -> NDArray[np.float32]:
             f"{list(values.shape)}"
         )
     return values.astype(np.float32)
+
+
+def join_tasks(
+    tasks: Mapping[str, tuple[Labels, NDArray[Any]]], where: str
+) -> tuple[Labels, NDArray[np.float32]]:
+    """Labels of several tasks, side by side.
+
+    Raises
+    ------
+    GraphError: they are not of as many nodes or edges, or have too many classes.
+    """
+    lengths = {name: len(values) for name, (_, values) in tasks.items()}
+    if len(set(lengths.values())) > 1:
+        raise GraphError(f"{where}: expected as many labels of every task, given {lengths}")
+    for name, (labels, _) in tasks.items():
+        check_name(name, "task", where)
+        if labels.kind == "class" and labels.classes > _MOST_CLASSES:
+            raise GraphError(
+                f"{where}: task {name}: expected at most {_MOST_CLASSES:,} classes, given "
+                f"{labels.classes:,}"
+            )
+    columns = [v if v.ndim == 2 else v[:, np.newaxis] for _, v in tasks.values()]
+    found = np.concatenate(columns, 1, dtype=np.float32)
+    own = tuple((name, labels) for name, (labels, _) in tasks.items())
+    return Labels("tasks", sum(labels.classes for _, labels in own), own), found
 
 
 def read_times(values: NDArray[Any], where: str) -> NDArray[np.int64]:

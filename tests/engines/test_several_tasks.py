@@ -1,0 +1,214 @@
+"""Several tasks of one model: a weighted sum of losses under every engine, the metrics of each, and
+predictions by task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.engines.training_parts import check_training_parts, make_objective
+from hopper.engines.unused import unused
+from hopper.errors import ConfigError, GraphError
+from hopper.graph import GraphDirectory
+from hopper.graph.describe import describe
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.importers.table_folder import read_folder
+from hopper.graph.schema import Labels
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+    "naive": {"train": {"engine": "naive"}},
+}
+NODES = 150
+
+
+def labels_of(generator: np.random.Generator) -> dict[str, Any]:
+    """A class with a name, two values, and three labels; some nodes lack some of them."""
+    topics = generator.integers(-1, 4, NODES)
+    value = generator.normal(size=(NODES, 2)).astype(np.float32)
+    value[generator.random(NODES) < 0.3] = np.nan
+    return {
+        "topic": ["" if each < 0 else f"t{each}" for each in topics.tolist()],
+        "value": value,
+        "keywords": generator.integers(0, 2, (NODES, 3)),
+    }
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    generator = np.random.default_rng(5)
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("tasks") / "graph",
+        generator.integers(0, NODES, (2, 1200)),
+        features=generator.random((NODES, 6)),
+        labels={"node": labels_of(generator)},
+        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
+    )
+
+
+def values_of(parts: Path, **sections: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": {"name": "sage", "layers": 2, "hidden": 8},
+        "sampler": {"fanouts": [3, 2]},
+        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
+        "task": {"weights": {"value": 0.25}, "metrics": {"topic": ["macro_f1", "accuracy"]}},
+    }
+    for section, keys in sections.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2)])
+def test_every_engine_has_the_gradient_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts, world = tmp_path / "parts", servers * ranks_per_server
+    partition_graph(graph, parts, servers, "random")
+    addresses, configs = serve_partitions(parts, servers), []
+    for number, own in enumerate(ENGINES.values()):
+        run = {"record_gradients": [0, 1], "iterations_per_epoch": 2}
+        configs.append(
+            values_of(
+                parts,
+                train=run | {"run_dir": str(tmp_path / str(number))} | own["train"],
+                hop={"merge": "off"} | own.get("hop", {}),
+                cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
+            )
+        )
+    found = train_cases(configs, world, tmp_path / "world")
+    opened = PartitionedGraph.open(parts)
+    for values, engine in zip(configs, ENGINES, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        parity = check_engine(engine, "float64", Reference(config, opened, world), recorded)
+        assert len(recorded) == 2
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+    scores = {tuple(own["val"]) for own in found if own is not found[2]}
+    assert len(scores) == 1
+
+
+def test_the_loss_is_the_weighted_sum(graph: GraphDirectory, tmp_path: Path) -> None:
+    """Written out, with tasks that a root lacks left out; and scores by task."""
+    parts = tmp_path / "parts"
+    partition_graph(graph, parts, 1)
+    config = make_config(values_of(parts))
+    schema = PartitionedGraph.open(parts).schema
+    labels = schema.target_labels
+    assert labels is not None
+    assert labels == Labels(
+        "tasks",
+        9,
+        (
+            ("topic", Labels("class", 4)),
+            ("value", Labels("float", 2)),
+            ("keywords", Labels("multi_hot", 3)),
+        ),
+    )
+    objective = make_objective(config, schema)
+    assert (objective.metric, objective.higher_is_better) == ("topic.macro_f1", True)
+    stored = torch.from_numpy(np.array(graph.labels("node")))
+    assert stored.shape == (NODES, 6)
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(NODES, 9, dtype=torch.float64, generator=generator, requires_grad=True)
+    loss = objective.loss_sum(logits, objective.shaped(stored))
+    topic, known = stored[:, 0].long(), stored[:, 1:3].isfinite().all(1)
+    assert 0 < int(known.sum()) < NODES
+    assert int((topic < 0).sum()) > 0
+    expected = (
+        functional.cross_entropy(logits[:, :4], topic, ignore_index=-1, reduction="sum")
+        + 0.25 * (logits[:, 4:6] - stored[:, 1:3].double())[known].square().sum()
+        + functional.binary_cross_entropy_with_logits(
+            logits[:, 6:], stored[:, 3:].double(), reduction="sum"
+        )
+    )
+    assert torch.allclose(loss, expected, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient.isfinite().all()
+    logits = logits.detach()
+    halves = [
+        objective.metric_sums(logits[part], stored[part]) for part in (slice(70), slice(70, None))
+    ]
+    scores = objective.scores(halves[0] + halves[1])
+    assert list(scores) == ["topic.macro_f1", "topic.accuracy", "value.rmse", "keywords.micro_f1"]
+    right = (logits[:, :4].argmax(1) == topic)[topic >= 0].double().mean()
+    assert scores["topic.accuracy"] == pytest.approx(float(right))
+    error = (logits[:, 4:6] - stored[:, 1:3])[known].square().mean().sqrt()
+    assert scores["value.rmse"] == pytest.approx(float(error))
+
+
+def test_tables_bring_them(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text(
+        "id,age,label.topic,value.cited,label.tags_0,label.tags_1\n"
+        "a,1,maths,2.5,0,1\nb,2,,,1,1\nc,3,art,1,0,0\n"
+    )
+    (folder / "edges.csv").write_text("src,dst\na,b\nb,c\n")
+    tables = read_folder(folder, "csv")
+    labels, values = tables.labels["node"]
+    assert dict(labels.tasks) == {
+        "topic": Labels("class", 2),
+        "cited": Labels("float", 1),
+        "tags": Labels("multi_hot", 2),
+    }
+    expected = [[1, 2.5, 0, 1], [-1, np.nan, 1, 1], [0, 1, 0, 0]]
+    assert np.array_equal(values, np.array(expected, np.float32), equal_nan=True)
+    assert tables.task_names == {"node": {"topic": ["art", "maths"]}}
+    assert tables.column_names["node"] == ["age"]
+    (folder / "nodes.csv").write_text("id,label,label.topic\na,1,2\n")
+    with pytest.raises(GraphError, match=r"expected labels of tasks .* or of none"):
+        read_folder(folder, "csv")
+
+
+def test_what_cannot_be_is_refused(graph: GraphDirectory, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(graph, parts, 1)
+    opened = PartitionedGraph.open(parts)
+    for keys, told in (
+        (
+            {"task": {"weights": {"topics": 1.0}}},
+            r"task\.weights: expected tasks topic, value, keywords",
+        ),
+        ({"task": {"metrics": {"value": ["accuracy"]}}}, r"task\.metrics\.value: accuracy is for"),
+        ({"task": {"selects": "age"}}, r"task\.selects: expected one of topic"),
+        ({"train": {"loss": "cross_entropy"}}, r"train\.loss: the graph has labels of several"),
+        ({"train": {"more_metrics": ["mae"]}}, r"train\.more_metrics: the graph has labels"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            check_training_parts(make_config(values_of(parts, **keys)), opened.schema)
+    request = Request(make_config(values_of(parts, task={"selects": "value"})), opened)
+    check_request(request)
+    assert unused(request) == []
+    assert make_objective(request.config, opened.schema).metric == "value.rmse"
+    told = describe(graph)["labels"]["node"]
+    assert told["tasks"]["topic"]["classes"] == 4
+    assert told["tasks"]["value"]["labelled"] < told["labelled"] == NODES
+    for one, other in itertools.pairwise(["topic", "value", "keywords"]):
+        assert list(told["tasks"]).index(one) < list(told["tasks"]).index(other)

@@ -1,0 +1,138 @@
+"""Times of nodes and edges: read from tables and arrays, kept, and split by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.errors import GraphError, RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph, write_tables
+from hopper.graph.importers.table_folder import read_folder
+from hopper.graph.importers.tables import read_times
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split by time")
+
+EDGE = Relation("node", "edge", "node")
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text(
+        "id,label,time,size\na,0,2026-05-31,1\nb,1,2026-05-31T12:00:00+02:00,2\nc,0,-5,3\nd,1,7,4\n"
+    )
+    (folder / "edges.csv").write_text("src,dst,time,sum\na,b,30,1.5\nb,c,10,2.5\nd,c,20,3.5\n")
+    return folder
+
+
+def test_tables_bring_them(tables: Path, tmp_path: Path) -> None:
+    """Dates in seconds since 1970, UTC where none is told; no feature is left of them."""
+    read = read_folder(tables, "csv")
+    midnight = int(np.datetime64("2026-05-31", "s").astype(np.int64))
+    assert read.times["node"].tolist() == [midnight, midnight + 10 * 3600, -5, 7]
+    assert read.times[EDGE].tolist() == [30, 10, 20]
+    assert read.column_names == {"node": ["size"], EDGE: ["sum"]}
+    options = ImportOptions(add_reverse="all", split=RandomSplit(0.5, 0.25, by_time=True))
+    notes = write_tables(read, tmp_path / "graph", options)
+    assert "split by time: 2 train, 1 val, 1 test" in notes
+    graph = GraphDirectory.open(tmp_path / "graph")
+    assert graph.times("node").tolist() == read.times["node"].tolist()
+    reverse = Relation("node", "rev_edge", "node")
+    assert graph.times(reverse).tolist() == [30, 10, 20]
+    assert graph.schema.timed == ["node", EDGE, reverse]
+    assert graph.split("train").tolist() == [2, 3]
+    assert graph.split("test").tolist() == [1]
+    (tables / "nodes.csv").write_text("id,label,time\na,0,yesterday\n")
+    with pytest.raises(GraphError, match=r"line 2: column time: expected an integer, or a date"):
+        read_folder(tables, "csv")
+
+
+def test_parquet_brings_the_same(tables: Path, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    when = ["2026-05-31", "2026-05-31T10:00:00", "2026-06-01", "2026-06-02"]
+    nodes = {
+        "id": list("abcd"),
+        "label": [0, 1, 0, 1],
+        "time": pandas.to_datetime(when, format="ISO8601"),
+    }
+    pandas.DataFrame(nodes).to_parquet(folder / "nodes.parquet")
+    edges = {"src": list("ab"), "dst": list("bc"), "time": [3, 1]}
+    pandas.DataFrame(edges).to_parquet(folder / "edges.parquet")
+    read = read_folder(folder, "parquet")
+    assert read.times["node"].tolist() == np.array(when, "datetime64[s]").astype(np.int64).tolist()
+    assert read.times[EDGE].tolist() == [3, 1]
+    assert read.features == {}
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_neighbour_lists_by_time(topology: Any, tmp_path: Path) -> None:
+    """From when on each edge may be seen: its own time, or its source's, if that is later."""
+    generator = np.random.default_rng(3)
+    ends, of_edges = generator.integers(0, 30, (2, 400)), generator.integers(0, 9, 400)
+    of_nodes = generator.integers(0, 9, 30)
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        ends,
+        features=np.ones((30, 2)),
+        labels=np.arange(30) % 3,
+        times={"node": of_nodes, EDGE: of_edges},
+        splits={"train": np.arange(10)},
+    )
+    partition_graph(graph, tmp_path / "parts", 3, "random", topology=topology)
+    parts = PartitionedGraph.open(tmp_path / "parts")
+    original = parts.original_ids("node")
+    assert np.array_equal(parts.times("node"), of_nodes)
+    for server in (None, 0, 1, 2):
+        found = parts.topology(EDGE, server)
+        assert found.times is not None
+        assert found.by_time is not None
+        seen = 0
+        for node in range(30):
+            part = slice(found.indptr[node], found.indptr[node + 1])
+            expected = np.maximum(
+                of_edges[found.edge_ids[part]], of_nodes[original[found.indices[part]]]
+            )
+            order = np.argsort(expected, kind="stable")
+            assert np.array_equal(found.by_time[part], order)
+            assert np.array_equal(found.times[part], expected[order])
+            seen += expected.size
+        assert seen == 400 or (topology == "partitioned" and 0 < seen < 400)
+
+
+def test_what_is_no_time_is_refused(tmp_path: Path) -> None:
+    assert read_times(np.array([[1.0], [2.0]]), "x").tolist() == [1, 2]
+    for wrong in (np.array([1.5]), np.array(["a"]), np.ones((2, 2), np.int64), np.array([np.nan])):
+        with pytest.raises(GraphError, match="x: expected integers"):
+            read_times(wrong, "x")
+    with pytest.raises(GraphError, match=r"times of node: expected 3, one for each node, given 2"):
+        GraphDirectory.from_arrays(
+            tmp_path / "graph",
+            np.array([[0], [1]]),
+            features=np.ones((3, 1)),
+            labels=np.zeros(3, np.int64),
+            times=np.array([1, 2]),
+        )
+    with pytest.raises(RequestError, match=r"--split: expected random:TRAIN:VAL.* or fractions in"):
+        RandomSplit.parse("time:20:30")
+    assert RandomSplit.parse("time:0.5:0.25") == RandomSplit(0.5, 0.25, by_time=True)
+
+
+def test_a_source_without_times_cannot_be_split_by_them(tables: Path, tmp_path: Path) -> None:
+    (tables / "nodes.csv").write_text("id,label\na,0\nb,1\nc,0\nd,1\n")
+    with pytest.raises(RequestError, match="--split: expected times of node"):
+        import_graph(
+            "csv",
+            str(tables),
+            tmp_path / "graph",
+            ImportOptions(split=RandomSplit(0.5, 0.25, by_time=True)),
+        )

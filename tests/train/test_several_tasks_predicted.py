@@ -1,0 +1,78 @@
+"""A run with several tasks, from a user's tables to predictions of each."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hopper
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.partition import partition_graph
+
+COLOURS = ("blue", "green", "red")
+
+
+def test_each_task_is_learned_scored_and_predicted(tmp_path: Path) -> None:
+    """A colour that neighbours share, and a height that they share too."""
+    generator = np.random.default_rng(2)
+    colour = generator.integers(0, 3, 90)
+    (tmp_path / "tables").mkdir()
+    with (tmp_path / "tables" / "nodes.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["id", "label.colour", "value.height", "coast"])
+        for town in range(90):
+            coast = COLOURS[colour[town]] if generator.random() < 0.7 else "none"
+            height = "" if town % 5 == 0 else float(colour[town])
+            writer.writerow([f"town {town}", COLOURS[colour[town]], height, coast])
+    with (tmp_path / "tables" / "edges.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["src", "dst"])
+        for town in range(90):
+            for other in generator.choice(np.flatnonzero(colour == colour[town]), 4):
+                writer.writerow([f"town {other}", f"town {town}"])
+    options = ImportOptions(split=RandomSplit(0.6, 0.2))
+    notes = import_graph("csv", str(tmp_path / "tables"), tmp_path / "graph", options)
+    assert any("labels of node: colour: 3 classes" in each for each in notes)
+    partition_graph(GraphDirectory.open(tmp_path / "graph"), tmp_path / "parts", 2)
+    run = hopper.train(
+        {
+            "data": {"partitioned": str(tmp_path / "parts")},
+            "model": {"name": "sage", "layers": 2, "hidden": 16},
+            "task": {"weights": {"height": 0.5}},
+            "train": {
+                "engine": "cooperative",
+                "epochs": 8,
+                "batch_size": 16,
+                "learning_rate": 0.05,
+                "dtype": "float64",
+                "run_dir": str(tmp_path / "run"),
+            },
+        }
+    )
+    scores = run.summary["scores"]["test"]
+    assert set(scores) == {"colour.accuracy", "height.rmse"}
+    assert scores["colour.accuracy"] > 0.8
+    # What the mean of all reaches.
+    assert scores["height.rmse"] < 0.8
+    found = hopper.predict(run.run_dir, out=tmp_path / "out", format="npy")
+    assert found.task("colour").dtype == np.int64
+    assert (found.task("colour") == colour[found.ids]).mean() > 0.8
+    names = found.tasks["colour"].label_names
+    assert tuple(names) == COLOURS
+    test = GraphDirectory.open(tmp_path / "graph").split("test")
+    height = found.task("height")[test]
+    known = test % 5 != 0
+    error = np.sqrt(np.square(height - colour[test])[known].mean())
+    assert error == pytest.approx(scores["height.rmse"], rel=1e-6)
+    described = json.loads((tmp_path / "out" / "_prediction.json").read_text())
+    assert [each["name"] for each in described["tasks"]] == ["colour", "height"]
+    shares = hopper.predict(run.run_dir, what="probabilities")
+    assert shares.values.shape == (90, 4)
+    assert np.allclose(shares.task("colour").sum(1), 1, atol=1e-6)
+    with pytest.raises(hopper.RequestError, match="task: expected one of colour, height"):
+        found.task("size")
