@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -18,6 +19,10 @@ from hopper.errors import GraphError
 
 HEADER_BYTES = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
+
+_READING_HEADERS: Final = threading.Lock()
+"""numpy reads headers with Python's own parser, which in CPython 3.11 may fail when several threads
+are in it (python/cpython, issue 106905)"""
 
 
 def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...]) -> NDArray[Any]:
@@ -42,11 +47,12 @@ def open_array(file: Path, field: str, dtype: DTypeLike, *shapes: tuple[int, ...
         # Opening a pipe would wait for whoever writes to it.
         if not stat.S_ISREG(file.stat().st_mode):
             raise GraphError(f"{file}: {field}: expected a file, found something else")
-        # An empty file region cannot be mapped, so the header decides how to open it.
-        with file.open("rb") as stream:
-            shape, fortran, given = _read_header(stream)
-        empty = 0 in shape
-        array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+        with _READING_HEADERS:
+            # An empty file region cannot be mapped, so the header decides how to open it.
+            with file.open("rb") as stream:
+                shape, fortran, given = _read_header(stream)
+            empty = 0 in shape
+            array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
     except FileNotFoundError:
         raise GraphError(f"{file}: {field}: missing file") from None
     except (OSError, *NPY_ERRORS) as error:

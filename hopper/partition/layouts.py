@@ -147,6 +147,8 @@ class Layout(ABC):
         self._schema = schema
         self._book = book
         self.relations = schema.ordered_relations()
+        self._maps: dict[tuple[str, MapName], NDArray[np.int64]] = {}
+        """once they were opened"""
 
     @abstractmethod
     def explain(self, where: str) -> str:
@@ -178,9 +180,12 @@ class Layout(ABC):
 
     def map(self, node_type: str, name: MapName) -> NDArray[np.int64]:
         """[count] int64: one of a node type's two maps."""
-        count = self._schema.node_types[node_type].count
-        file = map_file(self.path, node_type, name)
-        return open_array(file, f"{name} of {node_type}", np.int64, (count,))
+        if (node_type, name) not in self._maps:
+            count = self._schema.node_types[node_type].count
+            file = map_file(self.path, node_type, name)
+            found = open_array(file, f"{name} of {node_type}", np.int64, (count,))
+            self._maps[node_type, name] = found
+        return self._maps[node_type, name]
 
     def _counts(self, relation: Relation) -> tuple[int, int]:
         """How many nodes there are of the types of a relation's sources and destinations."""

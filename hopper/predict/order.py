@@ -131,7 +131,7 @@ class Order:
                 "logits or embeddings"
             )
 
-    def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None) -> NDArray[Any]:
+    def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None = None) -> NDArray[Any]:
         """[n] or [n, width]: what is written, from rows that the model computed; of several tasks
         one behind the other, as their labels stand.
 

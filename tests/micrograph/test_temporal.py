@@ -104,7 +104,7 @@ def test_nothing_later_is_drawn(
         assert np.array_equal(subgraph.times["post"][: roots.size], of_posts[roots])
         for hop, found in enumerate(edges_of(subgraph, opened)):
             for relation, table in found.items():
-                src, dst, until, behind, ids = table.T
+                src, _, until, behind, ids = table.T
                 # A source is there for the same root.
                 assert np.array_equal(until, behind)
                 if relation == SENT:
