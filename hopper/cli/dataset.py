@@ -186,7 +186,7 @@ def _print_written(out: Path) -> None:
     schema = GraphDirectory.open(out, check="shapes").schema
     for relation, kind in schema.relations.items():
         if kind.feature_dim is not None:
-            print(f"edge features of {relation}: kept; no model reads them yet")
+            print(f"edge features of {relation}: read with model.edge_features = true")
         if kind.weighted:
             print(f'weights of {relation}: draws follow them with sampler.kind = "weighted"')
     for owner in schema.timed:

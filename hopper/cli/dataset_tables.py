@@ -67,7 +67,11 @@ def _degrees(description: dict[str, Any]) -> Table:
 
 def _labels(description: dict[str, Any]) -> Table:
     table = _table("labels", "type", "kind", "classes", "labelled", "min", "median", "max", "empty")
+    rows: dict[str, Any] = {}
     for name, labels in description["labels"].items():
+        rows[name] = labels
+        rows |= {f"{name}: {task}": own for task, own in labels.get("tasks", {}).items()}
+    for name, labels in rows.items():
         share = labels["labelled"] / labels["nodes"] if labels["nodes"] else None
         # For float labels the values themselves; otherwise the nodes of a class.
         spread = labels.get("per_class") or labels

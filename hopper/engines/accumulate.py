@@ -193,9 +193,10 @@ class GroupTrainer:
     def sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> list[Subgraph]:
         """The subgraphs of a group, one per pass; none for an empty group."""
         with self._log.stage("sample", roots=int(roots.size)):
-            return [self._sample(part, epoch, iteration) for part in self._passes(roots)]
+            return [self.sample_pass(part, epoch, iteration) for part in self._passes(roots)]
 
-    def _sample(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+    def sample_pass(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
+        """The subgraph of some roots, all in one pass."""
         if self.links is None:
             return self.sample_nodes(roots, epoch, iteration)
         pairs = self.links.pairs(roots, epoch, iteration)
@@ -268,6 +269,13 @@ class GroupTrainer:
                 logits = self._logits(packed.module, blocks, inputs, work.subgraph.pairs)
                 loss = self.objective.loss_sum(logits, work.labels) / batch_size
             self.backward(packed, loss)
+
+    def judged(
+        self, model: torch.nn.Module, rows: torch.Tensor, subgraph: Subgraph
+    ) -> torch.Tensor:
+        """[n, ...]: what the loss is made of, from the rows of a pass's roots in a graph of one
+        node type: these are logits, or scores of pairs are made of them."""
+        return rows if subgraph.pairs is None else pair_scores(model, rows, subgraph.pairs)
 
     def _logits(
         self,

@@ -52,7 +52,7 @@ def _check_edges(request: Request) -> None:
     if predicted == "node":
         return
     what = "links" if predicted == "link" else "labels of edges"
-    if type(layout) is not Replicated:
+    if not isinstance(layout, Replicated):
         raise RequestError(
             f"{layout.explain(request.where)}; {what} are predicted of graphs divided by node with "
             "replicated topology"

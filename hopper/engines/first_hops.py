@@ -105,7 +105,7 @@ def draw_first_hops(
     with state.log.stage("sample") as fields:
         roots = batch.of_model(rank)
         fields["roots"] = int(roots.size)
-        subgraph = state.trainer.sample_nodes(roots, batch.epoch, batch.iteration)
+        subgraph = state.trainer.sample_pass(roots, batch.epoch, batch.iteration)
         return subgraph, _exchange(channel, sampler, subgraph, partners, batch.where)
 
 

@@ -77,6 +77,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
     reads_remote_rows = False
     plans_on_host = True
     plans_together = True
+    predicts_links = True
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -132,7 +133,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
                 for model, hop in plan.first_hops.items()
             }
             edges = trainer.edge_features_of(rows, plan.subgraph)
-            labels = trainer.labels_of(rows, plan.subgraph.roots)
+            labels = trainer.answers(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return NaiveInputs(found, edges, labels)
 
     def compute(self, plan: NaivePlan, inputs: NaiveInputs) -> None:
@@ -239,7 +240,8 @@ class _Trip:
         plan, trainer = self._plan, self._trainer
         sums = {kind: rows.requires_grad_() for kind, rows in self.luggage.rows.items()}
         with trainer.products():
-            logits = self._split.logits(self._blocks, sums)
+            made = self._split.logits(self._blocks, sums)
+            logits = trainer.judged(self._packed.module, made, plan.subgraph)
             loss = trainer.objective.loss_sum(logits, self._inputs.labels) / plan.batch.size
         trainer.backward(self._packed, loss)
         self.luggage.rows = {

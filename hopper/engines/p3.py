@@ -59,6 +59,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
     reads_remote_rows = False
     plans_on_host = True
     plans_together = True
+    predicts_links = True
 
     @classmethod
     def check(cls, request: Request) -> None:
@@ -106,7 +107,7 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
                 for rank, hop in plan.first_hops.items()
             }
             edges = trainer.edge_features_of(rows, plan.subgraph)
-            labels = trainer.labels_of(rows, plan.subgraph.roots)
+            labels = trainer.answers(rows, plan.subgraph.roots, plan.subgraph.pairs)
         return P3Inputs(columns, edges, labels)
 
     def goes_back_once(self, plan: FirstHopsPlan) -> bool:
@@ -120,7 +121,8 @@ class P3(Engine[FirstHopsPlan, P3Inputs]):
             blocks = plan.subgraph.blocks(state.cluster.device, inputs.edges)
             with state.trainer.products():
                 parts = self._first_layer(plan, inputs, blocks[0])
-                logits = self._split.logits(blocks, parts)
+                made = self._split.logits(blocks, parts)
+                logits = state.trainer.judged(state.packed.module, made, plan.subgraph)
                 loss = state.trainer.objective.loss_sum(logits, inputs.labels) / batch.size
             with state.log.stage("compute", operation="backward"):
                 state.trainer.backward(state.packed, loss)

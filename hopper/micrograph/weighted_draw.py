@@ -16,8 +16,12 @@ from numpy.typing import NDArray
 from cache_server.draw import absorb, below, kernel, variate
 from hopper.micrograph.frontier import Drawn
 
-_NODES_A_TURN: Final = 256
-"""whose draws share what was allocated"""
+_NODES_A_TURN: Final = 64
+"""whose draws share what was allocated, and whose lists are read together"""
+_LINE: Final = 8
+"""words of a cache line"""
+_TOUCHED: Final = 4096
+"""words of a list that are read before its draws"""
 
 Ids = NDArray[np.int64]
 
@@ -146,6 +150,18 @@ def _degrees_left(indptr: Ids, frontier: Ids, nodes: Ids, bounds: Ids, places: I
 
 
 @kernel
+def _touch(indptr: Ids, sums: Ids, nodes: Ids) -> np.int64:
+    """Read a word of each cache line of some nodes' lists: a search waits for one line after
+    another, these loads for none. What they add up to is returned, so that they are not left out.
+    """
+    found = np.int64(0)
+    for node in nodes:
+        for edge in range(indptr[node], min(indptr[node + 1], indptr[node] + _TOUCHED), _LINE):
+            found += sums[edge]
+    return found
+
+
+@kernel
 def _offsets(counts: Ids) -> Ids:
     """[n + 1] int64: where the draws of each node begin."""
     offsets = np.zeros(counts.size + 1, np.int64)
@@ -183,10 +199,14 @@ def draw_by_weight(
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     most = fanout + _most_lacking(bounds)
-    for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
+    turns = (size + _NODES_A_TURN - 1) // _NODES_A_TURN
+    touched = np.empty(turns, np.int64)
+    for turn in numba.prange(turns):
         starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
         left = np.empty(fanout + 1, np.float64)
-        for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
+        turn_end = min(size, (turn + 1) * _NODES_A_TURN)
+        touched[turn] = _touch(indptr, sums, frontier[turn * _NODES_A_TURN : turn_end])
+        for i in range(turn * _NODES_A_TURN, turn_end):
             node, start, stop = frontier[i], offsets[i], offsets[i + 1]
             first = indptr[node]
             degree = indptr[node + 1] - first
@@ -198,7 +218,10 @@ def draw_by_weight(
                 own = absorb(key, np.uint64(original_ids[node]))
                 _draw_list(own, sums, first, degree, fanout, lacking, starts, widths, left, out)
             for j in range(start, stop):
-                sources[j] = indices[first + positions[j]]
+                sources[j] = first + positions[j]
+    # Apart, as in draw_hop, so that many loads are under way at once.
+    for j in numba.prange(sources.size):
+        sources[j] = indices[sources[j]]
     return offsets, sources, positions
 
 

@@ -74,12 +74,13 @@ class PredictionTask(ABC):
         labels = self.trained.schema.target_labels
         if labels is None or self.order.what == "embeddings":
             return []
-        return columns_of(labels, self.order.what, self.inference.graph.label_names)
+        graph, names = self.inference.graph, self.trained.label_names
+        return columns_of(labels, self.order.what, lambda task: names(graph, task))
 
     @cached_property
     def _label_names(self) -> list[str]:
         if self.order.what == "labels" and self.trained.target.kind == "class":
-            return self.inference.graph.label_names()
+            return self.trained.label_names(self.inference.graph)
         return []
 
     def _finished(self, rows: Tensor) -> NDArray[Any]:

@@ -15,9 +15,10 @@ from hopper.engines.checks import check_model, check_threads
 from hopper.engines.model_reads import find_reads
 from hopper.errors import RequestError
 from hopper.hetero.learnable import LearnableRows
+from hopper.partition import PartitionedGraph
 from hopper.tasks import Target, find_target
 from hopper.train.begin import restore_rows
-from hopper.train.run_description import read_run_schema
+from hopper.train.run_description import read_label_names, read_run_schema
 from hopper.train.run_result import RunResult
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
@@ -40,6 +41,19 @@ class TrainedRun:
         self.config = chosen.config
         self.schema = read_run_schema(run_dir, self.config)
         self.model_file = chosen.model_file
+        self._label_names = read_label_names(run_dir)
+
+    def label_names(self, graph: PartitionedGraph, task: str = "") -> list[str]:
+        """What classes are called, of one of several tasks if any is named: as in the graph that
+        the model was trained on.
+
+        Parameters
+        ----------
+        graph: that is predicted; its names are taken if the run has kept none.
+        """
+        if self._label_names is None:
+            return graph.label_names(task)
+        return self._label_names.get(task, [])
 
     @property
     def target(self) -> Target:
@@ -117,6 +131,14 @@ class TrainedRun:
                 raise RequestError(
                     f"{where}: features of {rows.node_type}: expected {rows.features} columns, as "
                     f"the model was trained with, given {given}"
+                )
+
+        for relation, width in trained.edges.items():
+            of_edges = request.reads.edges.get(relation)
+            if of_edges != width:
+                raise RequestError(
+                    f"{where}: features of edges of {relation}: expected {width} columns, as the "
+                    f"model was trained with, given {of_edges or 'none'}"
                 )
 
     def restore_rows(self, learnable: LearnableRows) -> None:

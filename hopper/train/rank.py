@@ -76,7 +76,7 @@ def run_rank(config: Config) -> None:
             await_row_checks(check, cluster, say)
             if cluster.rank == 0:
                 # Not before: a folder with a finished run, which is refused, keeps its own.
-                describe_run(config, request.schema)
+                describe_run(config, request.graph)
 
         trainer.on_trained = conclude
         trainer.on_epoch = loggers.epoch

@@ -7,23 +7,47 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Final
 
 from hopper.config import Config
+from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE
 from hopper.graph.schema import GraphSchema
 from hopper.graph.schema_json import read_schema, schema_to_json
+from hopper.partition import PartitionedGraph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.whole_files import write_text
 
+_LABEL_NAMES: Final = "label_names.json"
 
-def describe_run(config: Config, schema: GraphSchema) -> None:
-    """Write the configuration and the schema into ``train.run_dir``."""
-    run_dir = Path(config.train.run_dir)
+
+def describe_run(config: Config, graph: PartitionedGraph) -> None:
+    """Write the configuration, the schema and, where they have any, the names of classes into
+    ``train.run_dir``."""
+    run_dir, schema = Path(config.train.run_dir), graph.schema
     partitioned = str(Path(config.data.partitioned).absolute())
     data = config.data.model_copy(update={"partitioned": partitioned})
     described = config.model_copy(update={"data": data})
     write_text(run_dir / CONFIG_FILE, described.model_dump_json(indent=1))
     write_text(run_dir / SCHEMA_FILE, json.dumps(schema_to_json(schema), indent=1))
+    tasks = [] if schema.target_labels is None else [name for name, _ in schema.target_labels.tasks]
+    names = {task: graph.label_names(task) for task in ("", *tasks)}
+    write_text(run_dir / _LABEL_NAMES, json.dumps(names, indent=1))
+
+
+def read_label_names(run_dir: Path) -> dict[str, list[str]] | None:
+    """What the graph that a run was trained on called classes, by task ("" where there is one);
+    None of a run of an earlier version, which did not keep them.
+
+    Raises
+    ------
+    GraphError: the file is not readable.
+    """
+    file = run_dir / _LABEL_NAMES
+    if not file.is_file():
+        return None
+    found: dict[str, list[str]] = read_json(file, "no such file")
+    return found
 
 
 def read_run_schema(run_dir: Path, config: Config) -> GraphSchema:

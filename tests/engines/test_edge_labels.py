@@ -210,8 +210,8 @@ class OneForAll(Sum):
     [
         ({"train": {"engine": "raf"}}, "train.engine: "),
         (
-            {"train": {"engine": "p3"}},
-            "train.engine: p3 predicts nodes; labels of edges want one of",
+            {"train": {"engine": "neutronstar"}},
+            "train.engine: neutronstar predicts nodes; labels of edges want one of",
         ),
         ({"task": {"kind": "link"}}, "task.kind: the graph's target is reader/rates/book"),
         ({"task": {"decoder": "distmult"}}, "task.decoder: expected mlp, bilinear or"),

@@ -60,6 +60,10 @@ TASKS: dict[str, dict[str, Any]] = {
     },
     "complex, not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
 }
+LABELS: dict[str, dict[str, Any]] = {"labels": {"decoder": "bilinear", "dim": 5}}
+DIVIDING: dict[str, dict[str, Any]] = {
+    each: {"train": {"engine": each}} for each in ("naive", "p3")
+}
 LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
 
 
@@ -110,12 +114,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def case_config(
     engine: str, model: dict[str, Any], task: str, parts: Path, run_dir: Path, **train: Any
 ) -> dict[str, Any]:
-    own = ENGINES[engine]
+    own = (ENGINES | DIVIDING)[engine]
     return {
         "data": {"partitioned": str(parts)},
         "model": model,
         "sampler": {"fanouts": [3, 2]},
-        "task": TASKS[task],
+        "task": (TASKS | LABELS)[task],
         "train": {
             "batch_size": 9,
             "epochs": 1,
@@ -336,10 +340,50 @@ def test_no_edge_of_a_batch_is_drawn(library: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "servers", "ranks_per_server"), [("naive", 2, 2), ("naive", 3, 1), ("p3", 2, 1)]
+)
+@pytest.mark.parametrize("is_link", [True, False])
+def test_divided_first_layers(
+    is_link: bool,
+    engine: str,
+    servers: int,
+    ranks_per_server: int,
+    near: Path,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Of links, and of edges whose labels are predicted."""
+    parts, graph = tmp_path / "parts", GraphDirectory.open(near)
+    relation = Relation("item", "near", "item")
+    if not is_link:
+        topology = graph.topology(relation)
+        dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+        graph = GraphDirectory.from_arrays(
+            tmp_path / "labelled",
+            {relation: np.stack([topology.indices, dst])},
+            features={"item": np.asarray(graph.features("item"))},
+            labels={relation: (np.asarray(topology.indices) + dst) % 3},
+            target=relation,
+            options=ImportOptions(split=RandomSplit(0.8, 0.1)),
+        )
+    features: Any = "by-dimension" if engine == "p3" else "by-node"
+    partition_graph(graph, parts, servers, "random", features=features)
+    tasks = ("dot, joint", "mlp, in batch") if is_link else ("labels",)
+    models = ("sage", "gat") if is_link else ("gcn",)
+    chosen = [(engine, ONE_TYPE[model], task) for model in models for task in tasks]
+    place = parts, (servers, ranks_per_server)
+    compare(chosen, *place, serve_partitions, train_cases, tmp_path)
+
+
+@pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"train": {"engine": "raf"}}, "train.engine: "),
-        ({"train": {"engine": "naive"}}, "train.engine: naive predicts nodes; links want one of"),
+        (
+            {"train": {"engine": "neutronstar"}},
+            "train.engine: neutronstar predicts nodes; links want one of",
+        ),
         ({"sampler": {"kind": "labor"}}, "sampler.kind: neighbours of links' ends"),
         ({"task": {"kind": "node"}}, "task.kind: the graph's target is"),
         ({"model": {"name": "nars", "layers": 1, "hidden": 8}}, "model.name: nars"),

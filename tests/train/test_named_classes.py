@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> hopper.RunResult:
             },
         }
     )
+
+
+def test_classes_are_called_as_in_training(trained: hopper.RunResult, tmp_path: Path) -> None:
+    """Whatever the graph that is predicted calls them."""
+    folder = Path(trained.run_dir).parent
+    shutil.copytree(folder / "parts", tmp_path / "parts")
+    (tmp_path / "parts" / "names" / "labels" / "node.txt").write_text("rot\ngelb\nblau\n")
+    words = ["--data.partitioned", str(tmp_path / "parts"), "--data.verify", "off"]
+    found = hopper.predict(trained.run_dir, tmp_path / "out", format="npy", overrides=words)
+    assert found.label_names == COLOURS
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
