@@ -223,8 +223,8 @@ def page(result: dict[str, Any]) -> str:
         "`python benchmarks/predict_memory.py --out DIR`",
         "",
         f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}",
-        f"- {result['nodes']:,} nodes, {result['edges']:,} edges, one server; GraphSAGE of 3 layers, "
-        f"hidden {result['hidden']}",
+        f"- {result['nodes']:,} nodes, {result['edges']:,} edges, one server; GraphSAGE of 3 "
+        f"layers, hidden {result['hidden']}",
         f"- all processes and their page cache in {mib['bound_bytes']} MiB",
         "",
         "![Memory](picture.webp)",

@@ -7,6 +7,7 @@ ended goes on: no row is computed again of which its file says that it is there.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -178,7 +179,12 @@ class FileRows(RowSpace):
         shape = facts["rows"], *facts["shape"]
         if 0 in shape:
             return np.empty(shape, facts["dtype"])
-        return np.memmap(self._file(name, _ROWS_SUFFIX), facts["dtype"], "r+", shape=shape)
+        found = np.memmap(self._file(name, _ROWS_SUFFIX), facts["dtype"], "r+", shape=shape)
+        # Neighbours are anywhere: what the kernel would read around each of them (up to megabytes)
+        # would push out others.
+        if isinstance(found.base, mmap.mmap):
+            found.base.madvise(mmap.MADV_RANDOM)
+        return found
 
     def _file(self, name: str, suffix: str) -> Path:
         return self._folder / f"{name}{suffix}"
