@@ -61,12 +61,20 @@ def make_sampler(
 def make_full_sampler(
     request: Request, server: int, model: torch.nn.Module | None = None
 ) -> NeighborSampler:
-    """One that takes all neighbours that the request's model reads, for evaluation; parameters as
-    of :func:`make_sampler`."""
-    hops = len(model.root_layers()) if isinstance(model, HGNN) else None
+    """One that takes all neighbours that the request's model reads, for evaluation; where it reads
+    the latest alone, these. Parameters as of :func:`make_sampler`."""
+    hops, own = (
+        len(model.root_layers()) if isinstance(model, HGNN) else None,
+        request.config.sampler,
+    )
     sizes = [-1] * request.config.model.layers
-    kind = TemporalSampler if request.reads_times else NeighborSampler
-    return _make_sampler(request, server, kind, sizes, 0, 0, hops)
+    if not request.reads_times:
+        return _make_sampler(request, server, NeighborSampler, sizes, 0, 0, hops)
+    found = find_sampler(own.kind, own.kind_options)
+    if found.options.get("pick") == "recent":
+        sizes = list(own.sizes)
+    made: Callable[..., NeighborSampler] = found.kind
+    return _make_sampler(request, server, partial(made, **found.options), sizes, 0, 0, hops)
 
 
 def _make_sampler(

@@ -182,8 +182,8 @@ class FileRows(RowSpace):
         found = np.memmap(self._file(name, _ROWS_SUFFIX), facts["dtype"], "r+", shape=shape)
         # Neighbours are anywhere: what the kernel would read around each of them (up to megabytes)
         # would push out others.
-        if isinstance(found.base, mmap.mmap):
-            found.base.madvise(mmap.MADV_RANDOM)
+        mapped: Any = found.base
+        mapped.madvise(mmap.MADV_RANDOM)
         return found
 
     def _file(self, name: str, suffix: str) -> Path:
