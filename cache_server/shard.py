@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest, ManifestError, SourceError
+from cache_server.mapped_tables import read_rows_alone
 from cache_server.row_source import (
     NO_SOURCES,
     CheckedSource,
@@ -402,6 +403,7 @@ def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
         raise ManifestError(f"{path}: shape: expected {shapes[0]}, found {array.shape}")
     if not array.flags.c_contiguous:
         raise ManifestError(f"{path}: order: expected row-major, found Fortran order")
+    read_rows_alone(array)
     return array.reshape(spec.count, spec.dim)
 
 

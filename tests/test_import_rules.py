@@ -30,7 +30,6 @@ LINES = (
         "traffic",
         "run_log",
         "scratch",
-        "available_memory",
         "signal_handlers",
         "quick_imports",
         "array_exchange",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.errors import SourceError
+from cache_server.mapped_tables import read_rows_alone
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows, read_pages
 from hopper.features.source import RowKind
@@ -113,6 +114,7 @@ class LocalRows:
             stored = read(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
+            read_rows_alone(stored)
             found = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = found
         return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hopper.available_memory import available_memory
+from cache_server.available_memory import available_memory
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cache_server.available_memory import available_memory
 from hopper.array_module import array_module
-from hopper.available_memory import available_memory
 from hopper.cluster import Cluster
 from hopper.device_copies import finish_copies, to_device
 from hopper.engines import Request, is_fetching

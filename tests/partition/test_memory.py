@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from hopper.available_memory import available_memory, own_groups
+from cache_server.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hopper.available_memory import LIMIT_VARIABLE
+from cache_server.available_memory import LIMIT_VARIABLE
 from hopper.bench.emulate.agent import read_failures
 from hopper.bench.emulate.commands import signals_held
 from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
