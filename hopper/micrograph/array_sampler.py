@@ -20,7 +20,7 @@ from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier import UNSEEN
-from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions, dropout_key
+from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 
 _LOW: Final = np.uint64(0xFFFFFFFF)
@@ -103,19 +103,8 @@ class ArraySampler(NeighborSampler):
         for hop in range(len(self.fanouts)):
             hops.append(self._hop(hop, (epoch, iteration), frontiers, tables))
             sizes.append({each: len(own) for each, own in frontiers.items()})
-        return Subgraph(
-            target=self.target,
-            nodes={each: on_host(own) for each, own in frontiers.items()},
-            sizes=sizes,
-            hops=hops,
-            topologies=self.topologies,
-            original_ids=self.original_ids,
-            iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
-            inclusions=self.inclusions,
-            drawn_as=self.drawn_as,
-            stored_as=self.stored_as,
-            fanouts=self.fanouts,
-        )
+        nodes = {each: on_host(own) for each, own in frontiers.items()}
+        return self._subgraph(nodes, sizes, hops, (epoch, iteration))
 
     def _hop(
         self,

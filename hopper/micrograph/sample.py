@@ -174,15 +174,26 @@ class NeighborSampler:
             ]
         finally:
             self._give_tables_back(tables, nodes)
+        found = {t: np.concatenate(parts) for t, parts in nodes.items()}
+        return self._subgraph(found, sizes, hops, (epoch, iteration))
+
+    def _subgraph(
+        self,
+        nodes: dict[str, NDArray[np.int64]],
+        sizes: list[dict[str, int]],
+        hops: list[dict[Relation, HopEdges]],
+        moment: tuple[int, int],
+    ) -> Subgraph:
+        """What was found of one batch, with all that the sampler knows of it."""
         return Subgraph(
             target=self.target,
-            nodes={t: np.concatenate(parts) for t, parts in nodes.items()},
+            nodes=nodes,
             sizes=sizes,
             hops=hops,
             topologies=self.topologies,
             original_ids=self.original_ids,
-            iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
-            inclusions=self.inclusions_at((epoch, iteration)),
+            iteration_key=dropout_key(self.dropout_seed, *moment),
+            inclusions=self.inclusions_at(moment),
             drawn_as=self.drawn_as,
             stored_as=self.stored_as,
             fanouts=self.fanouts,

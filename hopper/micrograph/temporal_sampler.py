@@ -9,6 +9,7 @@ micrographs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final, Literal, Unpack
 
 import numpy as np
@@ -19,7 +20,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions, dropout_key
+from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.micrograph.timed_rows import TimedRows, draw_until
 
@@ -95,18 +96,9 @@ class TemporalSampler(NeighborSampler):
                 degrees[relation] = seen
             hops.append(edges)
             sizes.append({each: own.count for each, own in rows.items()})
-        return Subgraph(
-            target=self.target,
-            nodes={each: own.ids for each, own in rows.items()},
-            sizes=sizes,
-            hops=hops,
-            topologies=self.topologies,
-            original_ids=self.original_ids,
-            iteration_key=dropout_key(self.dropout_seed, epoch, iteration),
-            inclusions=self.inclusions_at((epoch, iteration)),
-            drawn_as=self.drawn_as,
-            stored_as=self.stored_as,
-            fanouts=self.fanouts,
+        nodes = {each: own.ids for each, own in rows.items()}
+        return replace(
+            self._subgraph(nodes, sizes, hops, (epoch, iteration)),
             times={each: own.times for each, own in rows.items()},
             seen_degrees=degrees,
         )

@@ -12,13 +12,13 @@ from torch.nn import functional
 from hopper.graph.block import Block
 from hopper.models.dropout import EdgeDropout, SelfDropout
 from hopper.models.gnn import GNN
-from hopper.models.layer import Algebra, Layer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.ops import edge_add, edge_softmax_with_self, weighted_sum
 
 NEGATIVE_SLOPE = 0.2
 
 
-class GATLayer(Layer):
+class GATLayer(AttentionLayer):
     """Attention over the sampled in-neighbours and the node itself.
 
     With ``z = W h`` per head, edge (u, v) has the logit
@@ -92,7 +92,7 @@ class GATLayer(Layer):
         own_term = (z_dst * self.attention_src).sum(-1)
         logits = edge_add(block, src_term, dst_term)
         if self.edge_dim:
-            logits = logits + self.edge_linear(self.edge_features(block, logits.dtype))
+            logits = logits + self.edge_term(block, logits.dtype)
         logits = functional.leaky_relu(logits, NEGATIVE_SLOPE)
         if not block.equally_likely:
             logits = logits + log_importance(block, logits.dtype).unsqueeze(-1)
@@ -126,7 +126,7 @@ class GAT(GNN):
         dropout: float,
         edge_dim: int = 0,
     ) -> None:
-        stack: list[Layer] = []
+        stack: list[AttentionLayer] = []
         for index in range(layers):
             last = index == layers - 1
             stack.append(

@@ -15,7 +15,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import JointSoftmax, joint_partial, merged_softmax, softmax_part
 from hopper.models.gat import log_importance
-from hopper.models.layer import Algebra, Layer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, Update, make_head
 from hopper.ops import (
@@ -42,7 +42,7 @@ class TypeProjections(nn.Module):
                 nn.init.zeros_(linear.bias)
 
 
-class RelationPartial(Layer):
+class RelationPartial(AttentionLayer):
     """AGG_r: a relation's part of the joint attention, for
     :class:`hopper.models.relational.JointSoftmax`.
 
@@ -81,13 +81,6 @@ class RelationPartial(Layer):
         self.edge_dim = edge_dim
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)
-
-    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
-        if not self.edge_dim:
-            return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
-        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
-        return out
 
     def keys_values(self, h_src: Tensor) -> Tensor:
         """[n, 2, heads, width]: K and V of the source type."""

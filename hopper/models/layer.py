@@ -207,6 +207,21 @@ class SumLayer(Layer):
         return self.with_edges(block, combined if own is None else combined + own)
 
 
+class AttentionLayer(Layer):
+    """Base of layers whose logits may read features of edges."""
+
+    heads: int
+    edge_linear: nn.Module
+    """[edge_dim] to [heads]; there where features are read"""
+
+    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
+        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
+        if not self.edge_dim:
+            return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
+        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
+        return out
+
+
 def edge_linear(edge_dim: int, out_dim: int) -> nn.Linear:
     """What multiplies features of edges."""
     found = nn.Linear(edge_dim, out_dim, bias=False)

@@ -15,7 +15,7 @@ from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.models.combination import SumOfRelations, merged_softmax, normalised, softmax_part
 from hopper.models.gat import NEGATIVE_SLOPE, log_importance
-from hopper.models.layer import Algebra, Layer, edge_linear
+from hopper.models.layer import Algebra, AttentionLayer, edge_linear
 from hopper.models.merged import MergedRelations
 from hopper.models.relational import HGNN, NO_EDGES, RelationLayer, make_head
 from hopper.models.rgcn import RootWeight
@@ -29,7 +29,7 @@ from hopper.ops import (
 )
 
 
-class RelationAttention(Layer):
+class RelationAttention(AttentionLayer):
     """AGG_r: GAT's attention over the sampled in-neighbours of one relation, heads side by side.
 
     With ``z = W_r h`` per head, edge (u, v) has the logit
@@ -58,13 +58,6 @@ class RelationAttention(Layer):
         self.edge_dim = edge_dim
         if edge_dim:
             self.edge_linear = edge_linear(edge_dim, heads)
-
-    def edge_term(self, block: Block, dtype: torch.dtype) -> Tensor:
-        """[edges, heads]: what features of edges add to logits; zeros where none are read."""
-        if not self.edge_dim:
-            return torch.zeros(block.num_edges, self.heads, dtype=dtype, device=block.device)
-        out: Tensor = self.edge_linear(self.edge_features(block, dtype))
-        return out
 
     def project(self, h_src: Tensor) -> Tensor:
         """[n, heads, width]: the rows as each head sees them."""
