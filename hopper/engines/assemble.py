@@ -113,8 +113,8 @@ def _make_sampler(
         dropout_seed=dropout_seed,
     )
     if isinstance(made, TemporalSampler):
-        timed = [each for each in graph.schema.timed if isinstance(each, str)]
-        made.root_times = {each: graph.times(each) for each in timed}
+        target = request.schema.target_type()
+        made.set_times({target: graph.times(target)})
     return made
 
 

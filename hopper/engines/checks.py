@@ -219,13 +219,6 @@ def _check_times(request: Request) -> None:
             f"nodes of {target} have none in {request.where}; expected a graph that was imported "
             "with their times (docs/times.md)"
         )
-    refused = [each.name for each in engines_of(request) if not each.samples_whole]
-    if refused:
-        fitting = [each.name for each in engines_for(graph.layout) if each.samples_whole]
-        raise RequestError(
-            f"train.engine: {refused[0]} computes a node once for all roots, and at other times it "
-            f"has other neighbours; expected {', '.join(fitting)} (or auto)"
-        )
     if config.model.name in ("gcn", "deepgcn"):
         raise RequestError(
             f"model.name: {config.model.name} weighs neighbours by their out-degrees, which are "

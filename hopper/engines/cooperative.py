@@ -120,7 +120,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             rank, links, shared = state.cluster.rank, state.trainer.links, None
             roots: Mapping[str, NDArray[np.int64]]
             if links is None:
-                roots = {self._target: batch.homed_at(rank)}
+                own = batch.homed_at(rank)
+                roots = {self._target: state.trainer.sampler.versions(self._target, own)}
             else:
                 shared = share_roots(links, self._placement, batch, rank)
                 roots = shared.nodes

@@ -127,8 +127,6 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     """whether ``train.engine = "auto"`` tries it"""
     is_baseline: ClassVar[bool] = False
     """whether others' speed is told against it"""
-    samples_whole: ClassVar[bool] = False
-    """whether whoever trains a root samples all of its micrograph, which then may depend on it"""
     predicts_links: ClassVar[bool] = False
     """whether its roots may be links"""
     schedule: ClassVar[type[RootSchedule]] = RootSchedule

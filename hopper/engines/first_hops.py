@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import HopEdges, Subgraph
 from hopper.partials import split_layer
 from hopper.partition.layouts import Columns
+
+_NONE: Final = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,6 @@ def check_first_layer(request: Request, engine: str) -> None:
             f"cache.policy: under {engine} no rows travel that a cache could keep; expected "
             f'"none", given "{config.cache.policy}"'
         )
-    if not config.sampler.is_node_wise:
-        raise RequestError(
-            f"sampler.kind: {engine} tells other ranks drawn edges without their probabilities; "
-            f'expected "node" or "full", given "{config.sampler.kind}"'
-        )
     if config.train.micro_batch:
         raise RequestError(
             f"train.micro_batch: {engine} trains a mini-batch in one pass; expected 0, given "
@@ -106,7 +104,7 @@ def draw_first_hops(
         roots = batch.of_model(rank)
         fields["roots"] = int(roots.size)
         subgraph = state.trainer.sample_pass(roots, batch.epoch, batch.iteration)
-        return subgraph, _exchange(channel, sampler, subgraph, partners, batch.where)
+        return subgraph, _exchange(channel, sampler, subgraph, partners, batch)
 
 
 def first_block(hop: Subgraph, own: Block | None, edge_dim: int, device: torch.device) -> Block:
@@ -131,51 +129,65 @@ def _exchange(
     sampler: NeighborSampler,
     subgraph: Subgraph,
     partners: Sequence[int],
-    where: str,
+    batch: GlobalBatch,
 ) -> dict[int, Subgraph]:
     """By partner, what the first layer of its mini-batch reads."""
-    told, none = _tell(subgraph), np.empty(0, np.int32)
+    told = _tell(sampler, subgraph)
     others = [rank for rank in partners if rank != cluster.rank]
     groups = [
-        [words if rank in others else none for rank in range(cluster.world)] for words in told
+        [words if rank in others else _NONE for rank in range(cluster.world)] for words in told
     ]
-    came = exchange_arrays(cluster, groups, "topology", f"telling what first layers read, {where}")
+    where = f"telling what first layers read, {batch.where}"
+    came = exchange_arrays(cluster, groups, "topology", where)
     words = {rank: [each[rank] for each in came] for rank in others} | {cluster.rank: told}
-    key = subgraph.iteration_key
-    return {rank: _first_hop(sampler, key, *words[rank]) for rank in partners}
+    moment, key = (batch.epoch, batch.iteration), subgraph.iteration_key
+    return {rank: _first_hop(sampler, moment, key, *words[rank]) for rank in partners}
 
 
-def _tell(subgraph: Subgraph) -> list[NDArray[np.int32]]:
-    """What the first layer of a mini-batch reads: ids of its nodes, destinations first, the number
-    of edges of each destination, and the places of their sources among the nodes."""
+def _tell(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32]]:
+    """What the first layer of a mini-batch reads: versions of its nodes, destinations first, the
+    number of edges of each destination, the places of their sources among the nodes, and, where
+    their probabilities follow from them, their positions."""
     ((edges),) = subgraph.hops[-1].values()
-    words = (subgraph.nodes[subgraph.target], np.diff(edges.indptr), edges.indices)
-    return [each.astype(np.int32) for each in words]
+    nodes, times = subgraph.nodes[subgraph.target], subgraph.times.get(subgraph.target)
+    versions = sampler.versions_at(subgraph.target, nodes, times).astype(sampler.version_dtype)
+    words = [versions.view(np.int32), np.diff(edges.indptr), edges.indices]
+    words.append(_NONE if subgraph.inclusions[-1] is None else edges.positions)
+    return [each.astype(np.int32, copy=False) for each in words]
 
 
 def _first_hop(
     sampler: NeighborSampler,
+    moment: tuple[int, int],
     iteration_key: int,
-    ids: NDArray[np.int32],
+    words: NDArray[np.int32],
     degrees: NDArray[np.int32],
     sources: NDArray[np.int32],
+    positions: NDArray[np.int32],
 ) -> Subgraph:
-    """The first layer of a mini-batch, as :func:`_tell` tells it; ``iteration_key`` is that of
-    dropout masks."""
+    """The first layer of a mini-batch, as :func:`_tell` tells it.
+
+    Parameters
+    ----------
+    moment: epoch and iteration. iteration_key: of dropout masks.
+    """
     (relation,) = sampler.topologies
     indptr = np.zeros(degrees.size + 1, np.int64)
     np.cumsum(degrees, out=indptr[1:])
-    # Positions key masks of edges, which are the business of the rank that trains the mini-batch.
-    edges = HopEdges(indptr, sources.astype(np.int64), np.empty(0, np.int64))
+    # Masks of edges, which positions key, are the business of the rank that trains the mini-batch.
+    edges = HopEdges(indptr, sources.astype(np.int64), positions.astype(np.int64))
     target, hop = sampler.target, len(sampler.fanouts) - 1
+    versions = words.view(sampler.version_dtype).astype(np.int64)
+    nodes, times = sampler.nodes_and_times({target: versions})
     return Subgraph(
         target=target,
-        nodes={target: ids.astype(np.int64)},
-        sizes=[{target: degrees.size}, {target: ids.size}],
+        nodes=nodes,
+        sizes=[{target: degrees.size}, {target: versions.size}],
         hops=[{relation: edges}],
         topologies=sampler.topologies,
         original_ids=sampler.original_ids,
         iteration_key=iteration_key,
-        inclusions=sampler.inclusions[hop:],
+        inclusions=sampler.inclusions_at(moment)[hop:],
         fanouts=sampler.fanouts[hop:],
+        times=times,
     )

@@ -54,7 +54,6 @@ class Hop(Engine[HopPlan, InputRows]):
     """
 
     name = "hop"
-    samples_whole = True
     predicts_links = True
 
     @classmethod

@@ -58,10 +58,13 @@ class NeutronStar(Cooperative):
                 f"train.engine: neutronstar knows no node types; expected a model that reads one "
                 f"relation, given {config.model.name!r}"
             )
-        if config.sampler.kind != "full":
+        if not request.trains_full_batches:
             raise RequestError(
                 "sampler.kind: neutronstar trains full batches, whose dependencies are the same in "
-                f'every epoch; expected "full", given "{config.sampler.kind}"'
+                'every epoch; expected "full", or "temporal" with fanouts of -1 and a '
+                "train.batch_size that takes all training nodes; given "
+                f'"{config.sampler.kind}", fanouts {list(config.sampler.sizes)} and '
+                f"{config.train.batch_size}"
             )
         if config.train.micro_batch:
             raise RequestError(

@@ -58,10 +58,7 @@ def engines_of(request: Request) -> list[type[Engine]]:
     return [
         each
         for each in engines_for(request.graph.layout)
-        if each.exact
-        and each.may_win
-        and (each.predicts_links or not links)
-        and (each.samples_whole or not request.reads_times)
+        if each.exact and each.may_win and (each.predicts_links or not links)
     ]
 
 

@@ -48,6 +48,16 @@ class Request:
         return find_sampler(own.kind, own.kind_options).kind.reads_times
 
     @property
+    def trains_full_batches(self) -> bool:
+        """Whether every iteration trains all roots, and reads all of their neighbours."""
+        own = self.config.sampler
+        if own.kind == "full":
+            return True
+        roots = self.config.train.batch_size * self.ranks
+        takes_all = self.reads_times and all(each == -1 for each in own.sizes)
+        return takes_all and roots >= self.graph.split("train").size
+
+    @property
     def schema(self) -> GraphSchema:
         """Of the graph."""
         return self.graph.schema

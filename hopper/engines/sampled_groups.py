@@ -48,7 +48,6 @@ def rows_of(subgraphs: Sequence[Subgraph]) -> dict[str, list[NDArray[np.int64]]]
 class OneGroup(Engine[GroupPlan, Iterable[Pass]]):
     """An engine whose ranks train one group each, under their own replica."""
 
-    samples_whole = True
     predicts_links = True
 
     @abstractmethod

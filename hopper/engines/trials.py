@@ -68,7 +68,6 @@ class Trials(Engine[TrialsPlan, Passes]):
     """
 
     name = "hop"
-    samples_whole = True
 
     def __init__(
         self, request: Request, trials: Sequence[TrainState], schedules: Sequence[RootSchedule]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,13 @@ from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
 from hopper.micrograph.left_out import LeftOut
+from hopper.micrograph.row_tables import DenseTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
 """of the target type, or by type"""
+Versions = NDArray[np.int64]
+"""of nodes of a type: :meth:`NeighborSampler.versions`"""
 _MOST_NODES = np.iinfo(np.int32).max
 
 
@@ -68,7 +71,8 @@ class NeighborSampler:
     """Node-wise sampling without replacement, ``fanouts[l]`` in-neighbours a relation at hop l.
 
     Safe to call from several threads at once. Other placement-invariant samplers derive from it and
-    say how a hop is drawn (:meth:`draw`) and how likely an edge is (:attr:`inclusions`).
+    say how a hop is drawn (:meth:`draw`), how likely an edge is (:attr:`inclusions`), and what a
+    frontier has a row for (:meth:`versions`).
 
     Parameters
     ----------
@@ -126,7 +130,7 @@ class NeighborSampler:
         """what :meth:`inclusions_at` tells, where it is the same for all iterations"""
         self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
         """by epoch and iteration, by relation as it is stored: edges that are not drawn"""
-        self._spare_tables: list[dict[str, NDArray[np.int32]]] = []
+        self._spare_tables: list[dict[str, RowTable]] = []
         self._lock = threading.Lock()
 
     @classmethod
@@ -159,14 +163,28 @@ class NeighborSampler:
         by_type = roots if isinstance(roots, Mapping) else {self.target: roots}
         for node_type, ids in by_type.items():
             self._check_roots(ids, node_type)
+        found = {
+            node_type: self.versions(node_type, np.ascontiguousarray(ids, dtype=np.int64))
+            for node_type, ids in by_type.items()
+        }
+        return self.sample_versions(found, epoch, iteration)
+
+    def sample_versions(
+        self, roots: Mapping[str, Versions], epoch: int, iteration: int
+    ) -> Subgraph:
+        """Sample the subgraph of distinct versions of roots, by type.
+
+        Raises
+        ------
+        ValueError: one occurs twice.
+        """
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
         sizes = [dict.fromkeys(self.original_ids, 0)]
         try:
-            for node_type, ids in by_type.items():
-                own = np.ascontiguousarray(ids, dtype=np.int64)
+            for node_type, own in roots.items():
                 self._enter(own, node_type, nodes, sizes[0], tables)
-                if sizes[0][node_type] != ids.size:
+                if sizes[0][node_type] != own.size:
                     raise ValueError("a root occurs twice in one batch")
             hops = [
                 self._expand(hop, (epoch, iteration), nodes, sizes, tables)
@@ -177,14 +195,53 @@ class NeighborSampler:
         found = {t: np.concatenate(parts) for t, parts in nodes.items()}
         return self._subgraph(found, sizes, hops, (epoch, iteration))
 
+    @property
+    def version_dtype(self) -> np.dtype[Any]:
+        """That every version fits."""
+        return np.dtype(np.int32)
+
+    def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
+        """[n] int64: what frontiers hold of some roots. Most samplers draw for a node what they
+        draw, whichever root it is for: a node has one version, which is its global id."""
+        return roots
+
+    def versions_at(
+        self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
+    ) -> Versions:
+        """[n] int64: the versions of nodes for roots of some times, where these have any."""
+        return nodes
+
+    def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
+        """[n] int64 global ids: whose versions these are."""
+        return versions
+
+    def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
+        """[n] int64: the times of the roots that these are for; None where there are none."""
+        return None
+
+    def row_table(self, node_type: str) -> RowTable:
+        """One for the versions of a type's nodes."""
+        return DenseTable(self.original_ids[node_type].size)
+
+    def nodes_and_times(
+        self, versions: Mapping[str, Versions]
+    ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+        """By type, the nodes of versions, and their roots' times where there are any."""
+        times = {each: self.times_of(each, own) for each, own in versions.items()}
+        return (
+            {each: self.nodes_of(each, own) for each, own in versions.items()},
+            {each: own for each, own in times.items() if own is not None},
+        )
+
     def _subgraph(
         self,
-        nodes: dict[str, NDArray[np.int64]],
+        versions: Mapping[str, Versions],
         sizes: list[dict[str, int]],
         hops: list[dict[Relation, HopEdges]],
         moment: tuple[int, int],
     ) -> Subgraph:
         """What was found of one batch, with all that the sampler knows of it."""
+        nodes, times = self.nodes_and_times(versions)
         return Subgraph(
             target=self.target,
             nodes=nodes,
@@ -197,6 +254,7 @@ class NeighborSampler:
             drawn_as=self.drawn_as,
             stored_as=self.stored_as,
             fanouts=self.fanouts,
+            times=times,
         )
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
@@ -217,7 +275,7 @@ class NeighborSampler:
 
         Parameters
         ----------
-        destinations: [n] int64 global ids.
+        destinations: [n] int64 versions; sources are told as versions too.
         moment: epoch and iteration.
         """
         topology = self.topologies[relation]
@@ -269,7 +327,7 @@ class NeighborSampler:
         moment: tuple[int, int],
         nodes: dict[str, list[NDArray[np.int64]]],
         sizes: list[dict[str, int]],
-        tables: dict[str, NDArray[np.int32]],
+        tables: Mapping[str, RowTable],
     ) -> dict[Relation, HopEdges]:
         """Draw one hop of every relation; appends to ``nodes`` and ``sizes``."""
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
@@ -289,32 +347,30 @@ class NeighborSampler:
 
     @staticmethod
     def _enter(
-        ids: NDArray[np.int64],
+        versions: Versions,
         node_type: str,
-        nodes: dict[str, list[NDArray[np.int64]]],
+        nodes: dict[str, list[Versions]],
         reached: dict[str, int],
-        tables: dict[str, NDArray[np.int32]],
+        tables: Mapping[str, RowTable],
     ) -> NDArray[np.int64]:
-        """Add unseen ids to a frontier; returns the row of every id."""
-        rows, fresh = frontier.discover(ids, tables[node_type], reached[node_type])
+        """Add unseen versions to a frontier; returns the row of every one."""
+        rows, fresh = tables[node_type].discover(versions, reached[node_type])
         nodes[node_type].append(fresh)
         reached[node_type] += fresh.size
         return rows
 
-    def _take_tables(self) -> dict[str, NDArray[np.int32]]:
+    def _take_tables(self) -> dict[str, RowTable]:
         with self._lock:
             if self._spare_tables:
                 return self._spare_tables.pop()
-        return {
-            t: np.full(ids.size, frontier.UNSEEN, np.int32) for t, ids in self.original_ids.items()
-        }
+        return {each: self.row_table(each) for each in self.original_ids}
 
     def _give_tables_back(
-        self, tables: dict[str, NDArray[np.int32]], nodes: dict[str, list[NDArray[np.int64]]]
+        self, tables: dict[str, RowTable], nodes: Mapping[str, Sequence[Versions]]
     ) -> None:
         for node_type, parts in nodes.items():
             for part in parts:
-                frontier.forget(part, tables[node_type])
+                tables[node_type].clear(part)
         with self._lock:
             self._spare_tables.append(tables)
 

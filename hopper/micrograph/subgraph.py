@@ -17,6 +17,7 @@ from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.pairs import Pairs
+from hopper.micrograph.timed_draw import count_until
 from hopper.ops import StoredRows
 
 _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
@@ -117,8 +118,6 @@ class Subgraph:
     times: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """per type, where roots have times: [n] that of the root that a node is there for; a node may
     have several rows then, one a time"""
-    seen_degrees: Mapping[Relation, NDArray[np.int64]] = field(default_factory=dict)
-    """by relation, then: [rows] in-edges that a destination has at that time"""
     edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
     """by relation, the edges whose features are read"""
 
@@ -252,10 +251,12 @@ class _Facts:
             )
         if not into:
             return np.take(topology.out_degrees, subgraph.nodes[relation.src])
-        if subgraph.times:
-            return subgraph.seen_degrees[relation]
         # The last hop's discoveries are never destinations.
-        nodes = subgraph.nodes[relation.dst][: subgraph.sizes[-2][relation.dst]]
+        count = subgraph.sizes[-2][relation.dst]
+        nodes = subgraph.nodes[relation.dst][:count]
+        if subgraph.times and topology.times is not None:
+            until = subgraph.times[relation.dst][:count]
+            return count_until(topology.indptr, topology.times, nodes, until)
         return np.take(topology.in_degrees, nodes)
 
 

@@ -1,16 +1,15 @@
 """Sampling in time: of what a root reads, nothing is later than the root.
 
-A node has other neighbours in the micrograph of a later root. So rows of frontiers are pairs of a
-node and a root's time, and what is drawn is a pure function of both: micrographs of roots with the
-same time share rows, others do not, and a mini-batch's subgraph is still exactly the union of its
-micrographs.
+A node has other neighbours in the micrograph of a later root. So frontiers hold versions of nodes:
+a version is of a node and a root's time, and what is drawn is a pure function of both. Micrographs
+of roots with the same time share rows, others do not, and a mini-batch's subgraph is still exactly
+the union of its micrographs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar, Final, Literal, Unpack
+from typing import Any, ClassVar, Final, Literal, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +19,10 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph.sample import NeighborSampler, Roots, SamplerOptions
-from hopper.micrograph.subgraph import HopEdges, Subgraph
-from hopper.micrograph.timed_rows import TimedRows, draw_until
+from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.row_tables import HashTable, RowTable
+from hopper.micrograph.sample import NeighborSampler, SamplerOptions
+from hopper.micrograph.timed_draw import draw_until
 
 Ids = NDArray[np.int64]
 Pick = Literal["uniform", "recent"]
@@ -38,10 +38,6 @@ class TemporalSampler(NeighborSampler):
     ----------
     pick: "uniform", or the most "recent" ones, ties by position.
     others, and errors: as of :class:`NeighborSampler`.
-
-    Attributes
-    ----------
-    root_times: by node type, [count] int64 by original id, the times of nodes that may be roots.
     """
 
     reads_times: ClassVar[bool] = True
@@ -63,65 +59,75 @@ class TemporalSampler(NeighborSampler):
                 f'sampler.kind_options.pick: expected "uniform" or "recent", given {pick!r}'
             )
         self._recent = pick == "recent"
-        self.root_times: Mapping[str, Ids] = {}
+        self._root_times: Mapping[str, Ids] = {}
+        self._times = _NONE
+        """[t] int64, ascending: all that a root may have"""
 
-    def sample(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
+    def set_times(self, of_nodes: Mapping[str, Ids], of_edges: Sequence[Ids] = ()) -> None:
+        """Tell when roots are.
+
+        Parameters
+        ----------
+        of_nodes: by node type whose nodes may be roots, [count] int64 by original id.
+        of_edges: [edges] int64 each, of edges whose ends may be roots, at the times of the edges.
+        """
+        self._root_times = dict(of_nodes)
+        self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *of_edges]))
+
+    @property
+    def version_dtype(self) -> np.dtype[Any]:
         """See :class:`NeighborSampler`."""
-        by_type = roots if isinstance(roots, Mapping) else {self.target: roots}
-        rows = {each: TimedRows() for each in self.original_ids}
-        for node_type, ids in by_type.items():
-            self._check_roots(ids, node_type)
-            own = np.ascontiguousarray(ids, dtype=np.int64)
-            stored = self.stored_as.get(node_type, node_type)
-            if stored not in self.root_times:
-                raise RequestError(f"times of {stored}: expected those of the roots, given none")
-            times = self.root_times[stored][self.original_ids[node_type][own]]
-            rows[node_type].enter(own, np.ascontiguousarray(times))
-            if rows[node_type].count != own.size:
-                raise ValueError("a root occurs twice in one batch")
-        sizes = [{each: own.count for each, own in rows.items()}]
-        hops: list[dict[Relation, HopEdges]] = []
-        degrees: dict[Relation, Ids] = {}
-        for hop in range(len(self.fanouts)):
-            edges = {}
-            # Destinations are those of before the hop, whatever a relation before this one found.
-            reached = {each: (own.ids, own.times) for each, own in rows.items()}
-            for relation in self.topologies:
-                offsets, sources, positions, seen = self._draw_until(
-                    hop, relation, *reached[relation.dst], (epoch, iteration)
-                )
-                until = np.repeat(reached[relation.dst][1], np.diff(offsets))
-                found = rows[relation.src].enter(sources, until)
-                edges[relation] = HopEdges(offsets, found, positions)
-                degrees[relation] = seen
-            hops.append(edges)
-            sizes.append({each: own.count for each, own in rows.items()})
-        nodes = {each: own.ids for each, own in rows.items()}
-        return replace(
-            self._subgraph(nodes, sizes, hops, (epoch, iteration)),
-            times={each: own.times for each, own in rows.items()},
-            seen_degrees=degrees,
-        )
+        return np.dtype(np.int64)
 
-    def _draw_until(
-        self, hop: int, relation: Relation, nodes: Ids, until: Ids, moment: tuple[int, int]
-    ) -> tuple[Ids, Ids, Ids, Ids]:
-        """Offsets, source ids, positions, and how many in-edges each destination has until then."""
+    def versions(self, node_type: str, roots: Ids) -> Ids:
+        """See :class:`NeighborSampler`: a node has a version for each time of a root."""
+        stored = self.stored_as.get(node_type, node_type)
+        if stored not in self._root_times:
+            raise RequestError(f"times of {stored}: expected those of the roots, given none")
+        times = self._root_times[stored][self.original_ids[node_type][roots]]
+        return self.versions_at(node_type, roots, times)
+
+    def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
+        """See :class:`NeighborSampler`; of times that :meth:`set_times` has told."""
+        assert times is not None
+        return np.searchsorted(self._times, times) * self._count(node_type) + nodes
+
+    def nodes_of(self, node_type: str, versions: Ids) -> Ids:
+        """See :class:`NeighborSampler`."""
+        return versions % self._count(node_type)
+
+    def times_of(self, node_type: str, versions: Ids) -> Ids:
+        """See :class:`NeighborSampler`."""
+        found: Ids = self._times[versions // self._count(node_type)]
+        return found
+
+    def row_table(self, node_type: str) -> RowTable:
+        """See :class:`NeighborSampler`."""
+        return HashTable()
+
+    def draw(
+        self, hop: int, relation: Relation, destinations: Ids, moment: tuple[int, int]
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
         topology = self.topologies[relation]
+        places, nodes = np.divmod(destinations, self._count(relation.dst))
         times, by_time = (
             _NONE if each is None else each for each in (topology.times, topology.by_time)
         )
         with threads_for(nodes.size):
-            found: tuple[Ids, Ids, Ids, Ids] = draw_until(
+            return draw_until(
                 topology.indptr,
                 topology.indices,
                 times,
                 by_time,
                 self.original_ids[relation.dst],
                 nodes,
-                until,
+                self._times[places],
+                places * self._count(relation.src),
                 self.fanouts[hop],
                 self._recent,
                 self.hop_key(NEIGHBOURS, moment, hop, relation),
             )
-        return found
+
+    def _count(self, node_type: str) -> int:
+        return max(1, self.original_ids[node_type].size)

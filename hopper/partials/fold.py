@@ -18,7 +18,7 @@ class Folded(NamedTuple):
     weights: NDArray[Any]
     sizes: NDArray[np.int32]
     numbers: NDArray[np.int32]
-    sources: NDArray[np.int32]
+    sources: NDArray[Any]
     sum_weights: NDArray[Any]
 
 
@@ -109,16 +109,18 @@ def fold_edges(
     edges: NDArray[np.int64],
     first_sum: int,
     sums: int,
+    sum_sources: NDArray[Any],
 ) -> tuple[Any, ...]:
     """Take the edges from some ranks out, and put one edge for each of their partial sums in.
 
     Parameters
     ----------
-    columns, sources, owners, weights: [edges], where each edge's source will be, its global id, its
+    columns, sources, owners, weights: [edges], where each edge's source will be, its version, its
         owner and its weight.
     folded: [ranks], whose edges to take out. edges: [ranks], how many these are.
     numbers: from :func:`number_sums`, over all relations that end in the same destinations.
     first_sum: the column of the first sum; -1 = sums get no edges here. sums: how many there are.
+    sum_sources: [edges that others add up], written: their sources, as they are told.
 
     Returns
     -------
@@ -138,7 +140,6 @@ def fold_edges(
     new_weights = np.empty(left, weights.dtype)
     sizes = np.zeros(sums, np.int32)
     sum_numbers = np.empty(count, np.int32)
-    sum_sources = np.empty(count, np.int32)
     sum_weights = np.empty(count, weights.dtype)
     place = 0
     for row in range(indptr.size - 1):

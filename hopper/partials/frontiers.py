@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.micrograph.frontier import discover, forget
-from hopper.partition.placement import Placement
+from hopper.micrograph.row_tables import RowTable
 
 Ids = NDArray[np.int64]
 
 
 class OwnFrontier:
-    """This rank's nodes in order of discovery; rows stay once given."""
+    """Versions of this rank's nodes in order of discovery; rows stay once given."""
 
-    def __init__(self, table: NDArray[np.int32]) -> None:
+    def __init__(self, table: RowTable) -> None:
         self._table = table
         self._parts: list[Ids] = []
         self.size = 0
 
-    def enter(self, ids: Ids) -> Ids:
-        """[n] int64: the row of every id; unseen ids are added."""
-        rows, fresh = discover(ids, self._table, self.size)
+    def enter(self, versions: Ids) -> Ids:
+        """[n] int64: the row of every one; unseen ones are added."""
+        rows, fresh = self._table.discover(versions, self.size)
         self._parts.append(fresh)
         self.size += fresh.size
         return rows
 
-    def rows(self, ids: Ids) -> Ids:
-        """[n] int64: the rows of ids that were entered."""
-        return self._table[ids].astype(np.int64)
+    def rows(self, versions: Ids) -> Ids:
+        """[n] int64: the rows of versions that were entered."""
+        return self._table.rows(versions)
 
     @property
-    def nodes(self) -> Ids:
-        """[size] int64 global ids."""
+    def versions(self) -> Ids:
+        """[size] int64."""
         if len(self._parts) != 1:
             self._parts = [np.concatenate(self._parts) if self._parts else np.empty(0, np.int64)]
         return self._parts[0]
@@ -45,12 +45,12 @@ class OwnFrontier:
 class Sources:
     """The distinct sources of edges, ordered by owner.
 
-    places: [edges], each edge's source in ``nodes``. bounds: [ranks + 1], each owner's part of
-    ``nodes``. owners: [edges] int16.
+    places: [edges], each edge's source in ``versions``. bounds: [ranks + 1], each owner's part of
+    ``versions``. owners: [edges] int16.
     """
 
     places: Ids
-    nodes: Ids
+    versions: Ids
     bounds: Ids
     owners: NDArray[np.int16]
 
@@ -59,7 +59,7 @@ class Sources:
         return np.diff(self.bounds)
 
     def part(self, rank: int) -> slice:
-        """Which of ``nodes`` a rank owns."""
+        """Which of ``versions`` a rank owns."""
         return slice(self.bounds[rank], self.bounds[rank + 1])
 
 
@@ -67,11 +67,11 @@ class Sources:
 class Wanted:
     """Some of the sources, which other ranks are asked for.
 
-    at: by rank, their places among all. ids: by rank, [n] int64 global ids.
+    at: by rank, their places among all. versions: by rank, [n] int64.
     """
 
     at: list[slice | Ids]
-    ids: list[Ids]
+    versions: list[Ids]
 
     @classmethod
     def of(
@@ -92,47 +92,42 @@ class Wanted:
                 at.append(part)
             else:
                 at.append(part.start + np.flatnonzero(marked[part]))
-        return cls(at, [sources.nodes[each] for each in at])
+        return cls(at, [sources.versions[each] for each in at])
 
     @property
     def counts(self) -> list[int]:
         """By rank, how many."""
-        return [ids.size for ids in self.ids]
+        return [own.size for own in self.versions]
 
-    def nodes(self) -> Ids:
-        """[n] int64 global ids: those of rank 0 first."""
-        return np.concatenate(self.ids)
+    def all_versions(self) -> Ids:
+        """[n] int64: those of rank 0 first."""
+        return np.concatenate(self.versions)
 
     def number(self, columns: NDArray[Any], first: int) -> None:
         """Give them numbers from ``first`` on, in a table of all sources."""
-        for at, ids in zip(self.at, self.ids, strict=True):
-            columns[at] = np.arange(first, first + ids.size)
-            first += ids.size
+        for at, own in zip(self.at, self.versions, strict=True):
+            columns[at] = np.arange(first, first + own.size)
+            first += own.size
 
 
 def sort_sources(
-    sources: Ids,
-    node_type: str,
-    table: NDArray[np.int32],
-    placement: Placement,
-    kept: tuple[NDArray[np.bool_], int] | None = None,
+    sources: Ids, table: RowTable, world: int, owners_of: Callable[[Ids], NDArray[np.int16]]
 ) -> Sources:
     """The distinct ones among the sources of edges, by owner.
 
     Parameters
     ----------
-    sources: [edges] int64 global ids of a type.
-    table: [nodes of the type] int32, all unseen before and after.
-    kept: [nodes of the type], those that count as a rank's own, and the rank.
+    sources: [edges] int64 versions of nodes of a type.
+    table: of the type, all unseen before and after.
+    world: number of ranks.
+    owners_of: [n] int16, the ranks that own versions.
     """
-    rows, distinct = discover(sources, table, 0)
-    forget(distinct, table)
-    owners = placement.rank_of(node_type, distinct).astype(np.int16)
-    if kept is not None:
-        owners[kept[0][distinct]] = kept[1]
+    rows, distinct = table.discover(sources, 0)
+    table.clear(distinct)
+    owners = owners_of(distinct)
     order = np.argsort(owners, kind="stable")
     place = np.empty(order.size, np.int64)
     place[order] = np.arange(order.size)
-    bounds = np.zeros(placement.world + 1, np.int64)
-    np.cumsum(np.bincount(owners, minlength=placement.world), out=bounds[1:])
+    bounds = np.zeros(world + 1, np.int64)
+    np.cumsum(np.bincount(owners, minlength=world), out=bounds[1:])
     return Sources(place[rows], distinct[order], bounds, owners[rows])

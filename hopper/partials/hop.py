@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,8 @@ from hopper.partials.fold import count_pairs, mark_readers, mark_sources, number
 from hopper.partials.frontiers import Ids, Sources, Wanted
 from hopper.partials.wire import RowKind, Sums, Wires
 
-ID_BYTES: Final = 4
-"""of a node id, or of the number or size of a sum, on the wire"""
+_NUMBER_BYTES: Final = 4
+"""of the number or size of a sum on the wire"""
 
 Ranks = NDArray[np.bool_]
 
@@ -27,10 +27,11 @@ class Hop:
     ----------
     relations: those that were drawn, in canonical order.
     destinations: how many there are of each type.
-    drawn: by relation, offsets, source ids and positions.
+    drawn: by relation, offsets, versions of sources and positions.
     found: by type, the distinct sources of all of its relations, in the order of these.
     wires: of the layer.
     rank, world: whose hop it is, and how many ranks there are.
+    version_dtype: of versions on the wire.
 
     Attributes
     ----------
@@ -47,10 +48,12 @@ class Hop:
         wires: Wires,
         rank: int,
         world: int,
+        version_dtype: np.dtype[Any],
     ) -> None:
         self.relations, self.destinations = relations, destinations
         self.drawn, self.found, self.wires = drawn, found, wires
         self.rank, self._others = rank, np.arange(world) != rank
+        self.version_dtype, self._version_bytes = version_dtype, version_dtype.itemsize
         self._parts: dict[Relation, slice] = {}
         at = dict.fromkeys(found, 0)
         for each in relations:
@@ -66,6 +69,10 @@ class Hop:
         self.sums: dict[str, Ids] = {}
         """by type of destinations, [ranks] partial sums that each rank could send"""
         self.folded = self._choose_sums(as_rows)
+
+    def as_words(self, versions: Ids) -> NDArray[np.int32]:
+        """As they are told to other ranks."""
+        return versions.astype(self.version_dtype).view(np.int32)
 
     def into(self, node_type: str) -> list[Relation]:
         """The relations that end in a type."""
@@ -109,7 +116,7 @@ class Hop:
         is_same = all((each == apart[0]).all() for each in apart)
         if is_same and (isinstance(kind, str) or found.places.size == self.places(kind).size):
             return Wanted.of(found, apart[0], None)
-        marked = np.zeros(found.nodes.size, np.bool_)
+        marked = np.zeros(found.versions.size, np.bool_)
         for each, own in zip(read_by, apart, strict=True):
             mark_sources(self.places(each), self.owners(each), own, marked)
         return Wanted.of(found, np.logical_or.reduce(apart), marked)
@@ -121,12 +128,12 @@ class Hop:
         as_projected = np.zeros(self._others.size, np.int64)
         for each in read_by:
             if each in forms:
-                size = ID_BYTES + forms[each].row_bytes
+                size = self._version_bytes + forms[each].row_bytes
                 as_projected += self._count_sources(each) * size
         if name not in forms:
             self.projected[name] = self._others
             return as_projected
-        as_rows = self.found[name].counts() * (ID_BYTES + forms[name].row_bytes)
+        as_rows = self.found[name].counts() * (self._version_bytes + forms[name].row_bytes)
         if any(each not in forms for each in read_by):
             self.projected[name] = np.zeros_like(self._others)
             return as_rows
@@ -138,7 +145,7 @@ class Hop:
         found = self.found[relation.src]
         if self.reads_once(relation.src):
             return found.counts()
-        marked = np.zeros(found.nodes.size, np.bool_)
+        marked = np.zeros(found.versions.size, np.bool_)
         everyone = np.ones_like(self._others)
         mark_sources(self.places(relation), self.owners(relation), everyone, marked)
         return np.diff(np.concatenate(([0], np.cumsum(marked)))[found.bounds])
@@ -172,7 +179,8 @@ class Hop:
         cost = self.sums[name] * self.wires.forms[kind].row_bytes
         for each in self.into(name):
             ends = np.minimum(self.sums[name], self.edges[each])
-            cost += ends * ID_BYTES + self.edges[each] * (ID_BYTES + self.wires.item_bytes)
+            cost += ends * _NUMBER_BYTES
+            cost += self.edges[each] * (self._version_bytes + self.wires.item_bytes)
         return cost
 
     def _count_saved(self, types: Sequence[str]) -> dict[str, Ids]:
@@ -183,14 +191,14 @@ class Hop:
             read_by = self.readers(name)
             for each in read_by if self.projected[name].any() else []:
                 rows = self._count_sources(each) * self.projected[name]
-                saved[each.dst] += rows * (ID_BYTES + forms[each].row_bytes)
+                saved[each.dst] += rows * (self._version_bytes + forms[each].row_bytes)
             if name not in forms:
                 continue
-            readers = np.full(found.nodes.size, -1, np.int16)
+            readers = np.full(found.versions.size, -1, np.int16)
             for each in read_by:
                 mark_readers(self.places(each), types.index(each.dst), readers)
             for reader, reached in enumerate(types):
                 alone = np.concatenate(([0], np.cumsum(readers == reader)))[found.bounds]
                 rows = np.diff(alone) * ~self.projected[name]
-                saved[reached] += rows * (ID_BYTES + forms[name].row_bytes)
+                saved[reached] += rows * (self._version_bytes + forms[name].row_bytes)
         return saved

@@ -47,15 +47,15 @@ class HopBlocks:
 
         Parameters
         ----------
-        destinations: by type, [n] int64 global ids.
+        destinations: by type, [n] int64 versions.
         """
-        hop, nodes, edges = self._hop, dict(destinations), {}
+        hop, versions, edges = self._hop, dict(destinations), {}
         for name, found in hop.found.items():
-            nodes[name] = np.concatenate((destinations[name], found.nodes))
+            versions[name] = np.concatenate((destinations[name], found.versions))
         for each, (offsets, _, positions) in hop.drawn.items():
             places = hop.places(each) + destinations[each.src].size
             edges[each] = HopEdges(offsets, places, positions)
-        return self._sampled(nodes, edges, is_folded=False).blocks
+        return self._sampled(versions, edges, is_folded=False).blocks
 
     def make(
         self, own: Mapping[str, OwnFrontier], folding: Mapping[Relation, Folding]
@@ -67,20 +67,20 @@ class HopBlocks:
         own: as it is when other ranks have told what they want.
         folding: by relation of which others add edges up.
         """
-        hop, nodes = self._hop, {name: frontier.nodes for name, frontier in own.items()}
+        hop, versions = self._hop, {name: frontier.versions for name, frontier in own.items()}
         tables, apart, edges = {}, {}, {}
         for name, found in hop.found.items():
-            tables[name], part = np.empty(found.nodes.size, np.int64), found.part(hop.rank)
-            tables[name][part] = own[name].rows(found.nodes[part])
+            tables[name], part = np.empty(found.versions.size, np.int64), found.part(hop.rank)
+            tables[name][part] = own[name].rows(found.versions[part])
             # Projected rows are a relation's own: behind those of the type, unless it has several.
             behind: list[RowKind] = [name]
             behind += hop.readers(name) if hop.reads_once(name) else []
-            nodes[name] = self._append(behind, tables[name], nodes[name])
+            versions[name] = self._append(behind, tables[name], versions[name])
         for each, (offsets, _, positions) in hop.drawn.items():
-            name, table, size = each.src, tables[each.src], nodes[each.src].size
+            name, table, size = each.src, tables[each.src], versions[each.src].size
             if each in self._wanted and not hop.reads_once(name):
                 table = table.copy()
-                apart[each] = self._append([each], table, nodes[name])
+                apart[each] = self._append([each], table, versions[name])
                 size = apart[each].size
             if each not in folding:
                 edges[each] = HopEdges(offsets, table[hop.places(each)], positions)
@@ -88,10 +88,10 @@ class HopBlocks:
             left, inline = folding[each].left, folding[each].inline
             table = np.concatenate((table, np.arange(size, size + inline))) if inline else table
             edges[each] = HopEdges(left.indptr, table[left.columns], _NONE)
-        typed = self._sampled(nodes, edges, is_folded=bool(folding))
+        typed = self._sampled(versions, edges, is_folded=bool(folding))
         blocks = dict(typed.blocks)
         for each, around in apart.items():
-            alone = {**nodes, each.src: around}, {each: edges[each]}
+            alone = {**versions, each.src: around}, {each: edges[each]}
             blocks[each] = self._sampled(*alone, is_folded=bool(folding)).blocks[each]
         for each, own_folding in folding.items():
             blocks[each].num_src += own_folding.inline
@@ -100,26 +100,28 @@ class HopBlocks:
 
     def nodes_of(self, node_type: str) -> Nodes:
         """The nodes of a type whose rows come."""
-        original = self._sampler.original_ids[node_type][self._wanted[node_type].nodes()]
+        nodes = self._sampler.nodes_of(node_type, self._wanted[node_type].all_versions())
+        original = self._sampler.original_ids[node_type][nodes]
         stored = self._sampler.stored_as.get(node_type, node_type)
         return Nodes(stored, torch.from_numpy(original), None, self._key)
 
-    def _append(self, kinds: Sequence[RowKind], table: Ids, nodes: Ids) -> Ids:
-        """[n] int64 global ids: nodes and, behind them, those whose rows come, whose places are
-        entered into a table of all sources."""
+    def _append(self, kinds: Sequence[RowKind], table: Ids, versions: Ids) -> Ids:
+        """[n] int64: versions and, behind them, those whose rows come, whose places are entered
+        into a table of all sources."""
         for kind in kinds:
             if kind in self._wanted:
-                self._wanted[kind].number(table, nodes.size)
-                nodes = np.concatenate((nodes, self._wanted[kind].nodes()))
-        return nodes
+                self._wanted[kind].number(table, versions.size)
+                versions = np.concatenate((versions, self._wanted[kind].all_versions()))
+        return versions
 
     def _sampled(
-        self, nodes: Mapping[str, Ids], edges: Mapping[Relation, HopEdges], *, is_folded: bool
+        self, versions: Mapping[str, Ids], edges: Mapping[Relation, HopEdges], *, is_folded: bool
     ) -> TypedBlocks:
         sampler = self._sampler
+        nodes, times = sampler.nodes_and_times(versions)
         subgraph = Subgraph(
             target=sampler.target,
-            nodes=dict(nodes),
+            nodes=nodes,
             sizes=[dict(self._hop.destinations), {each: ids.size for each, ids in nodes.items()}],
             hops=[dict(edges)],
             topologies=sampler.topologies,
@@ -129,6 +131,7 @@ class HopBlocks:
             inclusions=[None if is_folded else self._inclusion],
             drawn_as=sampler.drawn_as,
             stored_as=sampler.stored_as,
+            times=times,
         )
         (blocks,) = subgraph.typed_blocks()
         return blocks

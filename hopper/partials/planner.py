@@ -8,6 +8,7 @@ parts make up the subgraph that one process would have sampled.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from hopper.array_exchange import exchange_arrays
 from hopper.cluster import Cluster
 from hopper.graph.schema import Relation
-from hopper.micrograph.frontier import UNSEEN, forget
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models.layer import SumLayer
 from hopper.partials.frontiers import Ids, OwnFrontier, Sources, Wanted, sort_sources
@@ -65,9 +65,8 @@ class Planner:
         self.kept: Sequence[Mapping[str, NDArray[np.bool_]]] = ()
         self._dtype = next(stack.model.parameters()).dtype
         self._number = np.dtype(str(self._dtype).removeprefix("torch."))
-        counts = {each: ids.size for each, ids in sorted(sampler.original_ids.items())}
         self._own_rows, self._hop_rows = (
-            {each: np.full(count, UNSEEN, np.int32) for each, count in counts.items()}
+            {each: sampler.row_table(each) for each in sorted(sampler.original_ids)}
             for _ in range(2)
         )
 
@@ -76,7 +75,7 @@ class Planner:
 
         Parameters
         ----------
-        roots: by type, [n] int64 global ids, those that this rank owns; may be empty.
+        roots: by type, [n] int64 versions, those of nodes that this rank owns; may be empty.
 
         Raises
         ------
@@ -84,32 +83,34 @@ class Planner:
         """
         own = {each: OwnFrontier(table) for each, table in self._own_rows.items()}
         try:
-            for each, ids in roots.items():
-                own[each].enter(np.ascontiguousarray(ids, np.int64))
+            for each, versions in roots.items():
+                own[each].enter(np.ascontiguousarray(versions, np.int64))
             layers: list[LayerPlan] = []
             for hop in range(len(self._wires)):
                 layers.insert(0, self._plan_hop(hop, own, (epoch, iteration)))
-            nodes = {each: frontier.nodes for each, frontier in own.items()}
-            return IterationPlan(nodes, sum(int(ids.size) for ids in roots.values()), layers)
+            found = {each: frontier.versions for each, frontier in own.items()}
+            nodes, _ = self.sampler.nodes_and_times(found)
+            return IterationPlan(nodes, sum(int(each.size) for each in roots.values()), layers)
         finally:
             for each, frontier in own.items():
-                forget(frontier.nodes, self._own_rows[each])
+                self._own_rows[each].clear(frontier.versions)
 
     def _plan_hop(
         self, number: int, own: Mapping[str, OwnFrontier], moment: tuple[int, int]
     ) -> LayerPlan:
         index = len(self._wires) - 1 - number
         relations, wires = list(self._stack.layers[index].aggregations), self._wires[index]
-        destinations = {each: frontier.nodes for each, frontier in own.items()}
+        destinations = {each: frontier.versions for each, frontier in own.items()}
         drawn = {
             each: self.sampler.draw(number, each, destinations[each.dst], moment)
             for each in relations
         }
         found = self._sort_sources(number, drawn)
         for each, sources in found.items():
-            own[each].enter(sources.nodes[sources.part(self._cluster.rank)])
-        cluster, sizes = self._cluster, {each: ids.size for each, ids in destinations.items()}
-        hop = Hop(relations, sizes, drawn, found, wires, cluster.rank, cluster.world)
+            own[each].enter(sources.versions[sources.part(self._cluster.rank)])
+        cluster, sizes = self._cluster, {each: own.size for each, own in destinations.items()}
+        dtype = self.sampler.version_dtype
+        hop = Hop(relations, sizes, drawn, found, wires, cluster.rank, cluster.world, dtype)
         kinds = [each for each in wires.forms if not isinstance(each, Sums)]
         wanted = {kind: hop.wanted(kind) for kind in kinds}
         blocks = HopBlocks(hop, wanted, self.sampler, number, moment)
@@ -154,7 +155,8 @@ class Planner:
             stored = self.sampler.drawn_as.get(each, each)
             if stored in self._edges:
                 topology = self.sampler.topologies[each]
-                places = topology.edge_places(destinations[each.dst], offsets, positions)
+                nodes = self.sampler.nodes_of(each.dst, destinations[each.dst])
+                places = topology.edge_places(nodes, offsets, positions)
                 found[each] = LayerEdges(stored, places, offsets, weights.get(each))
         return found
 
@@ -168,11 +170,28 @@ class Planner:
             parts.setdefault(each.src, []).append(sources)
         found = {}
         for name, found_by in parts.items():
-            stored = self.sampler.stored_as.get(name, name)
-            ids = found_by[0] if len(found_by) == 1 else np.concatenate(found_by)
-            own = (kept[name], self._cluster.rank) if name in kept else None
-            found[name] = sort_sources(ids, stored, self._hop_rows[name], self._placement, own)
+            sources = found_by[0] if len(found_by) == 1 else np.concatenate(found_by)
+            owners_of = partial(self._owners_of, name, kept.get(name))
+            found[name] = sort_sources(
+                sources, self._hop_rows[name], self._cluster.world, owners_of
+            )
         return found
+
+    def _owners_of(
+        self, name: str, kept: NDArray[np.bool_] | None, versions: Ids
+    ) -> NDArray[np.int16]:
+        """[n]: the ranks that own versions of a type's nodes.
+
+        Parameters
+        ----------
+        kept: [nodes of the type], those that count as this rank's own.
+        """
+        nodes = self.sampler.nodes_of(name, versions)
+        stored = self.sampler.stored_as.get(name, name)
+        owners = self._placement.rank_of(stored, nodes).astype(np.int16)
+        if kept is not None:
+            owners[kept[nodes]] = self._cluster.rank
+        return owners
 
     def _weights(
         self, index: int, hop: Hop, blocks: HopBlocks, destinations: Mapping[str, Ids]
@@ -195,10 +214,10 @@ class Planner:
         wanted: Mapping[RowKind, Wanted],
         folding: Mapping[Relation, Folding],
     ) -> list[list[Words]]:
-        """What every rank is told: of every kind of rows the ids, then of every relation that may
-        be added up :meth:`Folding.told`; each by rank."""
+        """What every rank is told: of every kind of rows the versions, then of every relation that
+        may be added up :meth:`Folding.told`; each by rank."""
         ranks, none = range(self._cluster.world), np.empty(0, np.int32)
-        found = [[ids.astype(np.int32) for ids in own.ids] for own in wanted.values()]
+        found = [list(map(hop.as_words, own.versions)) for own in wanted.values()]
         for each in _added_up(wires, hop.relations):
             told = [folding[each].told(rank) if folding else (none, none) for rank in ranks]
             found += map(list, zip(*told, strict=True))
@@ -222,9 +241,10 @@ class Planner:
         lengths: dict[RowKind, list[int]] = {}
         for kind in wires.forms:
             if not isinstance(kind, Sums):
-                parts = next(asked)
-                ids = np.concatenate(parts).astype(np.int64)
-                rows[kind] = own[source_type(kind)].enter(ids)
+                dtype = self.sampler.version_dtype
+                parts = [each.view(dtype) for each in next(asked)]
+                versions = np.concatenate(parts).astype(np.int64)
+                rows[kind] = own[source_type(kind)].enter(versions)
                 lengths[kind] = [part.size for part in parts]
         told = {
             each: list(zip(next(asked), next(asked), strict=True))
@@ -235,9 +255,9 @@ class Planner:
         for kind in wires.forms:
             if isinstance(kind, Sums):
                 into = {each: parts for each, parts in told.items() if each.dst == kind.node_type}
-                sums[kind] = AskedSums.read(into, self._number)
-                for each, words in sums[kind].ids.items():
-                    added[each] = own[each.src].enter(words.astype(np.int64))
+                sums[kind] = AskedSums.read(into, self._number, self.sampler.version_dtype)
+                for each, versions in sums[kind].sources.items():
+                    added[each] = own[each.src].enter(versions.astype(np.int64))
         # Only now are all own rows known.
         sizes = {name: frontier.size for name, frontier in own.items()}
         made = make_awaited_first(wires, sizes, rows, added)
@@ -248,7 +268,7 @@ class Planner:
         for sums_kind, asked_sums in sums.items():
             patterns = {
                 each: asked_sums.block(each, made.added[each], made.sizes[each.src])
-                for each in asked_sums.ids
+                for each in asked_sums.sources
             }
             outgoing[sums_kind] = Outgoing(asked_sums.lengths, torch.empty(0), patterns)
         return outgoing, made.splits

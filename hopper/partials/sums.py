@@ -37,10 +37,11 @@ class Folding:
         """What a rank adds up: the sizes of its sums or, where these are no longer, the sum that
         each edge is part of; and its edges' sources and, behind them, weights."""
         sums, edges = (slice(each[rank], each[rank + 1]) for each in (self.sums, self.edges))
-        ends, ids = self.left.sizes[sums], self.left.sources[edges]
-        if ends.size >= ids.size:
+        ends, sources = self.left.sizes[sums], self.left.sources[edges]
+        if ends.size >= sources.size:
             ends = self.left.numbers[edges] - np.int32(sums.start)
-        return ends, np.concatenate((ids, self.left.sum_weights[edges].view(np.int32)))
+        weights = self.left.sum_weights[edges]
+        return ends, np.concatenate((sources.view(np.int32), weights.view(np.int32)))
 
 
 def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Folding:
@@ -55,18 +56,19 @@ def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Foldin
     edges, sums = (np.where(folded, each, 0) for each in (hop.edges[relation], hop.sums[name]))
     # Sums are over all relations into a type; one of these has them among its sources.
     inline = int(sums.sum()) if not hop.wires.merged and relation == hop.into(name)[0] else 0
-    offsets, ids, _ = hop.drawn[relation]
+    offsets, sources, _ = hop.drawn[relation]
     left = fold_edges(
         offsets,
         hop.places(relation),
-        ids,
+        sources,
         hop.owners(relation),
         weights,
         folded,
         hop.numbers[name],
         edges,
-        hop.found[relation.src].nodes.size if inline else -1,
+        hop.found[relation.src].versions.size if inline else -1,
         int(sums.sum()),
+        np.empty(int(edges.sum()), hop.version_dtype),
     )
     return Folding(Folded(*left), bounds_of(sums), bounds_of(edges), inline)
 
@@ -75,27 +77,36 @@ def fold_relation(hop: Hop, relation: Relation, weights: NDArray[Any]) -> Foldin
 class AskedSums:
     """The partial sums for destinations of a type that others want of this rank.
 
-    lengths: by rank, how many. sizes: by relation, [sums], the edges of each. ids, weights: by
-    relation, [n], of these edges.
+    lengths: by rank, how many. sizes: by relation, [sums], the edges of each. sources, weights: by
+    relation, [n], of these edges: versions, and what they are multiplied with.
     """
 
     lengths: list[int]
     sizes: Mapping[Relation, NDArray[Any]]
-    ids: Mapping[Relation, Words]
+    sources: Mapping[Relation, NDArray[Any]]
     weights: Mapping[Relation, NDArray[Any]]
 
     @classmethod
     def read(
-        cls, told: Mapping[Relation, Sequence[tuple[Words, Words]]], number: np.dtype[Any]
+        cls,
+        told: Mapping[Relation, Sequence[tuple[Words, Words]]],
+        number: np.dtype[Any],
+        version: np.dtype[Any],
     ) -> AskedSums:
-        """From what every rank has told of each relation into the type: :meth:`Folding.told`."""
-        words = 1 + number.itemsize // 4
+        """From what every rank has told of each relation into the type: :meth:`Folding.told`.
+
+        Parameters
+        ----------
+        number, version: dtypes of weights and of sources.
+        """
+        of_source = version.itemsize // 4
+        words = of_source + number.itemsize // 4
         lengths: list[int] = []
         for of_rank in zip(*told.values(), strict=True):
             # Every sum has an edge of some relation.
             most = (_count(ends, edges.size // words) for ends, edges in of_rank)
             lengths.append(max(most))
-        sizes, ids, weights = {}, {}, {}
+        sizes, sources, weights = {}, {}, {}
         for each, parts in told.items():
             counts = [edges.size // words for _, edges in parts]
             if any(counts):
@@ -104,18 +115,22 @@ class AskedSums:
                     for (ends, _), count, total in zip(parts, counts, lengths, strict=True)
                 ]
                 sizes[each] = np.concatenate(all_sizes)
-                pairs = list(zip(counts, (edges for _, edges in parts), strict=True))
-                ids[each] = np.concatenate([edges[:count] for count, edges in pairs])
-                own = np.concatenate([edges[count:] for count, edges in pairs])
+                pairs = [
+                    (of_source * count, edges)
+                    for count, (_, edges) in zip(counts, parts, strict=True)
+                ]
+                own = np.concatenate([edges[:cut] for cut, edges in pairs])
+                sources[each] = own.view(version)
+                own = np.concatenate([edges[cut:] for cut, edges in pairs])
                 weights[each] = own.view(number)
-        return cls(lengths, sizes, ids, weights)
+        return cls(lengths, sizes, sources, weights)
 
     def block(self, relation: Relation, rows: Ids, num_src: int) -> Weighted:
         """A relation's part of the sums, as a pattern over own rows.
 
         Parameters
         ----------
-        rows: [n], of ``ids``.
+        rows: [n], of ``sources``.
         """
         edges = Edges.of_arrays(bounds_of(self.sizes[relation]), rows, num_src)
         return edges, torch.from_numpy(self.weights[relation])

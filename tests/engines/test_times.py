@@ -40,6 +40,15 @@ ENGINES: dict[str, dict[str, Any]] = {
     "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"pregather": False}},
     "locality": {"train": {"engine": "locality"}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+OF_ONE_TYPE: dict[str, dict[str, Any]] = {
+    "naive": {"train": {"engine": "naive"}},
+    "p3": {"train": {"engine": "p3"}},
+    "neutronstar": {
+        "train": {"engine": "neutronstar", "batch_size": 100},
+        "sampler": {"fanouts": [-1, -1]},
+    },
 }
 MODELS: dict[str, dict[str, Any]] = {
     "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
@@ -117,13 +126,19 @@ def test_every_engine_has_the_gradient_of_one_process(
     tmp_path: Path,
 ) -> None:
     parts, world = tmp_path / "parts", servers * ranks_per_server
-    partition_graph(make_graph(tmp_path / "graph", typed=typed), parts, servers, "random")
+    directory = make_graph(tmp_path / "graph", typed=typed)
+    partition_graph(directory, parts, servers, "random")
     addresses = serve_partitions(parts, servers)
+    by_dimension = tmp_path / "by-dimension"
     models = ("rgcn", "hgt") if typed else ("sage", "gat")
-    chosen = list(itertools.product(ENGINES, PICKS, models))
+    engines = ENGINES if typed else ENGINES | OF_ONE_TYPE
+    if not typed:
+        partition_graph(directory, by_dimension, servers, "random", features="by-dimension")
+        of_columns = serve_partitions(by_dimension, servers)
+    chosen = list(itertools.product(engines, PICKS, models))
     configs = []
     for number, (engine, pick, model) in enumerate(chosen):
-        own = ENGINES[engine]
+        own, divided = engines[engine], engine == "p3"
         run = {
             "record_gradients": [0, 1],
             "iterations_per_epoch": 2,
@@ -131,20 +146,24 @@ def test_every_engine_has_the_gradient_of_one_process(
         }
         configs.append(
             values_of(
-                parts,
+                by_dimension if divided else parts,
                 model,
                 pick,
+                sampler=own.get("sampler", {}),
                 train=run | own["train"],
                 hop={"merge": "off"} | own.get("hop", {}),
-                cluster={"servers": addresses, "ranks_per_server": ranks_per_server},
+                cluster={
+                    "servers": of_columns if divided else addresses,
+                    "ranks_per_server": ranks_per_server,
+                },
             )
         )
     found = train_cases(configs, world, tmp_path / "world")
-    graph = PartitionedGraph.open(parts)
     for values, named in zip(configs, chosen, strict=True):
         config = make_config(values)
+        graph = PartitionedGraph.open(Path(config.data.partitioned))
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
+        assert len(recorded) == (1 if named[0] == "neutronstar" else 2)
         reference = Reference(config, graph, world)
         parity = check_engine(", ".join(named), "float64", reference, recorded)
         assert parity.gradient_difference < 1e-10, parity
@@ -154,7 +173,7 @@ def test_every_engine_has_the_gradient_of_one_process(
         scores = {
             tuple(own["val"])
             for own, (engine, *named) in zip(found, chosen, strict=True)
-            if named == [pick, model] and engine != "locality"
+            if named == [pick, model] and engine not in ("locality", "neutronstar")
         }
         assert len(scores) == 1
 
@@ -200,9 +219,7 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     ) in told
     check_request(request("rgcn"))
     auto = {each.name for each in engines_of(request("rgcn", train={"engine": "auto"}))}
-    assert auto == {"zero_hop", "hop", "model_centric"}
-    with pytest.raises(RequestError, match=r"train\.engine: cooperative computes a node once"):
-        check_request(request("rgcn", train={"engine": "cooperative"}))
+    assert auto == {"zero_hop", "hop", "model_centric", "cooperative"}
     divide_graph(directory, tmp_path / "divided", 2, "meta", layers=2)
     divided = PartitionedGraph.open(tmp_path / "divided")
     with pytest.raises(RequestError, match="times are kept where nodes are divided"):

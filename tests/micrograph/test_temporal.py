@@ -58,7 +58,7 @@ def sampler_of(
         3,
         **options,
     )
-    made.root_times = {"post": opened.times("post")}
+    made.set_times({"post": opened.times("post")})
     return made, opened
 
 
@@ -115,7 +115,7 @@ def test_nothing_later_is_drawn(
                 # Every destination has all that there is, or as many as wanted.
                 count = subgraph.sizes[hop][relation.dst]
                 degrees = np.diff(subgraph.hops[hop][relation].indptr)
-                known = subgraph.seen_degrees[relation][:count]
+                known = subgraph.typed_blocks()[-1 - hop].blocks[relation].in_degree().numpy()
                 wanted = known if fanout == -1 else np.minimum(known, fanout)
                 assert np.array_equal(degrees, wanted)
                 originals = opened.original_ids(relation.dst)[subgraph.nodes[relation.dst][:count]]
@@ -181,7 +181,7 @@ def test_uniform_draws_are_uniform(tmp_path: Path) -> None:
     opened = PartitionedGraph.open(tmp_path / "parts")
     ids = {"node": opened.original_ids("node")}
     sampler = TemporalSampler({EDGE: opened.topology(EDGE)}, ids, "node", [2], 5)
-    sampler.root_times = {"node": opened.times("node")}
+    sampler.set_times({"node": opened.times("node")})
     root, counts = opened.global_ids("node")[[9]], np.zeros(10)
     rounds = 3000
     for iteration in range(rounds):

@@ -1,0 +1,86 @@
+"""The numba kernels of sampling in time."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import absorb, draw_positions, kernel
+from hopper.micrograph.frontier import Drawn
+
+Ids = NDArray[np.int64]
+
+
+@kernel
+def _count(indptr: Ids, times: Ids, node: np.int64, until: np.int64) -> np.int64:
+    """How many in-edges of a node are there at a time."""
+    first, last = indptr[node], indptr[node + 1]
+    if not times.size:
+        return last - first
+    return np.searchsorted(times[first:last], until, side="right")
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
+    """[n] int64: how many in-edges nodes have that are there at a time; parameters as of
+    :func:`draw_until`."""
+    found = np.empty(nodes.size, np.int64)
+    for i in numba.prange(nodes.size):
+        found[i] = _count(indptr, times, nodes[i], until[i])
+    return found
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def draw_until(
+    indptr: Ids,
+    indices: Ids,
+    times: Ids,
+    by_time: Ids,
+    original_ids: Ids,
+    frontier: Ids,
+    until: Ids,
+    firsts: Ids,
+    fanout: int,
+    recent: bool,
+    key: np.uint64,
+) -> Drawn:
+    """Draw neighbours that are there at a time (docs/draws.md, "Draws in time").
+
+    Parameters
+    ----------
+    indptr, indices, times, by_time: of the relation's topology; the latter two may be empty, where
+        edges are there always.
+    original_ids: [destinations] int64, original id of every destination.
+    frontier, until: [n] int64, destinations to expand, and their roots' times.
+    firsts: [n] int64, what is added to the ids of each one's sources.
+    fanout: neighbours a destination, -1 = all. recent: whether the latest are taken.
+    key: key of (seed, epoch, iteration, hop, relation).
+
+    Returns
+    -------
+    [n + 1] int64 offsets, [edges] int64 sources and positions in the destination's neighbour list.
+    """
+    size = frontier.size
+    offsets = np.zeros(size + 1, np.int64)
+    seen = np.empty(size, np.int64)
+    for i in numba.prange(size):
+        seen[i] = _count(indptr, times, frontier[i], until[i])
+        offsets[i + 1] = seen[i] if fanout < 0 else min(seen[i], fanout)
+    for i in range(size):
+        offsets[i + 1] += offsets[i]
+    sources = np.empty(offsets[size], np.int64)
+    positions = np.empty(offsets[size], np.int64)
+    for i in numba.prange(size):
+        start, stop, first = offsets[i], offsets[i + 1], indptr[frontier[i]]
+        if recent and times.size:
+            for j in range(start, stop):
+                positions[j] = seen[i] - 1 - (j - start)
+        else:
+            own = absorb(absorb(key, np.uint64(original_ids[frontier[i]])), np.uint64(until[i]))
+            draw_positions(own, seen[i], stop - start, positions[start:stop])
+        for j in range(start, stop):
+            if times.size:
+                positions[j] = by_time[first + positions[j]]
+            sources[j] = firsts[i] + indices[first + positions[j]]
+    return offsets, sources, positions
