@@ -118,6 +118,11 @@ def test_their_gradient_is_that_of_one_process(
         cases["few", engine] = case_config(
             *("gat", path, tmp_path / f"{engine}-few", engine), batch_size=few
         )
+        # Whoever computes a part of a first layer knows how likely edges were.
+        for kind, size in (("labor", "fanouts"), ("layer", "layer_sizes")):
+            run_dir = tmp_path / f"{engine}-{kind}"
+            cases[kind, engine] = case_config("wide gcn", path, run_dir, engine)
+            cases[kind, engine]["sampler"] = {"kind": kind, size: [4, 3]}
         # What is recorded is made whole; what is scored has to be without.
         cases["scored", engine] = case_config(
             *("sage", path, tmp_path / f"{engine}-scored", engine), epochs=2, record_gradients=[]
@@ -181,10 +186,6 @@ def test_a_server_stores_its_columns_of_all_nodes(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (
-            {"sampler": {"kind": "labor"}},
-            r'^sampler.kind: {} .* expected "node" or "full", given "labor"$',
-        ),
         ({"cache": {"policy": "benefit", "memory": "device"}}, r"^cache.policy: under {} "),
         ({"learnable": {"types": ["item"]}}, r"^learnable.types: {} divides the first layer"),
         (

@@ -31,7 +31,10 @@ ENGINES: dict[str, dict[str, Any]] = {
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
     "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
     "cooperative": {"train": {"engine": "cooperative"}},
+    "naive": {"train": {"engine": "naive"}},
+    "p3": {"train": {"engine": "p3"}},
 }
+OF_ONE_TYPE = ("naive", "p3")
 SAMPLERS: dict[str, dict[str, Any]] = {
     "by weight": {"kind": "weighted"},
     "by weight, unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
@@ -104,6 +107,7 @@ def values_of(parts: Path, sampler: dict[str, Any], model: str, **train: Any) ->
 
 def compare(
     chosen: list[tuple[str, str, str]],
+    source: Path,
     parts: Path,
     world: tuple[int, int],
     serve_partitions: Callable[[Path, int], list[str]],
@@ -112,8 +116,13 @@ def compare(
 ) -> None:
     servers, ranks_per_server = world
     addresses, configs = serve_partitions(parts, servers), []
+    by_dimension, of_columns = folder / "by-dimension", list[str]()
+    if any(engine == "p3" for engine, _, _ in chosen):
+        whole = GraphDirectory.open(source)
+        partition_graph(whole, by_dimension, servers, "random", features="by-dimension")
+        of_columns = serve_partitions(by_dimension, servers)
     for number, (engine, sampler, model) in enumerate(chosen):
-        own = ENGINES[engine]
+        own, divided = ENGINES[engine], engine == "p3"
         run = {
             "evaluate_every": 0,
             "record_gradients": [0, 1],
@@ -121,16 +130,25 @@ def compare(
             "run_dir": str(folder / str(number)),
         }
         configs.append(
-            values_of(parts, SAMPLERS[sampler], model, **run, **own["train"])
+            values_of(
+                by_dimension if divided else parts,
+                SAMPLERS[sampler],
+                model,
+                **run,
+                **own["train"],
+            )
             | {
                 "hop": {"merge": "off"} | own.get("hop", {}),
-                "cluster": {"servers": addresses, "ranks_per_server": ranks_per_server},
+                "cluster": {
+                    "servers": of_columns if divided else addresses,
+                    "ranks_per_server": ranks_per_server,
+                },
             }
         )
     train_cases(configs, servers * ranks_per_server, folder / "world")
-    graph = PartitionedGraph.open(parts)
     for values, named in zip(configs, chosen, strict=True):
         config = make_config(values)
+        graph = PartitionedGraph.open(Path(config.data.partitioned))
         recorded = read_recorded(Path(config.train.run_dir) / "gradients")
         assert len(recorded) == 2
         reference = Reference(config, graph, servers * ranks_per_server)
@@ -162,7 +180,7 @@ def test_one_type(
     engines = ["cooperative"] if topology == "partitioned" else list(ENGINES)
     models = ("sage", "gat", "gcn") if ranks_per_server == 1 else ("sage",)
     chosen = list(itertools.product(engines, SAMPLERS, models))
-    place = parts, (servers, ranks_per_server)
+    place = one_type, parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
 
@@ -177,8 +195,9 @@ def test_several_types(
     graph = GraphDirectory.open(make_library(tmp_path / "graph", links=links))
     partition_graph(graph, parts, 2, "random")
     models = ("rgcn",) if links else ("rgcn", "rgat", "hgt")
-    chosen = list(itertools.product(ENGINES, SAMPLERS, models))
-    compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
+    engines = [each for each in ENGINES if each not in OF_ONE_TYPE]
+    chosen = list(itertools.product(engines, SAMPLERS, models))
+    compare(chosen, graph.path, parts, (2, 1), serve_partitions, train_cases, tmp_path)
 
 
 def test_what_cannot_be_is_refused_and_what_is_not_used_said(
@@ -192,11 +211,6 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     ]
     by_weight = make_config(values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage"))
     assert unused(Request(by_weight, graph)) == []
-    naive = make_config(
-        values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage", engine="naive")
-    )
-    with pytest.raises(RequestError, match=r"sampler\.kind: naive tells other ranks drawn edges"):
-        check_request(Request(naive, graph))
     library = GraphDirectory.open(make_library(tmp_path / "library", links=False))
     divide_graph(library, tmp_path / "meta", 2, "meta", layers=2)
     values = values_of(tmp_path / "meta", SAMPLERS["by weight"], "rgcn", engine="raf")
