@@ -210,6 +210,7 @@ def predict(
     memory: str = "256M",
     overrides: Sequence[str] = (),
     node_type: str = "",
+    at: int | None = None,
 ) -> Predictions:
     """Predict with a trained model: labels, probabilities, logits or embeddings of a graph's nodes.
 
@@ -230,6 +231,7 @@ def predict(
         graph of the same node types, relations and widths.
     node_type: of whom; empty = the target type. Of a run that predicts links, those of both ends
         have embeddings.
+    at: of a run whose draws are in time, for which time; None = that of each root.
 
     Returns
     -------
@@ -246,9 +248,8 @@ def predict(
     from hopper.predict.order import Asked
     from hopper.predict.parts import Predictions
 
-    asked = Asked(
-        what, nodes, "npy" if out is None else format, memory, tuple(overrides), node_type
-    )
+    kept = "npy" if out is None else format
+    asked = Asked(what, nodes, kept, memory, tuple(overrides), node_type, at)
     folder = run if isinstance(run, str | os.PathLike) else run.run_dir
     if out is None:
         return predict_once(folder, asked)

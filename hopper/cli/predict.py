@@ -40,6 +40,13 @@ def add_parser(commands: Any) -> None:
         metavar="TYPE",
         help="node type of whom; by default the target type, and of links that of their tails",
     )
+    parser.add_argument(
+        "--at",
+        default=None,
+        metavar="TIME",
+        help="of a run whose draws are in time: for which time (an integer, or a date such as "
+        "2026-05-31); by default that of each root",
+    )
     parser.add_argument("--format", choices=("parquet", "npy"), default="parquet")
     parser.add_argument(
         "--memory", default="256M", metavar="SIZE", help="for the rows of one pass (default 256M)"
@@ -53,6 +60,16 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=_run, takes_overrides=True)
 
 
+def _time(text: str) -> int:
+    with quick_imports():
+        from hopper.errors import RequestError
+        from hopper.graph.times import parse_time
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise RequestError(f"--at: expected {error}, given {text!r}") from None
+
+
 def _run(options: argparse.Namespace) -> int:
     with quick_imports():
         from hopper.predict.launch import predict_into, prepare_prediction
@@ -61,6 +78,7 @@ def _run(options: argparse.Namespace) -> int:
         *(options.what, options.nodes, options.format, options.memory),
         tuple(options.overrides),
         options.type,
+        None if options.at is None else _time(options.at),
     )
     if options.prepare:
         file = prepare_prediction(options.run_dir, options.out, asked)

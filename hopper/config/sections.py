@@ -127,7 +127,7 @@ class Sampler(Section):
     @property
     def leaves_edges_out(self) -> bool:
         """Whether it can draw as if some edges were not there."""
-        return self.kind in ("node", "full", "weighted", "replacement")
+        return self.kind in ("node", "full", "weighted", "replacement", "temporal")
 
     @property
     def size_key(self) -> str:

@@ -29,7 +29,7 @@ from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, distinct
 from hopper.micrograph.pairs import Pairs
-from hopper.micrograph.sample import NeighborSampler, Roots
+from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
@@ -198,14 +198,10 @@ class GroupTrainer:
     def sample_pass(self, roots: NDArray[np.int64], epoch: int, iteration: int) -> Subgraph:
         """The subgraph of some roots, all in one pass."""
         if self.links is None:
-            return self.sample_nodes(roots, epoch, iteration)
+            return self.sampler.sample(roots, epoch, iteration).with_edges(self.reads.edges)
         pairs = self.links.pairs(roots, epoch, iteration)
-        return replace(self.sample_nodes(pairs.nodes, epoch, iteration), pairs=pairs)
-
-    def sample_nodes(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
-        """The subgraph of nodes, and which edges' features it reads."""
-        found = self.sampler.sample(roots, epoch, iteration)
-        return found.with_edges(self.reads.edges)
+        found = self.sampler.sample_versions(pairs.versions, epoch, iteration)
+        return replace(found.with_edges(self.reads.edges), pairs=pairs)
 
     def fetched_once(self, rows: PartitionedRows, subgraphs: Sequence[Subgraph]) -> InputRows:
         """Rows for several passes: remote ones are fetched now, each once for all of them.
@@ -287,7 +283,7 @@ class GroupTrainer:
         """[n, ...]: what the loss is made of: a model's logits, or the scores of pairs."""
         if pairs is None:
             return run_model(model, blocks, inputs)
-        return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.nodes)), pairs)
+        return pair_scores(model, run_root_rows(model, blocks, inputs, list(pairs.versions)), pairs)
 
     def backward(
         self, packed: PackedModel, loss: torch.Tensor, tie: torch.Tensor | None = None

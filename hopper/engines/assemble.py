@@ -59,10 +59,15 @@ def make_sampler(
 
 
 def make_full_sampler(
-    request: Request, server: int, model: torch.nn.Module | None = None
+    request: Request, server: int, model: torch.nn.Module | None = None, at: int | None = None
 ) -> NeighborSampler:
     """One that takes all neighbours that the request's model reads, for evaluation; where it reads
-    the latest alone, these. Parameters as of :func:`make_sampler`."""
+    the latest alone, these. Parameters as of :func:`make_sampler`.
+
+    Parameters
+    ----------
+    at: a time that roots may have besides their own.
+    """
     hops, own = (
         len(model.root_layers()) if isinstance(model, HGNN) else None,
         request.config.sampler,
@@ -73,8 +78,11 @@ def make_full_sampler(
     found = find_sampler(own.kind, own.kind_options)
     if found.options.get("pick") == "recent":
         sizes = list(own.sizes)
-    made: Callable[..., NeighborSampler] = found.kind
-    return _make_sampler(request, server, partial(made, **found.options), sizes, 0, 0, hops)
+    kind: Callable[..., NeighborSampler] = found.kind
+    made = _make_sampler(request, server, partial(kind, **found.options), sizes, 0, 0, hops)
+    if at is not None and isinstance(made, TemporalSampler):
+        made.add_time(at)
+    return made
 
 
 def _make_sampler(
@@ -113,9 +121,21 @@ def _make_sampler(
         dropout_seed=dropout_seed,
     )
     if isinstance(made, TemporalSampler):
-        target = request.schema.target_type()
-        made.set_times({target: graph.times(target)})
+        _set_times(made, request)
     return made
+
+
+def _set_times(sampler: TemporalSampler, request: Request) -> None:
+    """Tell a sampler when the roots of a request are."""
+    graph, schema = request.graph, request.schema
+    target, relations = schema.target_type(), schema.target_relations
+    if schema.predicted == "node":
+        sampler.set_times({target: graph.times(target)})
+    elif schema.predicted == "edge":
+        sampler.set_times({}, [graph.times(each) for each in relations])
+    else:
+        links = [graph.links(split).times for split in schema.splits]
+        sampler.set_times({}, [each for each in links if each is not None])
 
 
 def make_group_trainer(
@@ -134,8 +154,8 @@ def make_group_trainer(
     micro_batch: roots of one forward pass at most.
     server, model: as of :func:`make_sampler`.
     """
-    config, links = request.config, make_link_batches(request)
-    sampler = make_sampler(request, server, model)
+    config, sampler = request.config, make_sampler(request, server, model)
+    links = make_link_batches(request, sampler)
     if links is not None:
         sampler.left_out = links.left_out
     return GroupTrainer(
@@ -151,13 +171,15 @@ def make_group_trainer(
     )
 
 
-def make_link_batches(request: Request) -> LinkBatches | None:
-    """What turns the edges of a request's batches into roots; None where nodes are predicted."""
+def make_link_batches(request: Request, sampler: NeighborSampler) -> LinkBatches | None:
+    """What turns the edges of a request's batches into roots, which a sampler draws for; None where
+    nodes are predicted."""
     config, graph = request.config, request.graph
     if not request.schema.target_relations:
         return None
     schedule = make_schedule(request)
-    return LinkBatches(graph, config.task, request.links, schedule, config.train.seed)
+    given = (graph, config.task, request.links, schedule, config.train.seed)
+    return LinkBatches(*given, sampler.versions_at)
 
 
 def make_model(request: Request) -> torch.nn.Module:

@@ -11,6 +11,7 @@ from hopper.engines.registry import engines_for, engines_of, fetching_engines, i
 from hopper.engines.relation_division import check_followed, check_parts
 from hopper.engines.request import Request
 from hopper.errors import RequestError
+from hopper.graph.schema import Labelled
 from hopper.hetero.cache_plan import parse_cache_size
 from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
@@ -68,7 +69,8 @@ def _check_edges(request: Request) -> None:
         if not config.sampler.leaves_edges_out:
             raise RequestError(
                 "sampler.kind: neighbours of links' ends are drawn without the edges that would "
-                'tell them, which kinds "node", "full", "weighted" and "replacement" can; given '
+                'tell them, which kinds "node", "full", "weighted", "replacement" and "temporal" '
+                "can; given "
                 f'"{config.sampler.kind}"'
             )
         check_fixed(request.graph, config.task)
@@ -207,16 +209,14 @@ def _check_times(request: Request) -> None:
             f"sampler.kind: {graph.layout.explain(request.where)}; times are kept where nodes are "
             "divided"
         )
-    if schema.target_relations:
-        raise RequestError(
-            f'sampler.kind: "{config.sampler.kind}" draws for nodes at their times; expected '
-            f"another kind where edges are predicted, as in {request.where}"
-        )
-    target = schema.target_type()
-    if not schema.node_types[target].timed:
+    roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
+    for each in roots:
+        if each in schema.timed:
+            continue
+        what = "edges" if schema.target_relations else "nodes"
         raise RequestError(
             f'sampler.kind: "{config.sampler.kind}" draws what is there at the time of a root, and '
-            f"nodes of {target} have none in {request.where}; expected a graph that was imported "
+            f"{what} of {each} have none in {request.where}; expected a graph that was imported "
             "with their times (docs/times.md)"
         )
     if config.model.name in ("gcn", "deepgcn"):

@@ -123,8 +123,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 own = batch.homed_at(rank)
                 roots = {self._target: state.trainer.sampler.versions(self._target, own)}
             else:
-                shared = share_roots(links, self._placement, batch, rank)
-                roots = shared.nodes
+                sampler = state.trainer.sampler
+                shared = share_roots(links, sampler, self._placement, batch, rank)
+                roots = shared.versions
             layers = self._planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
             fields["layers"] = [
@@ -189,7 +190,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         rows = self._forward.rows(plan.layers, inputs, plan.others, where)
         if plan.shared is None:
             return self._stack.logits(rows[self._target])
-        own = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.nodes])
+        own = torch.cat([self._stack.logits(rows[name]) for name in plan.shared.versions])
         ends = plan.shared.exchange(state.cluster, state.log, own, where)
         return pair_scores(state.packed.module, ends, plan.shared.pairs)
 

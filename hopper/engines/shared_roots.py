@@ -13,6 +13,7 @@ from hopper.cluster import Cluster
 from hopper.device_copies import to_device
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import RowExchange
 from hopper.partition.placement import Placement
 from hopper.run_log import RunLog
@@ -27,13 +28,13 @@ class SharedRoots:
 
     Attributes
     ----------
-    nodes: by type, [n] int64 global ids, ascending: the roots that this rank owns.
+    versions: by type, [n] int64, ascending: the roots that this rank owns.
     going: [m] int64: which of their rows go out, those for rank 0 first.
     lengths: rows for every rank. counts: rows from every rank.
     pairs: of the links whose home is this rank; their places are those of the rows that come.
     """
 
-    nodes: Mapping[str, Ids]
+    versions: Mapping[str, Ids]
     going: Ids
     lengths: list[int]
     counts: list[int]
@@ -45,7 +46,7 @@ class SharedRoots:
 
         Parameters
         ----------
-        rows: [n, width], of the roots that this rank owns, in the order of ``nodes``.
+        rows: [n, width], of the roots that this rank owns, in the order of ``versions``.
         where: names the moment in errors.
         """
         sent = rows.index_select(0, to_device(self.going, rows.device))
@@ -54,23 +55,30 @@ class SharedRoots:
 
 
 def share_roots(
-    links: LinkBatches, placement: Placement, batch: GlobalBatch, rank: int
+    links: LinkBatches,
+    sampler: NeighborSampler,
+    placement: Placement,
+    batch: GlobalBatch,
+    rank: int,
 ) -> SharedRoots:
     """A rank's part of the roots of a batch. Every rank finds what all others read, since draws
     depend on nobody: nothing is told."""
     ranks = range(placement.world)
     moment = batch.epoch, batch.iteration
     pairs = [links.pairs(batch.homed_at(each), *moment) for each in ranks]
-    owners = [_owners(placement, each) for each in pairs]
+    owners = [_owners(sampler, placement, each) for each in pairs]
     # Of every rank's roots, those that this one owns, by type.
     asked = [
-        {name: ids[part == rank] for (name, ids), part in zip(own.nodes.items(), by, strict=True)}
+        {
+            name: roots[part == rank]
+            for (name, roots), part in zip(own.versions.items(), by, strict=True)
+        }
         for own, by in zip(pairs, owners, strict=True)
     ]
-    nodes = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in links.types}
-    firsts = np.cumsum([0, *(ids.size for ids in nodes.values())])
+    owned = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in links.types}
+    firsts = np.cumsum([0, *(roots.size for roots in owned.values())])
     places = [
-        np.searchsorted(nodes[name], own[name]) + first
+        np.searchsorted(owned[name], own[name]) + first
         for own in asked
         for name, first in zip(links.types, firsts.tolist(), strict=False)
     ]
@@ -79,13 +87,16 @@ def share_roots(
     order[np.argsort(come_from, kind="stable")] = np.arange(come_from.size)
     mine = pairs[rank]
     return SharedRoots(
-        nodes=nodes,
+        versions=owned,
         going=np.concatenate([np.empty(0, np.int64), *places]),
-        lengths=[sum(ids.size for ids in own.values()) for own in asked],
+        lengths=[sum(roots.size for roots in own.values()) for own in asked],
         counts=np.bincount(come_from, minlength=placement.world).tolist(),
         pairs=replace(mine, heads=order[mine.heads], tails=order[mine.tails]),
     )
 
 
-def _owners(placement: Placement, pairs: Pairs) -> list[Ids]:
-    return [placement.rank_of(name, ids) for name, ids in pairs.nodes.items()]
+def _owners(sampler: NeighborSampler, placement: Placement, pairs: Pairs) -> list[Ids]:
+    return [
+        placement.rank_of(name, sampler.nodes_of(name, roots))
+        for name, roots in pairs.versions.items()
+    ]

@@ -251,7 +251,7 @@ class GraphDirectory:
         if not self.schema.target_relations:
             raise GraphError(f"{self.path}: nodes of {self.schema.target} are predicted, not links")
         ids = np.asarray(self.split(split))
-        return find_links(self.schema, self.topology, self.labels, ids)
+        return find_links(self.schema, self.topology, self.labels, self.times, ids)
 
     def _known_relation(self, relation: Relation) -> Relation:
         if relation not in self.schema.relations:

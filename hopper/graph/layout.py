@@ -101,6 +101,11 @@ def links_file(root: Path, name: str) -> Path:
     return root / "links" / f"{name}.npy"
 
 
+def link_times_file(root: Path, name: str) -> Path:
+    """The file of the times of a split's edges, in a partitioned directory."""
+    return root / "links" / f"{name}_times.npy"
+
+
 def link_labels_file(root: Path, name: str) -> Path:
     """The file of the labels of a split's edges, in a partitioned directory."""
     return root / "links" / f"{name}_labels.npy"

@@ -27,6 +27,7 @@ class Links:
     relations: [n] int64, which of the target relations each is of.
     src, dst: [n] int64, original ids of both ends.
     labels: [n] or [n, classes], as stored, where they are what is predicted.
+    times: [n] int64, where edges of all target relations have any.
     """
 
     ids: Ids
@@ -34,6 +35,7 @@ class Links:
     src: Ids
     dst: Ids
     labels: NDArray[Any] | None = None
+    times: Ids | None = None
 
     @property
     def count(self) -> int:
@@ -51,24 +53,28 @@ def find_links(
     schema: GraphSchema,
     topology: Callable[[Relation], Topology],
     labels: Callable[[Labelled], NDArray[Any]],
+    times: Callable[[Labelled], Ids],
     ids: Ids,
 ) -> Links:
-    """The ends of links, and their labels.
+    """The ends of links, their labels, and their times.
 
     Parameters
     ----------
-    topology: the in-edges of a relation, in original ids. labels: of a relation's edges.
+    topology: the in-edges of a relation, in original ids. labels, times: of a relation's edges.
     ids: [n] int64, ascending.
     """
     offsets = link_offsets(schema)
     relations = np.searchsorted(offsets, ids, side="right") - 1
     src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
     found: list[NDArray[Any]] = []
+    found_times = np.empty(ids.size, np.int64) if schema.target_is_timed else None
     for number, relation in enumerate(schema.target_relations):
         first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
         own = ids[first:stop] - offsets[number]
         if schema.predicted == "edge":
             found.append(labels(relation)[own])
+        if found_times is not None:
+            found_times[first:stop] = times(relation)[own]
         if first == stop:
             continue
         edges = topology(relation)
@@ -76,7 +82,8 @@ def find_links(
         places[own] = np.arange(first, stop)
         arrays = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
         _find_ends(*arrays, places, src, dst)
-    return Links(ids, relations, src, dst, np.concatenate(found) if found else None)
+    found_labels = np.concatenate(found) if found else None
+    return Links(ids, relations, src, dst, found_labels, found_times)
 
 
 @numba.njit(cache=True, nogil=True)

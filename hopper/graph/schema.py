@@ -143,6 +143,14 @@ class GraphSchema:
         kinds += self.relations.items()
         return [owner for owner, kind in kinds if kind.timed]
 
+    @property
+    def target_is_timed(self) -> bool:
+        """Whether what is predicted has times: edges of all target relations, or nodes."""
+        kinds = [self.relations[each] for each in self.target_relations]
+        if not kinds:
+            return self.node_types[self.target_type()].timed
+        return all(each.timed for each in kinds)
+
     def is_timed(self, relation: Relation) -> bool:
         """Whether there is a time from which on an edge may be seen: its own, or its source's."""
         return self.relations[relation].timed or self.node_types[relation.src].timed

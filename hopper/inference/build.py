@@ -20,7 +20,8 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     model: one like those whose rows will be computed.
     """
     request, cluster = scene.request, scene.cluster
-    sampler, holdings = make_full_sampler(request, cluster.server, model), request.reads.holdings
+    sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
+    holdings = request.reads.holdings
     if request.reads_times:
         return Neighbourhoods(scene, sampler)
     if not holdings:

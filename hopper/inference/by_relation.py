@@ -34,13 +34,12 @@ class ByRelation(Inference):
 
     Parameters
     ----------
-    sampler: which takes all neighbours that the model reads and this rank's server stores.
+    sampler: as of :class:`Inference`, of what this rank's server stores.
     shares: the division of roots.
     """
 
     def __init__(self, scene: Scene, sampler: NeighborSampler, shares: RootShares) -> None:
-        super().__init__(scene)
-        self._sampler = sampler
+        super().__init__(scene, sampler)
         self._shares = shares
 
     def takes_any_number(self, model: torch.nn.Module) -> bool:

@@ -24,6 +24,7 @@ from hopper.graph.block import TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.learnable import LeafRows, LearnableRows
 from hopper.inference.row_space import RowSpace
+from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN
 from hopper.models.relational import HGNN
@@ -47,6 +48,7 @@ class Scene:
     dtype: of the model's parameters.
     classes: how many numbers the model makes of a node.
     chunk_bytes: of the rows that one pass reads.
+    at: where draws are in time, for which time rows are computed; None = for that of each root.
     """
 
     request: Request
@@ -56,6 +58,7 @@ class Scene:
     learnable: LearnableRows
     classes: int
     chunk_bytes: int = CHUNK_BYTES
+    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Wanted:
     Attributes
     ----------
     name: of the nodes; what is planned for them is kept under it.
-    ids: [n] int64 global ids, ascending, the same on every rank.
+    ids: [n] int64 global ids, ascending, the same on every rank; of ends of edges, versions
+        (:meth:`Inference.versions_at`).
     output: embeddings are what the classifier reads of a node: the last layer's rows where a linear
         head follows it, and otherwise the rows of the layer before it.
     node_type: theirs; empty = the target type.
@@ -108,10 +112,16 @@ def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -
 
 
 class Inference(ABC):
-    """Computes rows of nodes, on all ranks together."""
+    """Computes rows of nodes, on all ranks together.
 
-    def __init__(self, scene: Scene) -> None:
+    Parameters
+    ----------
+    sampler: which takes all neighbours that the model reads.
+    """
+
+    def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         self.scene = scene
+        self._sampler = sampler
         self.graph = scene.request.graph
         self._reads = scene.request.reads
         self._cluster = scene.cluster
@@ -126,6 +136,15 @@ class Inference(ABC):
     def split(self, name: str) -> Wanted:
         """The logits of a split's nodes."""
         return Wanted(name, np.sort(self.graph.global_ids(self.target)[self.graph.split(name)]))
+
+    @property
+    def is_in_time(self) -> bool:
+        """Whether rows of a node depend on the time of the root."""
+        return self._sampler.reads_times
+
+    def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
+        """[n] int64: what rows are computed of, of ends of edges at some times."""
+        return self._sampler.versions_at(node_type, nodes, times)
 
     @abstractmethod
     def takes_any_number(self, model: torch.nn.Module) -> bool:

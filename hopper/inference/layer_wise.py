@@ -121,16 +121,10 @@ class _Step:
 
 
 class LayerWise(Inference):
-    """Computes stacks of layers; models with only a ``forward()`` by whole neighbourhoods.
-
-    Parameters
-    ----------
-    sampler: which takes all neighbours that the model reads.
-    """
+    """Computes stacks of layers; models with only a ``forward()`` by whole neighbourhoods."""
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
-        super().__init__(scene)
-        self._sampler = sampler
+        super().__init__(scene, sampler)
         self._samplers: dict[tuple[str, tuple[Relation, ...]], NeighborSampler] = {}
         """by type and relations into it, of one hop, once they were made"""
         self._plans: dict[object, list[_Share]] = {}

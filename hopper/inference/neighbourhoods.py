@@ -13,28 +13,17 @@ from hopper.inference.inference import (
     ROOTS_PER_PASS,
     ROWS_PER_PASS,
     Inference,
-    Scene,
     Wanted,
     check_output,
 )
 from hopper.inference.row_space import RowSpace
-from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.run import run_root_rows
 
 
 class Neighbourhoods(Inference):
     """Computes every node from its full k-hop neighbourhood, some nodes a pass; fewer where these
-    would be too many rows.
-
-    Parameters
-    ----------
-    sampler: which takes all neighbours that the model reads.
-    """
-
-    def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
-        super().__init__(scene)
-        self._sampler = sampler
+    would be too many rows. Where edges are predicted, versions of their ends."""
 
     def takes_any_number(self, model: torch.nn.Module) -> bool:
         """See :class:`Inference`."""
@@ -52,7 +41,10 @@ class Neighbourhoods(Inference):
                 "expected to predict logits"
             )
         target, rank = wanted.node_type or self.target, self._cluster.rank
-        mine = self._placement.deal(target, wanted.ids).of(rank)
+        nodes_of = wanted.ids
+        if self._are_versions:
+            nodes_of = self._sampler.nodes_of(target, wanted.ids)
+        mine = wanted.ids[self._placement.rank_of(target, nodes_of) == rank]
         outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)
@@ -73,5 +65,17 @@ class Neighbourhoods(Inference):
             outputs.append(made.cpu())
         return mine, torch.cat(outputs)
 
+    @property
+    def _are_versions(self) -> bool:
+        """Whether versions are asked for."""
+        return bool(self.graph.schema.target_relations) and self.scene.at is None
+
     def _sample(self, target: str, ids: NDArray[np.int64]) -> Subgraph:
-        return self._sampler.sample({target: ids}, 0, 0)
+        """The whole neighbourhoods of some nodes, or versions."""
+        versions = ids
+        if self.scene.at is not None:
+            times = np.full(ids.size, self.scene.at)
+            versions = self._sampler.versions_at(target, ids, times)
+        elif not self._are_versions:
+            versions = self._sampler.versions(target, ids)
+        return self._sampler.sample_versions({target: versions}, 0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numba
 import numpy as np
@@ -33,6 +34,17 @@ class LeftOut:
         """As the draw takes them."""
         return self.nodes, self.bounds, self.places
 
+    def in_time(self, topology: Topology) -> LeftOut:
+        """The same, by the places in which edges stand by time, where these have any."""
+        if topology.by_time is None or not self.places.size:
+            return self
+        places = _sort_by_time(topology.indptr, topology.by_time, *self.arrays)
+        return LeftOut(self.nodes, self.bounds, places)
+
+
+_NONE: Final = np.empty(0, np.int64)
+NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
+
 
 def leave_out(topology: Topology, original_ids: Ids, src: Ids, dst: Ids) -> LeftOut:
     """All edges between some pairs of nodes, parallel ones included.
@@ -55,6 +67,22 @@ def leave_out(topology: Topology, original_ids: Ids, src: Ids, dst: Ids) -> Left
     distinct, begins = np.unique(found[0], return_index=True)
     bounds = np.append(begins, found.shape[1]).astype(np.int64)
     return LeftOut(distinct, bounds, np.ascontiguousarray(found[1]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort_by_time(indptr: Ids, by_time: Ids, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
+    """See :meth:`LeftOut.in_time`."""
+    found = np.empty_like(places)
+    for i in range(nodes.size):
+        first, at = indptr[nodes[i]], bounds[i]
+        own = places[bounds[i] : bounds[i + 1]]
+        for place in range(indptr[nodes[i] + 1] - first):
+            position = by_time[first + place]
+            near = np.searchsorted(own, position)
+            if near < own.size and own[near] == position:
+                found[at] = place
+                at += 1
+    return found
 
 
 @numba.njit(cache=True, nogil=True)

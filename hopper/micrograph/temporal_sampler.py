@@ -20,6 +20,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.left_out import NOTHING, LeftOut
 from hopper.micrograph.row_tables import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.timed_draw import draw_until
@@ -62,6 +63,8 @@ class TemporalSampler(NeighborSampler):
         self._root_times: Mapping[str, Ids] = {}
         self._times = _NONE
         """[t] int64, ascending: all that a root may have"""
+        self._lacking: dict[Relation, tuple[LeftOut, LeftOut]] = {}
+        """by relation, what was last left out, and the same by place in time"""
 
     def set_times(self, of_nodes: Mapping[str, Ids], of_edges: Sequence[Ids] = ()) -> None:
         """Tell when roots are.
@@ -73,6 +76,10 @@ class TemporalSampler(NeighborSampler):
         """
         self._root_times = dict(of_nodes)
         self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *of_edges]))
+
+    def add_time(self, time: int) -> None:
+        """Let roots have one time more; versions from before mean others then."""
+        self._times = np.union1d(self._times, [time])
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
@@ -127,7 +134,20 @@ class TemporalSampler(NeighborSampler):
                 self.fanouts[hop],
                 self._recent,
                 self.hop_key(NEIGHBOURS, moment, hop, relation),
+                *self._lacking_in_time(relation, moment).arrays,
             )
+
+    def _lacking_in_time(self, relation: Relation, moment: tuple[int, int]) -> LeftOut:
+        """As of :meth:`lacking`, by place in time."""
+        lacking = self.lacking(relation, moment)
+        if lacking is None:
+            return NOTHING
+        # Worked out once for all hops of an iteration.
+        kept = self._lacking.get(relation)
+        if kept is None or kept[0] is not lacking:
+            kept = lacking, lacking.in_time(self.topologies[relation])
+            self._lacking[relation] = kept
+        return kept[1]
 
     def _count(self, node_type: str) -> int:
         return max(1, self.original_ids[node_type].size)

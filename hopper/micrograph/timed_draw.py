@@ -31,6 +31,15 @@ def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
     return found
 
 
+@kernel
+def _lacking(node: np.int64, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
+    """The places by time that the list of a node lacks, ascending."""
+    at = np.searchsorted(nodes, node)
+    if at < nodes.size and nodes[at] == node:
+        return places[bounds[at] : bounds[at + 1]]
+    return places[:0]
+
+
 @numba.njit(cache=True, nogil=True, parallel=True)
 def draw_until(
     indptr: Ids,
@@ -44,6 +53,9 @@ def draw_until(
     fanout: int,
     recent: bool,
     key: np.uint64,
+    nodes: Ids,
+    bounds: Ids,
+    places: Ids,
 ) -> Drawn:
     """Draw neighbours that are there at a time (docs/draws.md, "Draws in time").
 
@@ -56,6 +68,8 @@ def draw_until(
     firsts: [n] int64, what is added to the ids of each one's sources.
     fanout: neighbours a destination, -1 = all. recent: whether the latest are taken.
     key: key of (seed, epoch, iteration, hop, relation).
+    nodes, bounds, places: destinations whose lists lack some, as of
+        :func:`hopper.micrograph.frontier.draw_hop_without`, by the places that these have by time.
 
     Returns
     -------
@@ -63,24 +77,28 @@ def draw_until(
     """
     size = frontier.size
     offsets = np.zeros(size + 1, np.int64)
-    seen = np.empty(size, np.int64)
+    left = np.empty(size, np.int64)
     for i in numba.prange(size):
-        seen[i] = _count(indptr, times, frontier[i], until[i])
-        offsets[i + 1] = seen[i] if fanout < 0 else min(seen[i], fanout)
+        left[i] = _count(indptr, times, frontier[i], until[i])
+        left[i] -= np.searchsorted(_lacking(frontier[i], nodes, bounds, places), left[i])
+        offsets[i + 1] = left[i] if fanout < 0 else min(left[i], fanout)
     for i in range(size):
         offsets[i + 1] += offsets[i]
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     for i in numba.prange(size):
         start, stop, first = offsets[i], offsets[i + 1], indptr[frontier[i]]
+        lacking = _lacking(frontier[i], nodes, bounds, places)
         if recent and times.size:
             for j in range(start, stop):
-                positions[j] = seen[i] - 1 - (j - start)
+                positions[j] = left[i] - 1 - (j - start)
         else:
             own = absorb(absorb(key, np.uint64(original_ids[frontier[i]])), np.uint64(until[i]))
-            draw_positions(own, seen[i], stop - start, positions[start:stop])
+            draw_positions(own, left[i], stop - start, positions[start:stop])
         for j in range(start, stop):
-            if times.size:
-                positions[j] = by_time[first + positions[j]]
+            place = positions[j]
+            for each in lacking:
+                place += place >= each
+            positions[j] = by_time[first + place] if times.size else place
             sources[j] = firsts[i] + indices[first + positions[j]]
     return offsets, sources, positions

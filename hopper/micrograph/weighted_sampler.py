@@ -18,12 +18,11 @@ from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import weighted_draw
 from hopper.micrograph.frontier import Drawn
-from hopper.micrograph.left_out import LeftOut
+from hopper.micrograph.left_out import NOTHING
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 
 _NONE: Final = np.empty(0, np.int64)
-_NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
 
 
 Kernel = Callable[..., Drawn]
@@ -45,7 +44,7 @@ class _ListSampler(NeighborSampler):
         if kernel is None:
             return super().draw(hop, relation, destinations, moment)
         topology, sums = self.topologies[relation], self._sums(relation)
-        lacking = self.lacking(relation, moment) or _NOTHING
+        lacking = self.lacking(relation, moment) or NOTHING
         with threads_for(destinations.size):
             return kernel(
                 topology.indptr,
@@ -148,7 +147,7 @@ class WeightedSampler(_ListSampler):
             return block.to_edges(by_destination)
         lists = topology.indptr, topology.weight_sums
         drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
-        lacking = (self.lacking(relation, moment) or _NOTHING).arrays
+        lacking = (self.lacking(relation, moment) or NOTHING).arrays
         with threads_for(destinations.size):
             if self._replace:
                 found = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)

@@ -21,7 +21,7 @@ from hopper.graph.check_values import label_format
 from hopper.graph.json_file import read_json
 from hopper.graph.links import Links
 from hopper.graph.names import Names
-from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
 from hopper.partition.book import PartitionBook
@@ -147,13 +147,16 @@ class PartitionedGraph:
         shape = (self.stored(node_type, server).count, width)
         return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
 
-    def times(self, node_type: str) -> NDArray[np.int64]:
-        """[count] int64: the times of a type's nodes, by ORIGINAL id."""
-        if not self._node_type(node_type).timed:
-            raise GraphError(f"{self.path}: nodes of {node_type} have no times")
-        file = layout.times_file(self.path, node_type)
-        count = self.schema.node_types[node_type].count
-        return open_array(file, f"times of {node_type}", np.int64, (count,))
+    def times(self, owner: Labelled) -> NDArray[np.int64]:
+        """[count] int64: the times of a type's nodes, by ORIGINAL id, or, where labels of edges are
+        predicted, of a target relation's edges, by edge id."""
+        kind: NodeType | EdgeType
+        kind = self._node_type(owner) if isinstance(owner, str) else self._edge_type(owner)
+        if not kind.timed:
+            what = "nodes" if isinstance(owner, str) else "edges"
+            raise GraphError(f"{self.path}: {what} of {owner} have no times")
+        file = layout.times_file(self.path, owner)
+        return open_array(file, f"times of {owner}", np.int64, (kind.count,))
 
     def labels(self, node_type: str, server: int) -> NDArray[Any] | None:
         """[nodes of the server] or [nodes of the server, classes] by local row; None if none."""
@@ -211,13 +214,15 @@ class PartitionedGraph:
         ids = self.split(split)
         file = layout.links_file(self.path, split)
         ends = open_array(file, f"links of split {split}", np.int64, (3, ids.size))
-        described = self.schema.target_labels
-        if described is None:
-            return Links(ids, ends[0], ends[1], ends[2])
-        dtype, shapes = label_format(described, ids.size)
-        file = layout.link_labels_file(self.path, split)
-        labels = open_array(file, f"labels of split {split}", dtype, *shapes)
-        return Links(ids, ends[0], ends[1], ends[2], labels)
+        described, labels, times = self.schema.target_labels, None, None
+        if described is not None:
+            dtype, shapes = label_format(described, ids.size)
+            file = layout.link_labels_file(self.path, split)
+            labels = open_array(file, f"labels of split {split}", dtype, *shapes)
+        if self.schema.target_is_timed:
+            file = layout.link_times_file(self.path, split)
+            times = open_array(file, f"times of split {split}", np.int64, (ids.size,))
+        return Links(ids, ends[0], ends[1], ends[2], labels, times)
 
     def names(self, node_type: str) -> Names | None:
         """What the source called the nodes of a type that is predicted, by ORIGINAL id; None where

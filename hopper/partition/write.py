@@ -323,9 +323,12 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
     for each in schema.timed:
-        # Times of edges lie with the topology.
-        if isinstance(each, str):
-            save_array(layout.times_file(work, each), graph.times(each))
+        # From when on edges are seen lies with the topology; these are predicted.
+        is_predicted = schema.predicted == "edge" and each in schema.target_relations
+        if isinstance(each, str) or is_predicted:
+            file = layout.times_file(work, each)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_array(file, graph.times(each))
     for name in graph.schema.splits:
         save_array(layout.split_file(work, name), graph.split(name))
         if graph.schema.target_relations:
@@ -335,6 +338,8 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
             )
             if links.labels is not None:
                 save_array(layout.link_labels_file(work, name), links.labels)
+            if links.times is not None:
+                save_array(layout.link_times_file(work, name), links.times)
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:

@@ -107,8 +107,9 @@ def _prepare(
         memory=asked.memory,
         node_type=asked.node_type or request.reads.target,
         of_edges=target.predicted == "edge" and asked.what != "embeddings",
+        at=asked.at,
     )
-    order.check(target)
+    order.check(target, in_time=request.reads_times)
     check_format(order.format)
     trained.check(request)
     check_output(

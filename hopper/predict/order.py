@@ -40,6 +40,7 @@ class Asked:
         graph of the same node types, relations and widths; sections ``data`` and ``cluster``,
         ``train.device`` and ``train.threads``.
     node_type: of whom; empty = the target type.
+    at: the time for which, of a run whose draws are in time; None = that of each root.
     """
 
     what: What = "labels"
@@ -48,6 +49,7 @@ class Asked:
     memory: str = "256M"
     overrides: tuple[str, ...] = ()
     node_type: str = ""
+    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Order:
     memory: for the rows that one pass reads, as ``parse_size`` takes it.
     node_type: of whom; of edges, either end's may be asked for.
     of_edges: whether edges are predicted, and not nodes or rows of nodes.
+    at: the time for which; None = that of each root.
     """
 
     run: str
@@ -83,6 +86,7 @@ class Order:
     memory: str
     node_type: str = ""
     of_edges: bool = False
+    at: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As :meth:`of_json` takes it."""
@@ -107,8 +111,12 @@ class Order:
         their embeddings."""
         return "embeddings" if self.what == "embeddings" and predicted == "node" else "logits"
 
-    def check(self, target: Target) -> None:
+    def check(self, target: Target, *, in_time: bool) -> None:
         """Refuse what there is not, and what a target does not have.
+
+        Parameters
+        ----------
+        in_time: whether rows of a node depend on the time of the root.
 
         Raises
         ------
@@ -124,6 +132,14 @@ class Order:
             raise RequestError(
                 f"--what {self.what}: the run predicts links, by what its model makes of nodes; "
                 "expected embeddings"
+            )
+        if self.at is not None and (self.of_edges or not in_time):
+            why = "edges have times of their own" if in_time else "the run drew without times"
+            raise RequestError(f"--at {self.at}: {why}; expected none")
+        if in_time and target.predicted != "node" and not self.of_edges and self.at is None:
+            raise RequestError(
+                "--at: the run's edges have times, and a node has other rows at other times; "
+                "expected the time for which"
             )
         if target.kind == "float" and self.what == "probabilities":
             raise RequestError(

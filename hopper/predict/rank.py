@@ -48,7 +48,7 @@ def predict_rank(config: Config) -> None:
         model = run.load_model().to(cluster.device)
         dtype, classes = DTYPES[config.train.dtype], run.target.width
         memory = parse_size(order.memory)
-        scene = Scene(request, cluster, rows, dtype, learnable, classes, memory)
+        scene = Scene(request, cluster, rows, dtype, learnable, classes, memory, order.at)
         kind = EdgeTask if order.of_edges else NodeTask
         task = kind(order, out, run, make_inference(scene, model), model)
         count = task.run()

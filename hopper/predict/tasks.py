@@ -182,6 +182,11 @@ class EdgeTask(PredictionTask):
     def _table(self) -> LinkTable:
         return self.order.edges(self.inference.graph)
 
+    @cached_property
+    def _versions(self) -> LinkTable:
+        """The same edges, with versions of their ends."""
+        return self._table.in_versions(self.inference.versions_at)
+
     def _blocks(self) -> list[NDArray[np.int64]]:
         """Places in the table; one block without any, where there are no edges."""
         return blocks_of(self._table, _EDGES_A_BLOCK) or [np.empty(0, np.int64)]
@@ -191,7 +196,7 @@ class EdgeTask(PredictionTask):
         found, pace = {}, Pace(self._cluster, "computing rows of edges' ends")
         for node_type in self.inference.graph.schema.root_types:
             space = FileRows(self._space / node_type, pace, self._tell)
-            ids = np.unique(self._table.ends(node_type))
+            ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
             own, rows = self.inference.rows(self.model, wanted, space)
             found[node_type] = OwnedRows(own, rows.cpu())
@@ -207,7 +212,7 @@ class EdgeTask(PredictionTask):
         table, cluster = self._table, self._cluster
         relation = table.targets[int(table.relations[block[0]]) if block.size else 0]
         told = f"handing round rows of block {number}"
-        rows = judge(decoder, table, block, owned, cluster, told)
+        rows = judge(decoder, self._versions, block, owned, cluster, told)
         own = block[part_of(cluster, block.size)]
         part, graph = Part.of(table.ids[own]), self.inference.graph
         src = graph.original_ids(relation.src)[table.src[own]]

@@ -18,8 +18,8 @@ from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.partition import PartitionedGraph
 from hopper.tasks.fixed_negatives import open_fixed
 from hopper.tasks.negatives import Negatives
-from hopper.tasks.sides import sides_of, type_at
-from hopper.tasks.training_links import TrainingLinks
+from hopper.tasks.sides import sides_of
+from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8
 """iterations whose edges are known; as many may be planned at a time"""
@@ -35,6 +35,7 @@ class LinkBatches:
     links: those that are trained.
     schedule: which of them an iteration trains.
     seed: of the draws.
+    versions_at: what frontiers hold of their ends.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class LinkBatches:
         links: TrainingLinks,
         schedule: RootSchedule,
         seed: int,
+        versions_at: VersionsAt,
     ) -> None:
         self._task = task
         self._table = links.table
@@ -56,9 +58,7 @@ class LinkBatches:
         self._reverses = [graph.reverse_relations(each) for each in schema.target_relations]
         self.types: Sequence[str] = sorted(schema.root_types)
         """of the ends, in the order in which their rows stand"""
-        counts = [schema.node_types[each].count for each in self.types]
-        self._first = dict(zip(self.types, np.cumsum([0, *counts]).tolist(), strict=False))
-        self._bounds = np.cumsum([0, *counts])
+        self._versions_at = versions_at
         self.batch = lru_cache(_KEPT)(self._batch)
         self.left_out = lru_cache(_KEPT)(self._left_out)
 
@@ -73,25 +73,24 @@ class LinkBatches:
         sides = sides_of(own) if table.labels is None else ()
         width = 1 + self._count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
+        types = np.empty((2, roots.size), np.int64)
         relations = table.relations[roots]
         for number, relation in enumerate(table.targets):
             chosen = np.flatnonzero(relations == number)
             if not chosen.size:
                 continue
             places = roots[chosen]
-            true = (
-                table.src[places] + self._first[relation.src],
-                table.dst[places] + self._first[relation.dst],
-            )
+            true = table.src[places], table.dst[places]
             ends[0, chosen], ends[1, chosen] = true[0][:, None], true[1][:, None]
+            types[0, chosen] = self.types.index(relation.src)
+            types[1, chosen] = self.types.index(relation.dst)
             for index, side in enumerate(sides):
                 columns = slice(1 + index * self._count, 1 + (index + 1) * self._count)
                 if self._fixed is None:
                     drawn = self._negatives.draw(batch, places, number, side)
                 else:
                     drawn = self._fixed.of(places, number, side)
-                first = self._first[type_at(relation, side)]
-                ends[int(side == "tail"), chosen, columns] = drawn + first
+                ends[int(side == "tail"), chosen, columns] = drawn
         if table.labels is None:
             labels = np.zeros((roots.size, width), np.float32)
             # What was drawn may be the link itself.
@@ -99,14 +98,30 @@ class LinkBatches:
             labels[:, 0] = 1.0
         else:
             labels = table.labels[roots].reshape(roots.size, -1)
-        distinct, places = np.unique(ends, return_inverse=True)
-        cuts = np.searchsorted(distinct, self._bounds)
-        nodes = {
-            each: distinct[cuts[i] : cuts[i + 1]] - self._first[each]
-            for i, each in enumerate(self.types)
-        }
-        heads, tails = places.reshape(ends.shape)
-        return Pairs(nodes, heads, tails, relations, labels)
+        versions, (heads, tails) = self._distinct(ends, types, roots)
+        return Pairs(versions, heads, tails, relations, labels)
+
+    def _distinct(self, ends: Ids, types: Ids, roots: Ids) -> tuple[dict[str, Ids], Ids]:
+        """By type, the distinct versions among ends, ascending; and the place of each among all.
+
+        Parameters
+        ----------
+        ends: [2, links, k] int64 global ids. types: [2, links], numbers of their types.
+        roots: [links], places in the table of links.
+        """
+        versions, places, first = dict[str, Ids](), np.empty_like(ends), 0
+        times = None
+        if self._table.times is not None:
+            times = np.broadcast_to(self._table.times[roots][:, None], ends.shape)
+        for number, each in enumerate(self.types):
+            own = types == number
+            found = self._versions_at(
+                each, ends[own].reshape(-1), None if times is None else times[own].reshape(-1)
+            )
+            versions[each], at = np.unique(found, return_inverse=True)
+            places[own] = (at + first).reshape(-1, ends.shape[2])
+            first += versions[each].size
+        return versions, places
 
     def _batch(self, moment: tuple[int, int]) -> GlobalBatch:
         return self._schedule.batch(*moment)

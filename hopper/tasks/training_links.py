@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,8 @@ from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
 
 Ids = NDArray[np.int64]
+VersionsAt = Callable[[str, Ids, Ids | None], Ids]
+"""as :meth:`hopper.micrograph.sample.NeighborSampler.versions_at`"""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class LinkTable:
     Attributes
     ----------
     targets: the target relations, by number.
+    times: [n] int64, where edges of all target relations have any.
     """
 
     targets: tuple[Relation, ...]
@@ -32,6 +36,7 @@ class LinkTable:
     src: Ids
     dst: Ids
     labels: NDArray[Any] | None
+    times: Ids | None
 
     @classmethod
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
@@ -42,11 +47,12 @@ class LinkTable:
             src[own] = graph.global_ids(relation.src)[links.src[own]]
             dst[own] = graph.global_ids(relation.dst)[links.dst[own]]
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
-        return cls(graph.schema.target_relations, ids, relations, src, dst, links.labels)
+        targets, times = graph.schema.target_relations, links.times
+        return cls(targets, ids, relations, src, dst, links.labels, times)
 
     @classmethod
     def all_edges(cls, graph: PartitionedGraph) -> LinkTable:
-        """All edges of the target relations, without labels."""
+        """All edges of the target relations, where labels of edges are predicted; without these."""
         schema, parts, first = graph.schema, [np.empty((4, 0), np.int64)], 0
         for number, relation in enumerate(schema.target_relations):
             topology = graph.topology(relation)
@@ -57,12 +63,33 @@ class LinkTable:
             parts.append(np.stack([each[order] for each in found]))
             first += schema.relations[relation].count
         ids, relations, src, dst = np.concatenate(parts, axis=1)
-        return cls(schema.target_relations, ids, relations, src, dst, None)
+        times = None
+        if schema.target_is_timed:
+            times = np.concatenate([graph.times(each) for each in schema.target_relations])
+        return cls(schema.target_relations, ids, relations, src, dst, None, times)
 
     def pick(self, places: Ids) -> LinkTable:
         """Some of them, by ascending places."""
-        ids, relations = self.ids[places], self.relations[places]
-        return LinkTable(self.targets, ids, relations, self.src[places], self.dst[places], None)
+        return replace(
+            self,
+            ids=self.ids[places],
+            relations=self.relations[places],
+            src=self.src[places],
+            dst=self.dst[places],
+            labels=None if self.labels is None else self.labels[places],
+            times=None if self.times is None else self.times[places],
+        )
+
+    def in_versions(self, versions_at: VersionsAt) -> LinkTable:
+        """The same, with versions of both ends, for roots of the links' times, in the place of
+        their ids."""
+        src, dst = np.empty_like(self.src), np.empty_like(self.dst)
+        for number, relation in enumerate(self.targets):
+            own = self.relations == number
+            times = None if self.times is None else self.times[own]
+            src[own] = versions_at(relation.src, self.src[own], times)
+            dst[own] = versions_at(relation.dst, self.dst[own], times)
+        return replace(self, src=src, dst=dst)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
         """[m] int64 global ids: the ends of a type, relation by relation, sources first.

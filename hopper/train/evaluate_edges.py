@@ -35,7 +35,12 @@ class EdgeEvaluator(Evaluator):
     def __init__(self, inference: Inference, objective: Objective) -> None:
         super().__init__(inference, objective)
         self._graph = inference.graph
-        self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
+        self._table = cache(self._read_table)
+
+    def _read_table(self, split: str) -> LinkTable:
+        """A split's edges, with versions of their ends."""
+        table = LinkTable.of(self._graph, self._graph.links(split))
+        return table.in_versions(self._inference.versions_at)
 
     def _answers(self, model: torch.nn.Module, split: str) -> tuple[Tensor, Tensor]:
         """See :class:`Evaluator`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Final
 
@@ -67,6 +67,31 @@ class _Candidates(OwnedRows):
         return self.ids[self.candidates]
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """Links that are ranked among the same rows.
+
+    Attributes
+    ----------
+    links: of the whole split. places: [n] int64, ascending: which of them.
+    time: theirs; None where rows are the same at all times.
+    """
+
+    links: LinkTable
+    places: Ids
+    inference: Inference
+    time: int | None
+
+    def versions(self, node_type: str, nodes: Ids) -> Ids:
+        """[n] int64: of nodes then."""
+        times = None if self.time is None else np.full(nodes.size, self.time)
+        return self.inference.versions_at(node_type, nodes, times)
+
+    def name(self, split: str) -> str:
+        """Of what is wanted of a split."""
+        return split if self.time is None else f"{split} at {self.time}"
+
+
 class LinkEvaluator(Evaluator):
     """Scores a model's links on a split, on all ranks together.
 
@@ -87,11 +112,14 @@ class LinkEvaluator(Evaluator):
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
         """See :class:`Evaluator`."""
-        links = self._table(split)
+        links, types = self._table(split), sorted(self._graph.schema.root_types)
+        # A copy: the model's own parameters stay where they are.
+        decoder, found = copy.deepcopy(decoder_of(model)).cpu(), list[Tensor]()
         with evaluating(model):
-            types = self._graph.schema.root_types
-            owned = {each: self._owned(model, each, links, split) for each in sorted(types)}
-            ranks = self._ranks(decoder_of(model), links, owned, split)
+            for moment in self._moments(links):
+                owned = {each: self._owned(model, each, moment, split) for each in types}
+                found.append(self._ranks(decoder, moment, owned, split))
+        ranks = torch.cat(found)
         sums = self.objective.metric_sums(ranks, torch.ones_like(ranks))
         return self.objective.scores(sums, (ranks, torch.ones_like(ranks)))
 
@@ -117,6 +145,14 @@ class LinkEvaluator(Evaluator):
         count = self._graph.schema.node_types[node_type].count
         return min(count, self._task.candidates or count)
 
+    def _moments(self, links: LinkTable) -> Iterator[_Moment]:
+        """The links that are ranked among the same rows: all, or those of one time."""
+        if links.times is None or not self._inference.is_in_time:
+            yield _Moment(links, np.arange(links.ids.size), self._inference, None)
+            return
+        for time in np.unique(links.times).tolist():
+            yield _Moment(links, np.flatnonzero(links.times == time), self._inference, time)
+
     def _candidates(self, node_type: str) -> Ids:
         """[m] int64 global ids, ascending: the nodes of a type that links are ranked among."""
         globals_ = np.asarray(self._graph.global_ids(node_type))
@@ -128,28 +164,33 @@ class LinkEvaluator(Evaluator):
         return np.sort(globals_[np.lexsort((originals, keys))[:count]])
 
     def _owned(
-        self, model: torch.nn.Module, node_type: str, links: LinkTable, split: str
+        self, model: torch.nn.Module, node_type: str, moment: _Moment, split: str
     ) -> _Candidates:
         """This rank's rows of a type: of the candidates, and of the ends of links; collective."""
         fixed = self._fixed(split)
         candidates = self._candidates(node_type) if fixed is None else fixed.nodes(node_type)
-        wanted = np.unique(np.concatenate([candidates, links.ends(node_type)]))
-        ids, rows = self._inference.rows(model, Wanted(split, wanted, node_type=node_type))
-        return _Candidates(ids, rows.cpu(), np.flatnonzero(np.isin(ids, candidates)))
+        candidates = moment.versions(node_type, candidates)
+        ends = moment.versions(node_type, moment.links.ends(node_type, moment.places))
+        wanted = Wanted(moment.name(split), np.unique(np.concatenate([candidates, ends])))
+        found, rows = self._inference.rows(model, replace(wanted, node_type=node_type))
+        return _Candidates(found, rows.cpu(), np.flatnonzero(np.isin(found, candidates)))
 
     def _ranks(
-        self, decoder: Decoder, links: LinkTable, owned: Mapping[str, _Candidates], split: str
+        self, decoder: Decoder, moment: _Moment, owned: Mapping[str, _Candidates], split: str
     ) -> Tensor:
-        """[n, 1] float64, the same on every rank: the rank of every link, once for each end."""
-        found = [torch.empty(0, dtype=torch.float64)]
-        # A copy: the model's own parameters stay where they are.
-        decoder = copy.deepcopy(decoder).cpu()
+        """[n, 1] float64, the same on every rank: the rank of every link, once for each end.
+
+        Parameters
+        ----------
+        decoder: in host memory.
+        """
+        found, links = [torch.empty(0, dtype=torch.float64)], moment.links
         for number, relation in enumerate(links.targets):
-            of_relation = np.flatnonzero(links.relations == number)
+            of_relation = moment.places[links.relations[moment.places] == number]
             for side in sides_of(self._task):
                 fixed, where = self._fixed(split), f"ranking links of {split}"
                 for block in self._blocks(of_relation, type_at(relation, side), fixed):
-                    asked = (decoder, links, block, number, side, owned)
+                    asked = (decoder, moment, block, number, side, owned)
                     if fixed is None:
                         found.append(self._rank_block(*asked, where))
                     else:
@@ -170,7 +211,7 @@ class LinkEvaluator(Evaluator):
     def _rank_block(
         self,
         decoder: Decoder,
-        links: LinkTable,
+        moment: _Moment,
         block: Ids,
         number: int,
         side: Side,
@@ -179,13 +220,14 @@ class LinkEvaluator(Evaluator):
     ) -> Tensor:
         """[k] float64: one more than the number of candidates with a higher score, and half of
         those with the same."""
-        cluster, relation = self._scene.cluster, links.targets[number]
+        cluster, links = self._scene.cluster, moment.links
+        relation, of = links.targets[number], torch.full((block.size,), number)
         src, dst = links.src[block], links.dst[block]
         known, true = (src, dst) if side == "tail" else (dst, src)
-        here = owned[type_at(relation, side)]
-        there = owned[type_at(relation, _other(side))]
-        of = torch.full((block.size,), number)
-        rows = there.spread(cluster, known, where)
+        own_type, other = type_at(relation, side), type_at(relation, _other(side))
+        here, there = owned[own_type], owned[other]
+        rows = there.spread(cluster, moment.versions(other, known), where)
+        true = moment.versions(own_type, true)
         ends = here.spread(cluster, true, where)
         scores = decoder.against_all(rows, of, here.candidate_rows, side)
         pair = (rows, ends) if side == "tail" else (ends, rows)
@@ -199,7 +241,7 @@ class LinkEvaluator(Evaluator):
         own = torch.where(told[1] > 0, told[0], own[:, 0])
         scores[mine, places[mine]] = -torch.inf
         if self._task.filtered:
-            self._leave_out_known(scores, known, number, side, here)
+            self._leave_out_known(scores, known, number, side, here, moment)
         counts = torch.stack(
             [(scores > own.unsqueeze(1)).sum(1), (scores == own.unsqueeze(1)).sum(1)]
         ).double()
@@ -209,7 +251,7 @@ class LinkEvaluator(Evaluator):
     def _rank_among(
         self,
         decoder: Decoder,
-        links: LinkTable,
+        moment: _Moment,
         block: Ids,
         number: int,
         side: Side,
@@ -224,15 +266,16 @@ class LinkEvaluator(Evaluator):
         ----------
         others: [k, n] int64 global ids.
         """
-        cluster, relation = self._scene.cluster, links.targets[number]
+        cluster, links = self._scene.cluster, moment.links
+        relation = links.targets[number]
         src, dst = links.src[block], links.dst[block]
         known, true = (src, dst) if side == "tail" else (dst, src)
-        here = owned[type_at(relation, side)]
-        rows = owned[type_at(relation, _other(side))].spread(cluster, known, where)
+        own_type, other = type_at(relation, side), type_at(relation, _other(side))
+        rows = owned[other].spread(cluster, moment.versions(other, known), where)
         nodes, places = np.unique(
             np.concatenate((true[:, None], others), axis=1), return_inverse=True
         )
-        table = here.spread(cluster, nodes, where)
+        table = owned[own_type].spread(cluster, moment.versions(own_type, nodes), where)
         part = part_of(cluster, block.size)
         chosen = torch.from_numpy(places.reshape(block.size, -1)[part])
         ends = table.index_select(0, chosen.reshape(-1)).view(*chosen.shape, -1)
@@ -248,7 +291,13 @@ class LinkEvaluator(Evaluator):
         return ranks
 
     def _leave_out_known(
-        self, scores: Tensor, known: Ids, number: int, side: Side, here: _Candidates
+        self,
+        scores: Tensor,
+        known: Ids,
+        number: int,
+        side: Side,
+        here: _Candidates,
+        moment: _Moment,
     ) -> None:
         """Let candidates that are linked with the known end, in any split, rank nowhere."""
         bounds, others = self._known_links(number, side)
@@ -256,7 +305,8 @@ class LinkEvaluator(Evaluator):
         lengths = last - first
         rows = np.repeat(np.arange(known.size), lengths)
         at = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
-        places = here.place_of(others[at])
+        own_type = type_at(self._graph.schema.target_relations[number], side)
+        places = here.place_of(moment.versions(own_type, others[at]))
         kept = places >= 0
         scores[torch.from_numpy(rows[kept]), torch.from_numpy(places[kept])] = -torch.inf
 

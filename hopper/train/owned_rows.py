@@ -23,7 +23,7 @@ class OwnedRows:
 
     Attributes
     ----------
-    ids: [n] int64 global ids, ascending. rows: [n, width], in host memory.
+    ids: [n] int64, ascending: global ids, or versions. rows: [n, width], in host memory.
     """
 
     ids: Ids
@@ -68,7 +68,8 @@ def judge(
 
     Parameters
     ----------
-    decoder: in host memory. block: places in the table, as of :func:`blocks_of`.
+    decoder: in host memory. table: with versions of ends.
+    block: places in the table, as of :func:`blocks_of`.
     owned: by type, the rows of ends.
     """
     number = int(table.relations[block[0]]) if block.size else 0

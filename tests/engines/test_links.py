@@ -14,7 +14,12 @@ import torch
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
-from hopper.engines.assemble import make_group_trainer, make_link_batches, make_schedule
+from hopper.engines.assemble import (
+    make_group_trainer,
+    make_link_batches,
+    make_sampler,
+    make_schedule,
+)
 from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.engines.unused import unused
@@ -244,11 +249,11 @@ def test_negatives_from_a_file(
     request = Request(
         make_config(case_config(*chosen[0], parts, tmp_path / "run")), PartitionedGraph.open(parts)
     )
-    batches, stored = make_link_batches(request), np.load(file)
+    batches, stored = make_link_batches(request, make_sampler(request)), np.load(file)
     assert batches is not None
     roots = make_schedule(request).batch(0, 0).roots
     pairs = batches.pairs(roots, 0, 0)
-    originals = request.graph.original_ids("item")[pairs.nodes["item"]]
+    originals = request.graph.original_ids("item")[pairs.versions["item"]]
     np.testing.assert_array_equal(originals[pairs.tails[:, 1:4]], stored[roots, 0])
     np.testing.assert_array_equal(originals[pairs.heads[:, 4:]], stored[roots, 1])
     for changed, expected in (
@@ -273,7 +278,7 @@ def batches_of(parts: Path, **task: Any) -> tuple[Request, Any]:
         }
     )
     request = Request(config, PartitionedGraph.open(parts))
-    return request, make_link_batches(request)
+    return request, make_link_batches(request, make_sampler(request))
 
 
 @pytest.mark.parametrize("negatives", ["uniform", "joint", "in_batch", "degree"])
@@ -293,11 +298,11 @@ def test_pairs_do_not_depend_on_the_partition(
                 }
             )
         )
-        batches = make_link_batches(request)
+        batches = make_link_batches(request, make_sampler(request))
         roots = make_schedule(request).batch(1, 2).roots
         pairs = batches.pairs(roots, 1, 2)
         originals = np.concatenate(
-            [request.graph.original_ids(name)[ids] for name, ids in pairs.nodes.items()]
+            [request.graph.original_ids(name)[ids] for name, ids in pairs.versions.items()]
         )
         found.append((originals[pairs.heads], originals[pairs.tails], pairs.labels))
         assert set(np.unique(pairs.labels)) <= {-1.0, 0.0, 1.0}

@@ -8,7 +8,6 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from hopper.graph.importers.label_columns import (
 from hopper.graph.importers.source_files import require_file
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
+from hopper.graph.times import parse_time
 
 _MOST_CLASSES = 2**31
 
@@ -152,21 +152,11 @@ class Line:
         return value
 
     def time(self, column: str) -> int:
-        """An integer as it is, or a date (ISO 8601, UTC where it says no more) in seconds since
-        1970."""
-        text = self.values[column]
-        found = _integer(text)
-        if found is None:
-            try:
-                date = datetime.fromisoformat(text)
-            except ValueError:
-                raise self.refuse(column, "an integer, or a date such as 2026-05-31") from None
-            if date.tzinfo is None:
-                date = date.replace(tzinfo=UTC)
-            found = math.floor(date.timestamp())
-        if not -(2**63) <= found < 2**63:
-            raise self.refuse(column, "an integer of 64 bits")
-        return found
+        """See :func:`parse_time`."""
+        try:
+            return parse_time(self.values[column])
+        except ValueError as error:
+            raise self.refuse(column, str(error)) from None
 
     def integer(self, column: str, low: int, high: int, expected: str) -> int:
         """An integer in [low, high)."""
