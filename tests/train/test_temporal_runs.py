@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hopper
+from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
 from hopper.partition import partition_graph
@@ -85,3 +86,52 @@ def test_what_came_last_is_learned_and_predicted(graph: GraphDirectory, tmp_path
     assert score > 0.85
     assert float((found.values == labels).mean()) == score
     assert graph.times("shop")[graph.split("train")].max() <= graph.times("shop")[found.ids].min()
+
+
+def test_purchases_are_predicted_at_their_times(tmp_path: Path) -> None:
+    """Users buy what the last one before them bought: labels of edges, and links, in time."""
+    generator = np.random.default_rng(1)
+    when = np.arange(600)
+    user, item = generator.integers(0, 30, 600), generator.integers(0, 12, 600)
+    label = (np.roll(item, 1) == item - 1).astype(np.int64)
+    buys = ("user", "buys", "item")
+    features = {"user": np.eye(30), "item": np.eye(12)}
+    edges = {buys: np.stack([user, item]), ("item", "sold_to", "user"): np.stack([item, user])}
+    times = {buys: when, ("item", "sold_to", "user"): when}
+    options = ImportOptions(split=RandomSplit(0.7, 0.15, by_time=True))
+    given: dict[str, Any] = {"features": features, "times": times, "options": options}
+    found = {}
+    for task, more in (("labels", {"labels": {buys: label}}), ("links", {"target": buys})):
+        with pytest.warns(UserWarning, match="split by time"):
+            directory = GraphDirectory.from_arrays(tmp_path / task, edges, **given, **more)
+        partition_graph(directory, tmp_path / f"{task}-parts", 2, "random")
+        values = settings(tmp_path / f"{task}-parts", tmp_path / f"{task}-run", epochs=2)
+        values["model"] = {"name": "rgcn", "layers": 1, "hidden": 6}
+        values["train"]["engine"] = "cooperative"
+        values["task"] = {"decoder": "mlp"} if task == "labels" else {"num_negatives": 4}
+        found[task] = hopper.train(values)
+    predicted = hopper.predict(found["labels"].run_dir, nodes="test")
+    score = found["labels"].summary["scores"]["test"]["accuracy"]
+    assert float((predicted.values == label[predicted.ids]).mean()) == pytest.approx(score)
+    run = found["links"].run_dir
+    before, early = (
+        hopper.predict(run, what="embeddings", at=time, node_type="user").values for time in (-1, 5)
+    )
+    # Who has bought something by then has another row, if no later purchase that is to be
+    # predicted is told by it.
+    held_out = {
+        (u, v)
+        for each in map(directory.links, ("val", "test"))
+        for u, v in zip(each.src.tolist(), each.dst.tolist(), strict=True)
+    }
+    first = [u for u, v in zip(user[:6], item[:6], strict=True) if (u, v) not in held_out]
+    assert before.shape == (30, 6)
+    assert np.flatnonzero((before != early).any(1)).tolist() == sorted(first)
+    assert first
+    for at, run_dir, told in (
+        (None, run, r"^--at: the run's edges have times"),
+        (3, found["labels"].run_dir, r"^--at 3: edges have times of their own"),
+    ):
+        what = "labels" if at else "embeddings"
+        with pytest.raises(RequestError, match=told):
+            hopper.predict(run_dir, what=what, at=at)

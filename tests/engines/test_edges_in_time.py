@@ -1,0 +1,198 @@
+"""Edges that are predicted in time: the gradient and the scores of one process, and nothing that a
+link's time does not allow."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_group_trainer, make_schedule
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import RunLog
+
+pytestmark = pytest.mark.filterwarnings("ignore:split ")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop, one step merged": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+}
+OF_ONE_TYPE = {each: {"train": {"engine": each}} for each in ("naive", "p3")}
+TASKS: dict[bool, dict[str, Any]] = {
+    True: {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3, "candidates": 20},
+    False: {"decoder": "bilinear", "dim": 5},
+}
+PICKS = ("uniform", "recent")
+BUYS, SOLD, SENT = ("user", "buys", "item"), ("item", "sold_to", "user"), ("user", "sent", "user")
+
+
+def make_graph(out: Path, *, typed: bool, are_links: bool) -> GraphDirectory:
+    """What users buy, or what they send each other, each at some time."""
+    generator = np.random.default_rng(8)
+
+    def ends(sources: int, destinations: int, edges: int) -> np.ndarray:
+        return np.stack(
+            [generator.integers(0, sources, edges), generator.integers(0, destinations, edges)]
+        )
+
+    relation, items = (BUYS, 30) if typed else (SENT, 50)
+    told, when = ends(50, items, 400), generator.integers(0, 12, 400)
+    edges = {relation: told}
+    if typed:
+        edges |= {SOLD: told[::-1], ("user", "knows", "user"): ends(50, 50, 120)}
+    return GraphDirectory.from_arrays(
+        out,
+        edges,
+        features={"user": generator.random((50, 4))}
+        | ({"item": generator.random((30, 3))} if typed else {}),
+        labels=None if are_links else {relation: generator.integers(0, 3, 400)},
+        times={relation: when} | ({SOLD: when} if typed else {}),
+        target=relation,
+        options=ImportOptions(split=RandomSplit(0.7, 0.15, by_time=True)),
+    )
+
+
+def values_of(parts: Path, *, typed: bool, are_links: bool, pick: str) -> dict[str, Any]:
+    model = {"name": "rgcn" if typed else "sage", "layers": 2, "hidden": 8, "dropout": 0.2}
+    return {
+        "data": {"partitioned": str(parts)},
+        "model": model,
+        "task": TASKS[are_links],
+        "sampler": {"kind": "temporal", "fanouts": [3, 2], "kind_options": {"pick": pick}},
+        "train": {"batch_size": 9, "epochs": 1, "dtype": "float64", "seed": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("typed", "are_links", "servers", "ranks_per_server"),
+    [(False, True, 2, 2), (False, False, 3, 1), (True, True, 2, 1), (True, False, 2, 1)],
+)
+def test_every_engine_has_the_gradient_of_one_process(
+    typed: bool,
+    are_links: bool,
+    servers: int,
+    ranks_per_server: int,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts, columns = tmp_path / "parts", tmp_path / "by-dimension"
+    directory = make_graph(tmp_path / "graph", typed=typed, are_links=are_links)
+    partition_graph(directory, parts, servers, "random")
+    addresses = {parts: serve_partitions(parts, servers)}
+    engines = ENGINES if typed else ENGINES | OF_ONE_TYPE
+    if not typed:
+        partition_graph(directory, columns, servers, "random", features="by-dimension")
+        addresses[columns] = serve_partitions(columns, servers)
+    chosen, configs = list(itertools.product(engines, PICKS)), []
+    for number, (engine, pick) in enumerate(chosen):
+        path, own = columns if engine == "p3" else parts, engines[engine]
+        values = values_of(path, typed=typed, are_links=are_links, pick=pick)
+        values["train"] |= {
+            "record_gradients": [0, 1],
+            "iterations_per_epoch": 2,
+            "run_dir": str(tmp_path / str(number)),
+        } | own["train"]
+        values["hop"] = {"merge": "off"} | own.get("hop", {})
+        values["cluster"] = {"servers": addresses[path], "ranks_per_server": ranks_per_server}
+        configs.append(values)
+    world = servers * ranks_per_server
+    found = train_cases(configs, world, tmp_path / "world")
+    for values, named in zip(configs, chosen, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
+        parity = check_engine(", ".join(named), "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+    for pick in PICKS:
+        # Partial sums of columns are rounded otherwise.
+        scores = [own["val"] for own, named in zip(found, chosen, strict=True) if named[1] == pick]
+        assert all(each == pytest.approx(scores[0], abs=1e-9) for each in scores)
+
+
+def test_a_link_sees_what_was_there_and_not_what_is_predicted(tmp_path: Path) -> None:
+    """Of all purchases into an item, those that are not later than the link, without those of the
+    batch; at every hop."""
+    parts = tmp_path / "parts"
+    directory = make_graph(tmp_path / "graph", typed=True, are_links=True)
+    partition_graph(directory, parts, 2, "random")
+    graph = PartitionedGraph.open(parts)
+    config = make_config(values_of(parts, typed=True, are_links=True, pick="uniform"))
+    request = Request(config, graph)
+    trainer = make_group_trainer(request, RunLog(None), 10**6, torch.device("cpu"))
+    trainer.sampler.fanouts = (-1, -1)
+    table = request.links.table
+    roots = make_schedule(request).batch(0, 1).roots
+    batch = set(zip(table.src[roots].tolist(), table.dst[roots].tolist(), strict=True))
+    (subgraph,) = trainer.sample(roots, 0, 1)
+    assert subgraph.pairs is not None
+    versions = list(subgraph.pairs.versions.items())
+    times = np.concatenate([trainer.sampler.times_of(name, own) for name, own in versions])
+    for ends in (subgraph.pairs.heads, subgraph.pairs.tails):
+        # Both ends of a link, and all that it is compared with, are at its time.
+        assert (times[ends] == table.times[roots][:, None]).all()
+    into, purchases = Relation(*BUYS), {}
+    whole = directory.times(into)
+    links = {each: request.graph.links(each) for each in ("train", "val", "test")}
+    held_out = {
+        (int(u), int(v))
+        for each in ("val", "test")
+        for u, v in zip(links[each].src, links[each].dst, strict=True)
+    }
+    csc = directory.topology(into)
+    for item in range(30):
+        for place in range(csc.indptr[item], csc.indptr[item + 1]):
+            user, when = int(csc.indices[place]), int(whole[csc.edge_ids[place]])
+            if (user, item) not in held_out:
+                purchases.setdefault(item, []).append((user, when))
+    originals = {each: graph.original_ids(each) for each in ("user", "item")}
+    told = {(int(originals["user"][u]), int(originals["item"][v])) for u, v in batch}
+    seen = 0
+    for hop, sizes in zip(subgraph.hops, subgraph.sizes, strict=False):
+        edges = hop[into]
+        for row in range(sizes["item"]):
+            item = int(originals["item"][subgraph.nodes["item"][row]])
+            until = int(subgraph.times["item"][row])
+            own = edges.indices[edges.indptr[row] : edges.indptr[row + 1]]
+            assert (subgraph.times["user"][own] == until).all()
+            drawn = sorted(originals["user"][subgraph.nodes["user"][own]].tolist())
+            there = [u for u, when in purchases.get(item, []) if when <= until]
+            assert drawn == sorted(u for u in there if (u, item) not in told)
+            seen += len(drawn)
+    assert seen > 100
+
+
+def test_edges_without_times_are_refused(tmp_path: Path) -> None:
+    directory = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        {SENT: np.random.default_rng(0).integers(0, 20, (2, 90))},
+        features={"user": np.ones((20, 2))},
+        times={"user": np.arange(20)},
+        target=SENT,
+        options=ImportOptions(split=RandomSplit(0.7, 0.15)),
+    )
+    partition_graph(directory, tmp_path / "parts", 1)
+    config = values_of(tmp_path / "parts", typed=False, are_links=True, pick="uniform")
+    request = Request(make_config(config), PartitionedGraph.open(tmp_path / "parts"))
+    with pytest.raises(RequestError, match="edges of user/sent/user have none in"):
+        check_request(request)
