@@ -7,7 +7,8 @@ are split 85/5/10 by seed. Every side has the same model, features, split, negat
 end, shared by a batch of 1,024 links), loss, learning rate and epochs, reads all neighbours but
 the edges of the batch, and ranks test links in the same way, with the parameters of its best
 validation. PyG (torch_geometric, in a plain loop over batches of links) draws its own negatives and
-initial weights, so it is compared by what it reaches, not number by number.
+initial weights, so it is compared by what it reaches, not number by number; once with the initial
+weights of its own layers, and once with such as Hopper's layers have (Xavier's, for rectifiers).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ SIDES = {
     "zero_hop, 2 servers": (2, "zero_hop"),
     "cooperative, 2 servers": (2, "cooperative"),
 }
-PYG = "PyG"
+PYG = {"PyG": False, "PyG, initial weights as ours": True}
+"""by side, whether its initial weights are drawn as Hopper's layers draw them"""
 METRICS = ("mrr", "hits@10")
 
 
@@ -110,13 +112,15 @@ def run_case(case: Case, seed: int, source: Path, work: Path, with_pyg: bool) ->
         found[side] = {name: summary["scores"]["test"][name] for name in METRICS}
         found["a random order"] = {name: summary["baselines"]["test"][name] for name in METRICS}
     if with_pyg:
-        parts_of_one = folder / "parts-1"
-        found[PYG] = train_pyg(case, graph, parts_of_one, seed)
+        for side, is_ours in PYG.items():
+            found[side] = train_pyg(case, graph, folder / "parts-1", seed, is_ours)
     return found
 
 
-def train_pyg(case: Case, graph: GraphDirectory, parts: Path, seed: int) -> dict[str, float]:
-    """Test scores of the same model in PyG, trained in this process."""
+def train_pyg(
+    case: Case, graph: GraphDirectory, parts: Path, seed: int, is_ours: bool
+) -> dict[str, float]:
+    """Test scores of the same model in PyG, trained in this process; parameters as of ``PYG``."""
     torch.manual_seed(seed)
     stored = PartitionedGraph.open(parts)
     schema = graph.schema
@@ -138,6 +142,8 @@ def train_pyg(case: Case, graph: GraphDirectory, parts: Path, seed: int) -> dict
     counts = {name: kind.count for name, kind in schema.node_types.items()}
     reverses = [tuple(each) for each in stored.reverse_relations(relation)]
     model = PygModel(case, features, counts, [*edges], tuple(relation))
+    if is_ours:
+        model.draw_as_ours()
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
     links = {name: graph.links(name) for name in schema.splits}
     best, best_state = -1.0, copy.deepcopy(model.state_dict())
@@ -220,6 +226,16 @@ class PygModel(nn.Module):
             )
             for _ in range(2)
         )
+
+    def draw_as_ours(self) -> None:
+        """Draw initial weights of linear maps anew, as Hopper's layers do."""
+        from torch_geometric.nn import Linear
+
+        for module in self.modules():
+            if isinstance(module, nn.Linear | Linear):
+                nn.init.xavier_uniform_(module.weight, nn.init.calculate_gain("relu"))
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def embed(self, edges: Edges) -> dict[str, Tensor]:
         """By type, [nodes, width]."""

@@ -31,7 +31,7 @@ OWN = Path(__file__).resolve().parent / "engines"
 # A shell starts what runs in its background with Ctrl-C ignored, and so would every process that a
 # test starts and interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path += [str(EXAMPLES), str(OWN)]
+sys.path += [str(EXAMPLES), str(OWN), str(TESTS)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
@@ -109,7 +109,7 @@ def test_every_engine_has_the_gradient_of_one_process(
     partition_graph(library(tmp_path / "graph", kind), parts, servers, method)
     addresses = serve_partitions(parts, servers)
     models = ("rgcn", "hgt") if kind == "class" else ("rgcn",)
-    chosen = list(itertools.product(ENGINES, models, DECODERS))
+    chosen = pairwise(ENGINES, models, DECODERS)
     configs = []
     for number, (engine, model, decoder) in enumerate(chosen):
         own = ENGINES[engine]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
@@ -135,7 +136,7 @@ def test_every_engine_has_the_gradient_of_one_process(
     if not typed:
         partition_graph(directory, by_dimension, servers, "random", features="by-dimension")
         of_columns = serve_partitions(by_dimension, servers)
-    chosen = list(itertools.product(engines, PICKS, models))
+    chosen = pairwise(engines, PICKS, models)
     configs = []
     for number, (engine, pick, model) in enumerate(chosen):
         own, divided = engines[engine], engine == "p3"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pairwise import pairwise
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
@@ -179,7 +179,7 @@ def test_one_type(
     partition_graph(GraphDirectory.open(one_type), parts, servers, method, topology=topology)
     engines = ["cooperative"] if topology == "partitioned" else list(ENGINES)
     models = ("sage", "gat", "gcn") if ranks_per_server == 1 else ("sage",)
-    chosen = list(itertools.product(engines, SAMPLERS, models))
+    chosen = pairwise(engines, SAMPLERS, models)
     place = one_type, parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
@@ -196,7 +196,7 @@ def test_several_types(
     partition_graph(graph, parts, 2, "random")
     models = ("rgcn",) if links else ("rgcn", "rgat", "hgt")
     engines = [each for each in ENGINES if each not in OF_ONE_TYPE]
-    chosen = list(itertools.product(engines, SAMPLERS, models))
+    chosen = pairwise(engines, SAMPLERS, models)
     compare(chosen, graph.path, parts, (2, 1), serve_partitions, train_cases, tmp_path)
 
 
