@@ -125,6 +125,13 @@ class Sampler(Section):
         return self.kind in ("node", "full")
 
     @property
+    def draws_parts(self) -> bool:
+        """Whether what it draws of a node's edges can be told apart by who stores them: all that
+        were drawn count alike, or as often as they were drawn."""
+        is_biased = self.kind == "weighted" and not self.kind_options.get("unbiased")
+        return self.is_node_wise or is_biased or self.kind in ("replacement", "temporal")
+
+    @property
     def leaves_edges_out(self) -> bool:
         """Whether it can draw as if some edges were not there."""
         return self.kind in ("node", "full", "weighted", "replacement", "temporal")

@@ -108,6 +108,7 @@ def _make_sampler(
             seed,
             dropout_seed=dropout_seed,
             root_hops=root_hops,
+            whole_lists=not request.config.sampler.is_node_wise,
         )
     # Where topology is divided, and all of it is wanted, it is put together in memory: once.
     topologies = {each: graph.topology(each, server) for each in set(reads.relations.values())}

@@ -172,11 +172,6 @@ def _check_sampler(request: Request) -> None:
     kind = find_sampler(config.sampler.kind, config.sampler.kind_options).kind
     kind.check(typed=config.model.typed, draws_alone=layout.draws_alone, where=request.where)
     if kind.reads_weights:
-        if not layout.has_weights:
-            raise RequestError(
-                f"sampler.kind: {layout.explain(request.where)}; weights of edges are kept where "
-                "nodes are divided"
-            )
         read = [request.schema.relations[each] for each in request.reads.relations.values()]
         if not any(each.weighted for each in read):
             raise RequestError(
@@ -203,12 +198,7 @@ def _check_sampler(request: Request) -> None:
 
 def _check_times(request: Request) -> None:
     """Refuse what draws in time are not made for."""
-    config, graph, schema = request.config, request.graph, request.schema
-    if not graph.layout.has_weights:
-        raise RequestError(
-            f"sampler.kind: {graph.layout.explain(request.where)}; times are kept where nodes are "
-            "divided"
-        )
+    config, schema = request.config, request.schema
     roots: list[Labelled] = [*schema.target_relations] or [schema.target_type()]
     for each in roots:
         if each in schema.timed:

@@ -188,6 +188,5 @@ def _first_hop(
         original_ids=sampler.original_ids,
         iteration_key=iteration_key,
         inclusions=sampler.inclusions_at(moment)[hop:],
-        fanouts=sampler.fanouts[hop:],
         times=times,
     )

@@ -65,10 +65,12 @@ def check_parts(request: Request, model: HGNN) -> None:
     roots = sorted({each for held in cut for each in held.roots})
     stored = sorted({str(request.reads.relations[each]) for each in roots})
     where = f"{request.where}, where several servers have a part of {', '.join(stored)} each"
-    if not config.sampler.is_node_wise:
+    if not config.sampler.draws_parts:
+        how = " with unbiased = true" if config.sampler.kind == "weighted" else ""
         raise RequestError(
-            f"sampler.kind: {config.sampler.kind!r} reads all in-edges of a node, which no server "
-            f"has in {where}; expected 'node'"
+            f"sampler.kind: {config.sampler.kind!r}{how} reads all in-edges of a node, which no "
+            f"server has in {where}; expected 'node', 'replacement', 'temporal', or 'weighted' "
+            "with unbiased = false"
         )
     for layer in model.root_layers():
         combination = layer.combination

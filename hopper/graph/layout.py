@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from hopper.errors import GraphError
-from hopper.graph.schema import Labelled, Relation
+from hopper.graph.schema import GraphSchema, Labelled, Relation
 
 SCHEMA_FILE: Final = "graph.json"
 
@@ -60,6 +60,17 @@ def safe_name(text: str) -> str:
 def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     """The file of one array of a relation's CSC."""
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
+
+
+def draw_arrays(schema: GraphSchema, relation: Relation) -> list[StoredArray]:
+    """What draws by weight and in time read of a relation in partitioned directories, beside its
+    CSC: [edges] int64 each."""
+    found: list[StoredArray] = []
+    if schema.relations[relation].weighted:
+        found.append("weight_sums")
+    if schema.is_timed(relation):
+        found += ["times", "by_time"]
+    return found
 
 
 def features_file(root: Path, node_type: str) -> Path:

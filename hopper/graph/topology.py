@@ -39,6 +39,8 @@ class Topology:
     position; None: always"""
     by_time: NDArray[np.int64] | None = None
     """[edges] int64: the position in its neighbour list of the edge that each of these is of"""
+    has_gaps: bool = False
+    """whether some of these are stored elsewhere: their sources and ids are -1"""
     first_edge: int = 0
     """which place the first edge has in the CSC of all servers together, where these are some"""
 
@@ -58,3 +60,13 @@ class Topology:
         """
         firsts = self.indptr[destinations] + self.first_edge
         return np.repeat(firsts, np.diff(indptr)) + positions
+
+    def has_edges(
+        self,
+        destinations: NDArray[np.int64],
+        indptr: NDArray[np.int64],
+        positions: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """[edges] bool: which edges are here, where there are gaps; parameters as of
+        :meth:`edge_places`."""
+        return self.indices[self.edge_places(destinations, indptr, positions)] >= 0

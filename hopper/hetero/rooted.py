@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.subgraph import Subgraph
+from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import Holding
 
@@ -36,6 +37,7 @@ def make_rooted_sampler(
     *,
     dropout_seed: int | None = None,
     root_hops: int | None = None,
+    whole_lists: bool = False,
 ) -> NeighborSampler:
     """A sampler over what one server stores, which draws for :data:`ROOTS` its root relations.
 
@@ -45,20 +47,22 @@ def make_rooted_sampler(
     held: what the server stores of what is read, under the names of this.
     names: what these stand for.
     root_hops: at how many hops, the first ones, roots are drawn for; None = at all.
+    whole_lists: whether draws depend on all edges of a list, also on those stored elsewhere.
     """
     relations = {each: names.relation(each) for each in held.relations}
     relations |= {of_roots(each): names.relation(each) for each in held.roots}
     types = {each: names.node_type(each) for each in held.node_types}
     # Each once, whatever the number of its names.
     below = {own: graph.topology(own, server) for own in _of(relations, is_root=False)}
-    first = {own: graph.root_topology(own, server) for own in _of(relations, is_root=True)}
+    of_root = graph.root_lists if whole_lists else graph.root_topology
+    first = {own: of_root(own, server) for own in _of(relations, is_root=True)}
     topologies = {
         each: first[own] if each.dst == ROOTS else below[own] for each, own in relations.items()
     }
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
     originals[ROOTS] = graph.original_ids(graph.schema.target_type())
     hops = {} if root_hops is None else dict.fromkeys(map(of_roots, held.roots), root_hops)
-    return kind(
+    made = kind(
         topologies,
         originals,
         ROOTS,
@@ -68,6 +72,9 @@ def make_rooted_sampler(
         hops=hops,
         dropout_seed=dropout_seed,
     )
+    if isinstance(made, TemporalSampler):
+        made.set_times({ROOTS: graph.times(graph.schema.target_type())})
+    return made
 
 
 def _of(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:

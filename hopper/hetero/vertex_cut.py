@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.layout import draw_arrays
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.write import row_ranges
+from hopper.partition.row_ranges import row_ranges
 
 Mask = NDArray[np.bool_]
 
@@ -44,6 +45,7 @@ class CutPart:
     nodes: by type, [nodes] bool, those whose rows it has.
     edges: by relation, how many it has below the roots.
     root_edges: how many it has into roots.
+    list_edges: how many all parts have into roots.
     """
 
     root: Relation
@@ -54,6 +56,7 @@ class CutPart:
     nodes: Mapping[str, Mask]
     edges: Mapping[Relation, int]
     root_edges: int
+    list_edges: int
 
 
 def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> list[CutPart]:
@@ -70,8 +73,10 @@ def cut(graph: GraphDirectory, tree: Metatree, root: Relation, parts: int) -> li
         degrees += np.bincount(topology.indices[edges], minlength=degrees.size)
     dealt = _dealt(degrees, row_bytes(graph, root.src), parts)
     chosen = [dealt == place for place in range(parts)]
+    total = int(degrees.sum())
     return [
-        _make_part(graph, tree, root, own, root_nodes, int(degrees[own].sum())) for own in chosen
+        _make_part(graph, tree, root, own, root_nodes, int(degrees[own].sum()), total)
+        for own in chosen
     ]
 
 
@@ -114,6 +119,8 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
         numbers += sources + 2 * destinations + 1 + 2 * count
+    for relation, count in [*part.edges.items(), (part.root, part.list_edges)]:
+        numbers += count * len(draw_arrays(schema, relation))
     return rows, _NUMBER_BYTES * numbers
 
 
@@ -130,6 +137,7 @@ def _make_part(
     sources: Mask,
     root_nodes: Mask,
     edges_into_roots: int,
+    list_edges: int,
 ) -> CutPart:
     kinds, relations = graph.schema.node_types, tree.relations_of([root])
     found = {each: np.zeros(kinds[each].count, np.bool_) for each in tree.types_of([root])}
@@ -148,7 +156,8 @@ def _make_part(
             edges_below[relation] = count
     found[tree.target] |= root_nodes
     return CutPart(
-        root, relations, sources, root_nodes, expanded, found, edges_below, edges_into_roots
+        *(root, relations, sources, root_nodes, expanded, found),
+        *(edges_below, edges_into_roots, list_edges),
     )
 
 

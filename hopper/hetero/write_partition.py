@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cache_server.shard import write_manifest
 from hopper.errors import RequestError
 from hopper.graph import layout
+from hopper.graph.array_file import array_bytes
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Relation
@@ -30,6 +31,7 @@ from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
 from hopper.hetero.write_parts import write_part
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
+from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import server_folder
 from hopper.partition.memory import format_bytes
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
@@ -246,7 +248,12 @@ def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[i
     tables += [graph.labels(each) for each in _labelled(graph, share)]
     tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
     files = (file for each in share.relations for file in _topology_files(graph.path, each))
-    return sum(table.nbytes for table in tables), sum(file.stat().st_size for file in files)
+    topology = sum(file.stat().st_size for file in files)
+    for each in share.relations:
+        shape = (graph.schema.relations[each].count,)
+        arrays = layout.draw_arrays(graph.schema, each)
+        topology += len(arrays) * array_bytes(np.int64, shape)
+    return sum(table.nbytes for table in tables), topology
 
 
 def _write_server(
@@ -271,6 +278,7 @@ def _write_server(
         )
         for source, file in pairs:
             _copy(source, file, progress)
+        write_draw_arrays_into(graph, folder, relation, None, progress)
     tables = []
     for node_type in _with_features(graph, share):
         source = layout.features_file(graph.path, node_type)

@@ -16,6 +16,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
+from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import ROOTS_FOLDER, held_file
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
@@ -33,10 +34,14 @@ def write_part(
     """Write the topology, rows and ids of a part into a server's folder; progress advances by
     bytes."""
     for relation in part.relations:
-        below = partial(edges_into, graph.topology(relation), part.expanded[relation.dst])
+        expanded = part.expanded[relation.dst]
+        below = partial(edges_into, graph.topology(relation), expanded)
         _write_edges(graph, folder, relation, below, progress)
-    own = partial(root_edges, graph, part)
-    _write_edges(graph, folder / ROOTS_FOLDER, part.root, own, progress, with_positions=True)
+        write_draw_arrays_into(graph, folder, relation, expanded, progress)
+    roots, own = folder / ROOTS_FOLDER, partial(root_edges, graph, part)
+    _write_edges(graph, roots, part.root, own, progress, with_positions=True)
+    # Of the whole lists: what is drawn of them depends on all of their edges.
+    write_draw_arrays_into(graph, roots, part.root, part.root_nodes, progress)
     _write_rows(graph, folder, part.nodes, progress)
 
 

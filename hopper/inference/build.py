@@ -22,8 +22,8 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     request, cluster = scene.request, scene.cluster
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
     holdings = request.reads.holdings
+    if holdings:
+        return ByRelation(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
     if request.reads_times:
         return Neighbourhoods(scene, sampler)
-    if not holdings:
-        return LayerWise(scene, sampler)
-    return ByRelation(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
+    return LayerWise(scene, sampler)

@@ -61,7 +61,7 @@ class ByRelation(Inference):
         while todo:
             chunk = todo.pop(0)
             plan = forward.plan(chunk.size)
-            subgraph = self._sampler.sample(chunk[plan.mine], 0, 0)
+            subgraph = self._sample(self._sampler, {self._sampler.target: chunk[plan.mine]})
             if chunk.size > 1 and self._is_too_large(subgraph):
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue

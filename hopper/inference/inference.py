@@ -168,6 +168,17 @@ class Inference(ABC):
         StorageError: as of :meth:`RowSpace.fill`.
         """
 
+    def _sample(self, sampler: NeighborSampler, roots: Mapping[str, Ids]) -> Subgraph:
+        """The subgraph of nodes by type, at the time that rows are computed for."""
+        at = self.scene.at
+        if at is None:
+            return sampler.sample(roots, 0, 0)
+        found = {
+            name: sampler.versions_at(name, ids, np.full(ids.size, at))
+            for name, ids in roots.items()
+        }
+        return sampler.sample_versions(found, 0, 0)
+
     def _rows_per_chunk(self, width: int) -> int:
         return max(1, self.scene.chunk_bytes // (width * self._dtype.itemsize))
 

@@ -51,11 +51,11 @@ class Neighbourhoods(Inference):
         ]
         if self._reads.tables:
             # Of all passes: ranks make different numbers of them, and read these rows together.
-            nodes = self._sample(target, mine).nodes
+            nodes = self._sample_all(target, mine).nodes
             self._read_learned({name: [ids] for name, ids in nodes.items()})
         while todo:
             chunk = todo.pop(0)
-            subgraph = self._sample(target, chunk)
+            subgraph = self._sample_all(target, chunk)
             nodes = {name: ids for name, ids in subgraph.nodes.items() if ids.size}
             if sum(ids.size for ids in nodes.values()) > ROWS_PER_PASS and chunk.size > 1:
                 todo = [*np.array_split(chunk, 2), *todo]
@@ -70,12 +70,8 @@ class Neighbourhoods(Inference):
         """Whether versions are asked for."""
         return bool(self.graph.schema.target_relations) and self.scene.at is None
 
-    def _sample(self, target: str, ids: NDArray[np.int64]) -> Subgraph:
+    def _sample_all(self, target: str, ids: NDArray[np.int64]) -> Subgraph:
         """The whole neighbourhoods of some nodes, or versions."""
-        versions = ids
-        if self.scene.at is not None:
-            times = np.full(ids.size, self.scene.at)
-            versions = self._sampler.versions_at(target, ids, times)
-        elif not self._are_versions:
-            versions = self._sampler.versions(target, ids)
-        return self._sampler.sample_versions({target: versions}, 0, 0)
+        if self._are_versions:
+            return self._sampler.sample_versions({target: ids}, 0, 0)
+        return self._sample(self._sampler, {target: ids})

@@ -179,6 +179,18 @@ def draw_hop_of_part(
     return offsets, sources, positions
 
 
+def keep(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
+    """Some of the edges that were drawn.
+
+    Parameters
+    ----------
+    chosen: [edges] bool.
+    """
+    offsets, sources, positions = drawn
+    kept = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)))
+    return kept[offsets], sources[chosen], positions[chosen]
+
+
 @numba.njit(cache=True, nogil=True)
 def discover(
     sources: NDArray[np.int64], table: NDArray[np.int32], known: int

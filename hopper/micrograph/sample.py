@@ -180,6 +180,7 @@ class NeighborSampler:
         """
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
+        drawn: list[dict[Relation, NDArray[np.int64]]] = [{} for _ in self.fanouts]
         sizes = [dict.fromkeys(self.original_ids, 0)]
         try:
             for node_type, own in roots.items():
@@ -187,13 +188,13 @@ class NeighborSampler:
                 if sizes[0][node_type] != own.size:
                     raise ValueError("a root occurs twice in one batch")
             hops = [
-                self._expand(hop, (epoch, iteration), nodes, sizes, tables)
+                self._expand(hop, (epoch, iteration), nodes, sizes, drawn[hop], tables)
                 for hop in range(len(self.fanouts))
             ]
         finally:
             self._give_tables_back(tables, nodes)
         found = {t: np.concatenate(parts) for t, parts in nodes.items()}
-        return self._subgraph(found, sizes, hops, (epoch, iteration))
+        return self._subgraph(found, sizes, hops, (epoch, iteration), drawn)
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
@@ -239,6 +240,7 @@ class NeighborSampler:
         sizes: list[dict[str, int]],
         hops: list[dict[Relation, HopEdges]],
         moment: tuple[int, int],
+        drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = (),
     ) -> Subgraph:
         """What was found of one batch, with all that the sampler knows of it."""
         nodes, times = self.nodes_and_times(versions)
@@ -253,8 +255,8 @@ class NeighborSampler:
             inclusions=self.inclusions_at(moment),
             drawn_as=self.drawn_as,
             stored_as=self.stored_as,
-            fanouts=self.fanouts,
             times=times,
+            drawn=drawn,
         )
 
     def _check_roots(self, roots: NDArray[np.int64], node_type: str) -> None:
@@ -327,9 +329,11 @@ class NeighborSampler:
         moment: tuple[int, int],
         nodes: dict[str, list[NDArray[np.int64]]],
         sizes: list[dict[str, int]],
+        counts: dict[Relation, NDArray[np.int64]],
         tables: Mapping[str, RowTable],
     ) -> dict[Relation, HopEdges]:
-        """Draw one hop of every relation; appends to ``nodes`` and ``sizes``."""
+        """Draw one hop of every relation; appends to ``nodes`` and ``sizes``, and tells ``counts``
+        how many were drawn where some edges are stored elsewhere."""
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
@@ -339,11 +343,34 @@ class NeighborSampler:
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
                 continue
-            offsets, sources, positions = self.draw(hop, relation, destinations, moment)
+            found = self.draw(hop, relation, destinations, moment)
+            offsets, sources, positions = self._stored(found, hop, relation, destinations, counts)
             rows = self._enter(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)
         return edges
+
+    def _stored(
+        self,
+        found: frontier.Drawn,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        counts: dict[Relation, NDArray[np.int64]],
+    ) -> frontier.Drawn:
+        """Of the edges that were drawn, those that are stored here; where some are not, ``counts``
+        is told how many of each destination's were drawn."""
+        topology, fanout = self.topologies[relation], self.fanouts[hop]
+        if not topology.has_gaps and topology.positions is None:
+            return found
+        nodes = self.nodes_of(relation.dst, destinations)
+        if topology.positions is not None:
+            degrees = topology.in_degrees[nodes]
+            counts[relation] = degrees if fanout < 0 else np.minimum(degrees, fanout)
+            return found
+        offsets, _, positions = found
+        counts[relation] = np.diff(offsets)
+        return frontier.keep(found, topology.has_edges(nodes, offsets, positions))
 
     @staticmethod
     def _enter(

@@ -111,8 +111,9 @@ class Subgraph:
     """relations that are another under a name of their own: which, as their blocks tell it"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
     """node types that are"""
-    fanouts: Sequence[int] = ()
-    """[hops] as of the sampler; read where some of a destination's edges are elsewhere"""
+    drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = ()
+    """[hops] by relation of which some edges are stored elsewhere: [destinations] int64, how many
+    in-edges of each were drawn in all"""
     pairs: Pairs | None = None
     """what is made of the roots, where links are predicted"""
     times: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
@@ -333,9 +334,8 @@ class SampledBlock(Block):
         self._inclusion = subgraph.inclusions[hop]
         self._sources = subgraph.nodes[relation.src]
         self._destinations = subgraph.nodes[relation.dst]
-        if subgraph.topologies[relation].positions is not None:
-            fanout, degrees = subgraph.fanouts[hop], self.in_degree()
-            self.drawn = degrees if fanout < 0 else degrees.clamp(max=fanout)
+        drawn = subgraph.drawn[hop].get(relation) if subgraph.drawn else None
+        self.drawn = None if drawn is None else to_device(drawn, self._on)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
 

@@ -126,7 +126,6 @@ class Layout(ABC):
     name: in partition.json.
     draws_alone: whether a rank draws all that its engine reads without asking other servers.
     reads_remote_rows: whether ranks may read rows of other servers' nodes.
-    has_weights: whether topologies have the weights and times of edges, where the graph has.
     is_renumbered: whether global ids are other ones than the original.
     holdings: by server, where whole relations are divided; empty where nodes are.
     relations: those that any server stores, in canonical order.
@@ -135,7 +134,6 @@ class Layout(ABC):
     name: ClassVar[str]
     draws_alone: ClassVar[bool] = True
     reads_remote_rows: ClassVar[bool] = True
-    has_weights: ClassVar[bool] = True
     is_renumbered: ClassVar[bool] = True
     holdings: Sequence[Holding] = ()
 
@@ -192,6 +190,21 @@ class Layout(ABC):
         kinds = self._schema.node_types
         return kinds[relation.src].count, kinds[relation.dst].count
 
+    def _open(
+        self,
+        folder: Path,
+        relation: Relation,
+        edges: int | None = None,
+        degrees: Path | None = None,
+    ) -> Topology:
+        """A relation's topology in a folder, with what draws by weight and in time read; parameters
+        and errors as of :func:`hopper.graph.directory.open_topology`."""
+        return open_topology(
+            *(folder, relation, edges, *self._counts(relation), degrees),
+            weighted=self._schema.relations[relation].weighted,
+            timed=self._schema.is_timed(relation),
+        )
+
 
 class Replicated(Layout):
     """Nodes are divided; every server has all of the topology."""
@@ -208,13 +221,7 @@ class Replicated(Layout):
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
         """See :class:`Layout`."""
-        kind = self._schema.relations[relation]
-        counts = self._counts(relation)
-        return open_topology(
-            *(self.path, relation, kind.count, *counts),
-            weighted=kind.weighted,
-            timed=self._schema.is_timed(relation),
-        )
+        return self._open(self.path, relation, self._schema.relations[relation].count)
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -241,14 +248,8 @@ class DividedTopology(Layout):
         """See :class:`Layout`."""
         if server is None:
             return self._all_in_edges(relation)
-        own, kind = server_folder(self.path, server), self._schema.relations[relation]
-        counts = self._counts(relation)
-        found = open_topology(
-            *(own, relation, None, *counts, self.path),
-            weighted=kind.weighted,
-            timed=self._schema.is_timed(relation),
-        )
-        if kind.feature_dim is None:
+        found = self._open(server_folder(self.path, server), relation, degrees=self.path)
+        if self._schema.relations[relation].feature_dim is None:
             return found
         return replace(found, first_edge=self._book.range(str(relation), server)[0])
 
@@ -314,7 +315,6 @@ class ByRelation(Layout):
 
     name = "by_relation"
     reads_remote_rows = False
-    has_weights = False
     is_renumbered = False
 
     def __init__(
@@ -341,7 +341,7 @@ class ByRelation(Layout):
             return self._all_parts(relation, holders)
         edges = self._schema.relations[relation].count if whole else None
         folder = server_folder(self.path, (whole or holders)[0])
-        return open_topology(folder, relation, edges, *self._counts(relation))
+        return self._open(folder, relation, edges)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
         """See :meth:`hopper.partition.PartitionedGraph.root_topology`."""
@@ -352,6 +352,34 @@ class ByRelation(Layout):
         file = layout.topology_file(folder, relation, "positions")
         what = f"positions of {relation}"
         return replace(some, positions=open_array(file, what, np.int64, some.indices.shape))
+
+    def root_lists(self, relation: Relation, server: int) -> Topology:
+        """See :meth:`hopper.partition.PartitionedGraph.root_lists`."""
+        part = self.root_topology(relation, server)
+        if part.positions is None:
+            return part
+        is_root = np.zeros(part.in_degrees.size, np.bool_)
+        for name, count in self._schema.splits.items():
+            file = layout.split_file(self.path, name)
+            is_root[open_array(file, f"split {name}", np.int64, (count,))] = True
+        indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
+        folder = server_folder(self.path, server) / ROOTS_FOLDER
+        arrays: dict[str, Any] = {}
+        for array in layout.draw_arrays(self._schema, relation):
+            file, what = layout.topology_file(folder, relation, array), f"{array} of {relation}"
+            arrays[array] = open_array(file, what, np.int64, (int(indptr[-1]),))
+        indices = np.full(indptr[-1], -1)
+        rows = np.repeat(np.arange(is_root.size), np.diff(part.indptr))
+        indices[indptr[rows] + part.positions] = part.indices
+        return replace(
+            part,
+            indptr=indptr,
+            indices=indices,
+            edge_ids=np.broadcast_to(np.int64(-1), indices.shape),
+            positions=None,
+            has_gaps=True,
+            **arrays,
+        )
 
     def stored_topologies(
         self, servers: Sequence[int]
@@ -389,17 +417,18 @@ class ByRelation(Layout):
         """What servers have of a relation of which none has all, put together in memory: every edge
         that hops from a split's nodes read."""
         copies = [self.topology(relation, server) for server in holders]
-        copies += [
-            self.root_topology(relation, server)
-            for server in holders
-            if relation in self.holdings[server].roots
-        ]
-        rows, positions = [], []
-        for copy in copies:
+        lists = list(copies)
+        for server in holders:
+            if relation in self.holdings[server].roots:
+                copies.append(self.root_topology(relation, server))
+                lists.append(self.root_lists(relation, server))
+        rows, positions, places = [], [], []
+        for copy, own in zip(copies, lists, strict=True):
             counts = np.diff(copy.indptr)
             rows.append(np.repeat(np.arange(counts.size), counts))
             whole = np.arange(copy.indices.size) - np.repeat(copy.indptr[:-1], counts)
             positions.append(whole if copy.positions is None else copy.positions)
+            places.append(own.indptr[rows[-1]] + positions[-1])
         row, position = np.concatenate(rows), np.concatenate(positions)
         order = np.lexsort((position, row))
         row, position = row[order], position[order]
@@ -408,12 +437,18 @@ class ByRelation(Layout):
         first[1:] = (row[1:] != row[:-1]) | (position[1:] != position[:-1])
         edges = order[first]
         counts = np.bincount(row[first], minlength=copies[0].in_degrees.size)
+        # A node's list is whole wherever it is, so its places are the same.
+        arrays: dict[str, Any] = {}
+        for name in layout.draw_arrays(self._schema, relation):
+            found = [getattr(own, name)[at] for own, at in zip(lists, places, strict=True)]
+            arrays[name] = np.concatenate(found)[edges]
         return Topology(
             indptr=np.concatenate(([0], np.cumsum(counts))),
             indices=np.concatenate([copy.indices for copy in copies])[edges],
             edge_ids=np.concatenate([copy.edge_ids for copy in copies])[edges],
             in_degrees=copies[0].in_degrees,
             out_degrees=copies[0].out_degrees,
+            **arrays,
         )
 
     def _holders(self, relation: Relation, server: int | None) -> list[int]:

@@ -110,6 +110,12 @@ class PartitionedGraph:
         assert isinstance(self.layout, ByRelation)
         return self.layout.root_topology(relation, server)
 
+    def root_lists(self, relation: Relation, server: int) -> Topology:
+        """As :meth:`root_topology`, for draws that depend on all of a list: whole lists, made in
+        memory and with gaps where the server stores a part of their edges."""
+        assert isinstance(self.layout, ByRelation)
+        return self.layout.root_lists(relation, server)
+
     def stored(self, table: str, server: int) -> StoredRows:
         """The nodes of a type whose rows a server stores; or, of a relation (``src/rel/dst``) whose
         edges have features, the edges, by their places in its CSC.

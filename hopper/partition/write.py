@@ -26,17 +26,16 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
+from hopper.partition.draw_arrays import write_draw_arrays
 from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
-from hopper.partition.time_order import order_by_time
-from hopper.partition.weight_sums import add_up, units_of
+from hopper.partition.row_ranges import EDGES_AT_ONCE, row_ranges
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
 """of a relation's topology: what every server has of its own nodes, where topology is divided, and
 sums of weights; the first is by node, the others by edge"""
-_EDGES_AT_ONCE: Final = 1 << 19
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
@@ -73,8 +72,8 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     split: whether :func:`split_topology` follows, for which a relation lies there twice.
     """
     found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
-    found += sum(8 * kind.count for kind in schema.relations.values() if kind.weighted)
-    found += sum(16 * own.count for each, own in schema.relations.items() if schema.is_timed(each))
+    for relation, kind in schema.relations.items():
+        found += 8 * kind.count * len(layout.draw_arrays(schema, relation))
     if not split:
         return found
     twice, rows = 0, 0
@@ -136,65 +135,13 @@ def write_topology(
             cut += count_cut(first, last, indptr, indices, *owned)
             release_pages(old.indptr, old.indices, old.edge_ids, indptr, indices, edge_ids)
             progress.advance(int(indptr[last] - indptr[first]))
-    if graph.schema.relations[relation].weighted:
-        file = layout.topology_file(work, relation, "weight_sums")
-        _write_weight_sums(graph.edge_weights(relation), indptr, edge_ids, file)
-    if graph.schema.is_timed(relation):
-        _write_times(graph, work, relation, indptr, src.original_ids[indices], edge_ids)
-    return EdgeShares(cut, np.diff(indptr[dst.offsets]))
 
-
-def _write_weight_sums(
-    weights: NDArray[Any], indptr: NDArray[np.int64], edge_ids: NDArray[np.int64], file: Path
-) -> None:
-    """Write the running sums of weights within neighbour lists (docs/draws.md).
-
-    Parameters
-    ----------
-    weights: [edges of the graph] float32, by edge id. indptr, edge_ids: of the relation's CSC.
-    """
-    sums = create_array(file, np.int64, edge_ids.shape)
-    largest = float(weights.max(initial=0.0))
-    for first, last in row_ranges(indptr, 0, indptr.size - 1):
-        own = weights[edge_ids[indptr[first] : indptr[last]]]
-        add_up(units_of(own, largest), indptr, first, last, sums)
-        release_pages(sums, weights)
-
-
-def _write_times(
-    graph: GraphDirectory,
-    work: Path,
-    relation: Relation,
-    indptr: NDArray[np.int64],
-    sources: NDArray[np.int64],
-    edge_ids: NDArray[np.int64],
-) -> None:
-    """Write from when on edges may be seen, earliest first within neighbour lists.
-
-    Parameters
-    ----------
-    indptr, edge_ids: of the relation's CSC. sources: [edges] int64, original ids.
-    """
-    schema = graph.schema
-    names: tuple[layout.StoredArray, ...] = ("times", "by_time")
-    out = [
-        create_array(layout.topology_file(work, relation, each), np.int64, edge_ids.shape)
-        for each in names
-    ]
-    of_edges = graph.times(relation) if schema.relations[relation].timed else None
-    is_timed = schema.node_types[relation.src].timed
-    of_sources = graph.times(relation.src) if is_timed else None
-    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+    def edges_of(first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         piece = slice(int(indptr[first]), int(indptr[last]))
-        found = [
-            times[ids[piece]]
-            for times, ids in ((of_edges, edge_ids), (of_sources, sources))
-            if times is not None
-        ]
-        # An edge is there when its source is.
-        seen = np.asarray(found[0] if len(found) == 1 else np.maximum(*found))
-        order_by_time(seen, indptr, first, last, *out)
-        release_pages(*out)
+        return src.original_ids[indices[piece]], edge_ids[piece]
+
+    write_draw_arrays(graph, work, relation, indptr, edges_of)
+    return EdgeShares(cut, np.diff(indptr[dst.offsets]))
 
 
 def write_server(
@@ -278,16 +225,16 @@ def split_topology(
         start, end = int(indptr[first]), int(indptr[stop])
         file = layout.topology_file(folder, relation, "indptr")
         own = create_array(file, np.int64, indptr.shape)
-        for place in range(0, indptr.size, _EDGES_AT_ONCE):
-            part = slice(place, place + _EDGES_AT_ONCE)
+        for place in range(0, indptr.size, EDGES_AT_ONCE):
+            part = slice(place, place + EDGES_AT_ONCE)
             own[part] = np.clip(indptr[part], start, end) - start
         release_pages(own, indptr)
         for name in names[1:]:
             whole = open_array(files[name], name, np.int64, (edges,))
             file = layout.topology_file(folder, relation, name)
             out = create_array(file, np.int64, (end - start,))
-            for place in range(start, end, _EDGES_AT_ONCE):
-                last = min(end, place + _EDGES_AT_ONCE)
+            for place in range(start, end, EDGES_AT_ONCE):
+                last = min(end, place + EDGES_AT_ONCE)
                 out[place - start : last - start] = whole[place:last]
                 release_pages(out, whole)
         progress.advance(end - start)
@@ -340,15 +287,6 @@ def copy_shared(graph: GraphDirectory, work: Path) -> None:
                 save_array(layout.link_labels_file(work, name), links.labels)
             if links.times is not None:
                 save_array(layout.link_times_file(work, name), links.times)
-
-
-def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Divide rows into ranges with few edges each, or of one row."""
-    while start < stop:
-        full = int(np.searchsorted(indptr, indptr[start] + _EDGES_AT_ONCE, side="right")) - 1
-        last = min(stop, max(full, start + 1))
-        yield start, last
-        start = last
 
 
 def _edges_of(

@@ -223,8 +223,9 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(tmp_path: Path) -> 
     assert auto == {"zero_hop", "hop", "model_centric", "cooperative"}
     divide_graph(directory, tmp_path / "divided", 2, "meta", layers=2)
     divided = PartitionedGraph.open(tmp_path / "divided")
-    with pytest.raises(RequestError, match="times are kept where nodes are divided"):
-        check_request(Request(make_config(values_of(tmp_path / "divided", "rgcn")), divided))
+    by_relation = values_of(tmp_path / "divided", "rgcn", train={"engine": "auto"})
+    check_request(Request(make_config(by_relation), divided))
+    assert [each.name for each in engines_of(Request(make_config(by_relation), divided))] == ["raf"]
     one = tmp_path / "one"
     partition_graph(make_graph(tmp_path / "graph-1", typed=False), one, 1)
     of_one = PartitionedGraph.open(one)

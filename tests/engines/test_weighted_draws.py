@@ -19,7 +19,6 @@ from hopper.engines.unused import unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
-from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
@@ -211,11 +210,6 @@ def test_what_cannot_be_is_refused_and_what_is_not_used_said(
     ]
     by_weight = make_config(values_of(tmp_path / "parts", SAMPLERS["by weight"], "sage"))
     assert unused(Request(by_weight, graph)) == []
-    library = GraphDirectory.open(make_library(tmp_path / "library", links=False))
-    divide_graph(library, tmp_path / "meta", 2, "meta", layers=2)
-    values = values_of(tmp_path / "meta", SAMPLERS["by weight"], "rgcn", engine="raf")
-    with pytest.raises(RequestError, match=r"sampler\.kind: .*weights of edges are kept where"):
-        check_request(Request(make_config(values), PartitionedGraph.open(tmp_path / "meta")))
     GraphDirectory.from_arrays(
         tmp_path / "plain",
         [[0, 1], [1, 0]],

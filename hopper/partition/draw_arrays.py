@@ -1,0 +1,114 @@
+"""What draws by weight and in time read of neighbour lists, beside the edges themselves: running
+sums of weights (docs/draws.md), and from when on edges may be seen (docs/times.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph import layout
+from hopper.graph.array_file import create_array
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.partition.mapped_pages import release_pages
+from hopper.partition.phases import Progress
+from hopper.partition.row_ranges import row_ranges
+from hopper.partition.time_order import order_by_time
+from hopper.partition.weight_sums import add_up, units_of
+
+Ids: TypeAlias = NDArray[np.int64]
+EdgesOf = Callable[[int, int], tuple[Ids, Ids]]
+"""original ids of the sources, and edge ids, of the edges into some rows, from one to another"""
+
+
+def write_draw_arrays(
+    graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
+) -> None:
+    """Write these arrays of some neighbour lists.
+
+    Parameters
+    ----------
+    folder: of the directory, or of a server.
+    indptr: [destinations + 1] int64, of whole lists, which are none of the destinations that are
+        not wanted.
+    """
+    if graph.schema.relations[relation].weighted:
+        _write_weight_sums(graph, folder, relation, indptr, edges_of)
+    if graph.schema.is_timed(relation):
+        _write_times(graph, folder, relation, indptr, edges_of)
+
+
+def write_draw_arrays_into(
+    graph: GraphDirectory,
+    folder: Path,
+    relation: Relation,
+    destinations: NDArray[np.bool_] | None,
+    progress: Progress,
+) -> None:
+    """Write these arrays of a relation whose nodes keep their order; progress advances by bytes.
+
+    Parameters
+    ----------
+    destinations: [destinations] bool, whose lists are wanted; None = all.
+    """
+    arrays = layout.draw_arrays(graph.schema, relation)
+    if not arrays:
+        return
+    topology = graph.topology(relation)
+    counts = np.diff(topology.indptr)
+    if destinations is not None:
+        counts[~destinations] = 0
+    indptr = np.concatenate(([0], np.cumsum(counts)))
+
+    def edges_of(first: int, last: int) -> tuple[Ids, Ids]:
+        shifts = np.repeat(topology.indptr[first:last] - indptr[first:last], counts[first:last])
+        edges = np.arange(indptr[first], indptr[last]) + shifts
+        found = topology.indices[edges], topology.edge_ids[edges]
+        release_pages(topology.indptr, topology.indices, topology.edge_ids)
+        return found
+
+    write_draw_arrays(graph, folder, relation, indptr, edges_of)
+    progress.advance(indptr.itemsize * int(indptr[-1]) * len(arrays))
+
+
+def _write_weight_sums(
+    graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
+) -> None:
+    file = layout.topology_file(folder, relation, "weight_sums")
+    sums = create_array(file, np.int64, (int(indptr[-1]),))
+    weights = graph.edge_weights(relation)
+    largest = float(weights.max(initial=0.0))
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        own = weights[edges_of(first, last)[1]]
+        add_up(units_of(own, largest), indptr, first, last, sums)
+        release_pages(sums, weights)
+
+
+def _write_times(
+    graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
+) -> None:
+    """Earliest first within neighbour lists."""
+    schema = graph.schema
+    names: tuple[layout.StoredArray, ...] = ("times", "by_time")
+    out = [
+        create_array(layout.topology_file(folder, relation, each), np.int64, (int(indptr[-1]),))
+        for each in names
+    ]
+    of_edges = graph.times(relation) if schema.relations[relation].timed else None
+    is_timed = schema.node_types[relation.src].timed
+    of_sources = graph.times(relation.src) if is_timed else None
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        sources, edge_ids = edges_of(first, last)
+        found = [
+            times[ids]
+            for times, ids in ((of_edges, edge_ids), (of_sources, sources))
+            if times is not None
+        ]
+        # An edge is there when its source is.
+        seen = np.asarray(found[0] if len(found) == 1 else np.maximum(*found))
+        order_by_time(seen, indptr, first, last, *out)
+        release_pages(*out)

@@ -1,0 +1,212 @@
+"""Draws by weight, with replacement and in time where relations are divided: the gradient and the
+scores of one process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metatree import make_metatree
+from hopper.hetero.vertex_cut import cut, part_bytes
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+
+from .typed_cases import COUNTS, LEARNABLE, MODELS, TRAIN, WIDTHS
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+WRITES, CITES = Relation("author", "to", "paper"), Relation("paper", "to", "paper")
+EDGES = {
+    WRITES: 400,
+    CITES: 500,
+    Relation("paper", "to", "author"): 250,
+    Relation("field", "to", "paper"): 150,
+    Relation("paper", "has", "field"): 150,
+    Relation("nobody", "to", "paper"): 0,
+}
+WEIGHTED = {WRITES, CITES, Relation("paper", "has", "field"), Relation("nobody", "to", "paper")}
+TIMED = {WRITES, Relation("field", "to", "paper"), Relation("nobody", "to", "paper")}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "by weight": {"kind": "weighted"},
+    "by weight, again": {"kind": "weighted", "kind_options": {"replace": True}},
+    "with replacement": {"kind": "replacement"},
+    "in time": {"kind": "temporal"},
+    "the latest": {"kind": "temporal", "kind_options": {"pick": "recent"}},
+}
+UNBIASED: dict[str, dict[str, Any]] = {
+    "unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
+    "unbiased, again": {"kind": "weighted", "kind_options": {"unbiased": True, "replace": True}},
+}
+OF_WHOLE: dict[str, dict[str, Any]] = {
+    **{name: MODELS[name] for name in ("rgcn", "rgat", "own, mean of present")},
+    "own, relations apart": MODELS["own, relations apart"],
+    "rgcn without root weight": {**MODELS["rgcn"], "root_weight": False},
+    "hgt with features of edges": {**MODELS["hgt"], "layers": 3, "edge_features": True},
+}
+OF_PARTS: dict[str, dict[str, Any]] = {
+    **{name: MODELS[name] for name in ("rgcn", "rgat", "hgt")},
+    "own, mean of present": {
+        **MODELS["own, relations apart"],
+        "aggregate": "own_aggregations:DroppingInParts",
+        "combine": "mean_of_present",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """Rows of authors and fields are learned; papers have times, and so have some relations; a hub
+    has many edges, some of them at one time."""
+    generator = np.random.default_rng(6)
+    edges = {}
+    for relation, count in EDGES.items():
+        src = generator.integers(0, max(1, COUNTS[relation.src]), count)
+        dst = generator.integers(0, max(1, COUNTS[relation.dst]), count)
+        dst[: count // 5] = 4
+        edges[tuple(relation)] = np.stack([src, dst])
+    order = generator.permutation(COUNTS["paper"])
+    splits = {"train": order[:50], "val": order[50:70], "test": order[70:90]}
+    return GraphDirectory.from_arrays(
+        tmp_path_factory.mktemp("draws") / "graph",
+        edges,
+        {each: generator.random((COUNTS[each], WIDTHS[each])) for each in ("paper", "nobody")},
+        {"paper": generator.integers(0, 4, COUNTS["paper"])},
+        splits,
+        edge_features={tuple(WRITES): generator.random((EDGES[WRITES], 2))},
+        edge_weights={
+            tuple(each): np.exp(generator.normal(0, 2, EDGES[each])) for each in sorted(WEIGHTED)
+        },
+        times={
+            "paper": generator.integers(-5, 20, COUNTS["paper"]),
+            **{tuple(each): generator.integers(-9, 20, EDGES[each]) for each in sorted(TIMED)},
+        },
+        counts=COUNTS,
+        target="paper",
+    )
+
+
+def memory_for_parts(graph: GraphDirectory) -> int:
+    """With which CITES is cut in two."""
+    tree = make_metatree(make_metagraph(graph.schema), "paper", 2)
+    return max(sum(part_bytes(graph, part)) for part in cut(graph, tree, CITES, 2))
+
+
+def case(
+    parts: Path, sampler: dict[str, Any], model: dict[str, Any], run: Path, **sections: Any
+) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": model,
+        "sampler": {"fanouts": [3, 2, 2][: model["layers"]]} | sampler,
+        "train": TRAIN | {"engine": "raf", "run_dir": str(run), "iterations_per_epoch": 2},
+        "hop": {"merge": "off"},
+        "learnable": LEARNABLE,
+    }
+    for section, keys in sections.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int) -> None:
+    for values, result in zip(cases, results, strict=True):
+        config = make_config(values)
+        divided = PartitionedGraph.open(config.data.partitioned)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, divided, world)
+        what = f"{config.sampler} {config.model}"
+        parity = check_engine(what, "float64", reference, recorded)
+        assert parity.gradient_difference < 1e-10, parity
+        assert parity.loss_difference < 1e-10, parity
+        if config.train.engine == "raf":
+            assert result["rows"]["remote"] == 0
+
+
+def pairs(samplers: Iterable[str], models: Iterable[str], step: int) -> list[tuple[str, str]]:
+    """Some of all pairs, in which every sampler and every model occur."""
+    found = list(itertools.product(samplers, models))[::step]
+    assert {each for pair in found for each in pair} == {*samplers, *models}
+    return found
+
+
+# Four root relations with a node: with six servers some are replicated.
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (6, 1), (2, 2)])
+def test_its_gradient_is_that_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts, world = tmp_path / "parts", servers * ranks_per_server
+    partition_by_relation(graph, parts, servers, layers=3)
+    samplers = SAMPLERS | UNBIASED
+    chosen = pairs(samplers, OF_WHOLE, 5)
+    if world > 2:
+        chosen = [("unbiased", "rgcn"), ("in time", "rgcn without root weight")]
+        chosen += [("the latest", "hgt with features of edges")]
+    cluster = {"ranks_per_server": ranks_per_server}
+    cases = [
+        case(parts, samplers[sampler], OF_WHOLE[model], tmp_path / f"{number}", cluster=cluster)
+        for number, (sampler, model) in enumerate(chosen)
+    ]
+    others = []
+    if world == 2:
+        # The same under another engine, for the losses and scores.
+        partition_graph(graph, tmp_path / "by node", servers, "random")
+        addresses = serve_partitions(tmp_path / "by node", servers)
+        for number, (sampler, model) in enumerate(chosen[::2]):
+            others.append(
+                case(
+                    *(tmp_path / "by node", samplers[sampler], OF_WHOLE[model]),
+                    tmp_path / f"other {number}",
+                    train={"engine": "zero_hop"},
+                    cluster={"servers": addresses},
+                )
+            )
+    results = train_cases([*cases, *others], world, tmp_path / "world")
+    check(cases, results[: len(cases)], world)
+    for own, other in zip(results[: len(cases) : 2], results[len(cases) :], strict=False):
+        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert own["val"] == other["val"]
+
+
+def test_parts_of_a_relation_draw_together_what_one_process_draws(
+    graph: GraphDirectory, train_cases: TrainCases, tmp_path: Path
+) -> None:
+    memory = memory_for_parts(graph)
+    parts, whole = tmp_path / "parts", tmp_path / "whole"
+    made = partition_by_relation(graph, parts, 4, layers=2, server_memory=memory)
+    assert [each.part for each in made.holdings if each.roots == (CITES,)] == [(0, 2), (1, 2)]
+    partition_by_relation(graph, whole, 4, layers=2)
+    chosen = pairs(SAMPLERS, OF_PARTS, 3)
+    cases = [
+        case(folder, SAMPLERS[sampler], OF_PARTS[model], tmp_path / f"{folder.name} {number}")
+        for folder in (parts, whole)
+        for number, (sampler, model) in enumerate(chosen)
+        if folder == parts or number % 2 == 0
+    ]
+    results = train_cases(cases, 4, tmp_path / "world")
+    check(cases[: len(chosen)], results[: len(chosen)], 4)
+    for own, other in zip(results[: len(chosen) : 2], results[len(chosen) :], strict=True):
+        assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert own["val"] == other["val"]
+    for sampler in UNBIASED.values():
+        values = case(parts, sampler, OF_PARTS["rgcn"], tmp_path / "run")
+        with pytest.raises(RequestError, match=r"sampler\.kind: 'weighted' with unbiased = true"):
+            check_request(Request(make_config(values), made))
