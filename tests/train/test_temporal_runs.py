@@ -14,6 +14,7 @@ import hopper
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit, import_graph
+from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 
 SHOPS, ACCOUNTS, PAYMENTS = 300, 40, 3000
@@ -135,3 +136,14 @@ def test_purchases_are_predicted_at_their_times(tmp_path: Path) -> None:
         what = "labels" if at else "embeddings"
         with pytest.raises(RequestError, match=told):
             hopper.predict(run_dir, what=what, at=at)
+
+
+def test_where_relations_are_divided_predictions_are_what_was_scored(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    divide_graph(graph, tmp_path / "parts", 2, "meta", layers=1)
+    run = hopper.train(settings(tmp_path / "parts", tmp_path / "run", engine="raf", epochs=4))
+    found = hopper.predict(run.run_dir, nodes="test")
+    score = run.summary["scores"]["test"]["accuracy"]
+    assert score > 0.6
+    assert float((found.values == graph.labels("shop")[found.ids]).mean()) == score
