@@ -126,8 +126,8 @@ class Sampler(Section):
 
     @property
     def draws_parts(self) -> bool:
-        """Whether what it draws of a node's edges can be told apart by who stores them: all that
-        were drawn count alike, or as often as they were drawn."""
+        """Whether servers that store some of a node's edges each may draw of it together: drawn
+        edges count alike."""
         is_biased = self.kind == "weighted" and not self.kind_options.get("unbiased")
         return self.is_node_wise or is_biased or self.kind in ("replacement", "temporal")
 
