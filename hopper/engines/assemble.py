@@ -97,30 +97,24 @@ def _make_sampler(
     graph, reads = request.graph, request.reads
     names = StoredNames(reads.relations, reads.types)
     if reads.holdings and server is not None:
-        held = reads.holdings[server]
-        return make_rooted_sampler(
-            kind,
-            graph,
-            server,
-            held,
-            names,
-            sizes,
-            seed,
+        made = make_rooted_sampler(
+            *(kind, graph, server, reads.holdings[server], names, sizes, seed),
             dropout_seed=dropout_seed,
             root_hops=root_hops,
             whole_lists=not request.config.sampler.is_node_wise,
         )
-    # Where topology is divided, and all of it is wanted, it is put together in memory: once.
-    topologies = {each: graph.topology(each, server) for each in set(reads.relations.values())}
-    made = kind(
-        {each: topologies[stored] for each, stored in reads.relations.items()},
-        {each: graph.original_ids(stored) for each, stored in reads.types.items()},
-        reads.target,
-        sizes,
-        seed,
-        names=names,
-        dropout_seed=dropout_seed,
-    )
+    else:
+        # Where topology is divided, and all of it is wanted, it is put together in memory: once.
+        topologies = {each: graph.topology(each, server) for each in set(reads.relations.values())}
+        made = kind(
+            {each: topologies[stored] for each, stored in reads.relations.items()},
+            {each: graph.original_ids(stored) for each, stored in reads.types.items()},
+            reads.target,
+            sizes,
+            seed,
+            names=names,
+            dropout_seed=dropout_seed,
+        )
     if isinstance(made, TemporalSampler):
         _set_times(made, request)
     return made

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hopper.graph.schema import Relation
 from hopper.micrograph.sample import NeighborSampler, StoredNames
 from hopper.micrograph.subgraph import Subgraph
-from hopper.micrograph.temporal_sampler import TemporalSampler
 from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import Holding
 
@@ -60,21 +59,19 @@ def make_rooted_sampler(
         each: first[own] if each.dst == ROOTS else below[own] for each, own in relations.items()
     }
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
-    originals[ROOTS] = graph.original_ids(graph.schema.target_type())
+    target = graph.schema.target_type()
+    originals[ROOTS] = graph.original_ids(target)
     hops = {} if root_hops is None else dict.fromkeys(map(of_roots, held.roots), root_hops)
-    made = kind(
+    return kind(
         topologies,
         originals,
         ROOTS,
         sizes,
         seed,
-        names=StoredNames(relations, types),
+        names=StoredNames(relations, types | {ROOTS: target}),
         hops=hops,
         dropout_seed=dropout_seed,
     )
-    if isinstance(made, TemporalSampler):
-        made.set_times({ROOTS: graph.times(graph.schema.target_type())})
-    return made
 
 
 def _of(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:

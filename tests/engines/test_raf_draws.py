@@ -10,19 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from hopper.bench.parity import check_engine, read_recorded
+from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
+from hopper.engines.assemble import make_model
 from hopper.engines.checks import check_request
 from hopper.engines.reference import Reference
 from hopper.errors import RequestError
+from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.hetero.learnable import LearnableRows
 from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
+from hopper.inference import Scene, make_inference
 from hopper.partition import PartitionedGraph, partition_graph
 
 from .typed_cases import COUNTS, LEARNABLE, MODELS, TRAIN, WIDTHS
@@ -213,3 +219,32 @@ def test_parts_of_a_relation_draw_together_what_one_process_draws(
         values = case(parts, sampler, OF_PARTS["rgcn"], tmp_path / "run")
         with pytest.raises(RequestError, match=r"sampler\.kind: 'weighted' with unbiased = true"):
             check_request(Request(make_config(values), made))
+
+
+@pytest.mark.parametrize("pick", ["in time", "the latest"])
+def test_scores_are_those_of_whole_neighbourhoods_in_time(
+    pick: str, graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """At the roots' own times, and at another for all of them."""
+    model = {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2}
+    partition_by_relation(graph, tmp_path / "raf", 1, layers=2)
+    partition_graph(graph, tmp_path / "zero_hop", 1, "random")
+    scores: dict[int | None, list[torch.Tensor]] = {None: [], 3: []}
+    for engine, at in itertools.product(("raf", "zero_hop"), scores):
+        values = case(
+            *(tmp_path / engine, SAMPLERS[pick], model, tmp_path / "run"), train={"engine": engine}
+        )
+        request = Request(
+            make_config(values | {"learnable": {}}), PartitionedGraph.open(tmp_path / engine)
+        )
+        rows = PartitionedRows(request.graph, 0, None)
+        cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+        scene = Scene(request, cluster, rows, torch.float64, LearnableRows(cluster), 4, at=at)
+        made = make_model(request).eval()
+        inference = make_inference(scene, made)
+        with torch.no_grad():
+            ids, logits = inference.rows(made, inference.split("val"))
+        scores[at].append(logits[np.argsort(ids)])
+    for own, other in scores.values():
+        assert torch.allclose(own, other, rtol=0, atol=1e-12)
+    assert not torch.allclose(scores[None][0], scores[3][0])
