@@ -21,6 +21,7 @@ from hopper.quick_imports import quick_imports
 
 with quick_imports():
     # What ranks import; nothing of it starts a thread.
+    import hopper.hetero.metatree
     import hopper.train.rank  # noqa: F401
 
 
