@@ -31,6 +31,7 @@ from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.samplers import SAMPLERS
+from hopper.partition.alias_table import write_tables
 from hopper.partition.weight_sums import add_up, units_of
 from hopper.whole_files import write_text
 
@@ -68,7 +69,9 @@ def our_side(work: Workload, weights: NDArray[np.float32], name: str) -> Sample:
     units = units_of(weights, float(weights.max()))
     indptr = np.asarray(work.topology.indptr)
     add_up(units, indptr, 0, indptr.size - 1, units)
-    topology = dataclasses.replace(work.topology, weight_sums=units)
+    table = np.empty(units.size, np.uint32)
+    write_tables(units, indptr, 0, indptr.size - 1, table)
+    topology = dataclasses.replace(work.topology, weight_sums=units, alias_table=table)
     given: Any = ({work.relation: topology}, {work.target: work.original_ids}, work.target)
     sampler = SAMPLERS[kind](*given, FANOUTS, work.seed, **options)  # type: ignore[arg-type]
 

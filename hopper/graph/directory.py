@@ -304,7 +304,7 @@ def open_topology(
     ----------
     edges: how many there must be; None = as many as ``indptr`` tells.
     degrees: the directory of the nodes' degrees; None = ``root``.
-    weighted: whether there are sums of weights. timed: whether there are times.
+    weighted: whether there are sums of weights, and alias tables. timed: whether there are times.
 
     Raises
     ------
@@ -318,11 +318,16 @@ def open_topology(
     indptr = array("indptr", destinations + 1)
     count = int(indptr[-1]) if edges is None else edges
 
-    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[np.int64] | None:
+    def by_edge(name: layout.StoredArray, is_there: bool) -> NDArray[Any] | None:
         if not is_there:
             return None
         file = layout.topology_file(root, relation, name)
-        return open_array(file, f"{name} of {relation}", np.int64, (count,))
+        if not file.exists():
+            raise GraphError(
+                f"{file}: {name} of {relation}: missing file; if an older version divided the "
+                "graph, divide it again with `hopper partition`"
+            )
+        return open_array(file, f"{name} of {relation}", layout.stored_dtype(name), (count,))
 
     return Topology(
         indptr=indptr,
@@ -331,6 +336,7 @@ def open_topology(
         in_degrees=array("in_degrees", destinations, degrees or root),
         out_degrees=array("out_degrees", sources, degrees or root),
         weight_sums=by_edge("weight_sums", weighted),
+        alias_table=by_edge("alias_table", weighted),
         times=by_edge("times", timed),
         by_time=by_edge("by_time", timed),
     )

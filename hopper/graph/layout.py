@@ -9,13 +9,15 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
 from hopper.errors import GraphError
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 
 SCHEMA_FILE: Final = "graph.json"
 
 TopologyArray = Literal["indptr", "indices", "edge_ids", "in_degrees", "out_degrees"]
-StoredArray = TopologyArray | Literal["positions", "weight_sums", "times", "by_time"]
+StoredArray = TopologyArray | Literal["positions", "weight_sums", "alias_table", "times", "by_time"]
 """in partitioned directories"""
 TOPOLOGY_ARRAYS: Final[tuple[TopologyArray, ...]] = (
     "indptr",
@@ -62,15 +64,27 @@ def topology_file(root: Path, relation: Relation, array: StoredArray) -> Path:
     return root / "topology" / relation.src / relation.rel / relation.dst / f"{array}.npy"
 
 
-def draw_arrays(schema: GraphSchema, relation: Relation) -> list[StoredArray]:
+def draw_arrays(
+    schema: GraphSchema, relation: Relation
+) -> dict[StoredArray, np.dtype[np.int64] | np.dtype[np.uint32]]:
     """What draws by weight and in time read of a relation in partitioned directories, beside its
-    CSC: [edges] int64 each."""
+    CSC: arrays of [edges], with their dtypes."""
     found: list[StoredArray] = []
     if schema.relations[relation].weighted:
-        found.append("weight_sums")
+        found += ["weight_sums", "alias_table"]
     if schema.is_timed(relation):
         found += ["times", "by_time"]
-    return found
+    return {name: stored_dtype(name) for name in found}
+
+
+def stored_dtype(array: StoredArray) -> np.dtype[np.int64] | np.dtype[np.uint32]:
+    """The dtype of an array of a relation's topology."""
+    return np.dtype(np.uint32) if array == "alias_table" else np.dtype(np.int64)
+
+
+def draw_bytes(schema: GraphSchema, relation: Relation) -> int:
+    """Bytes an edge of :func:`draw_arrays`."""
+    return sum(dtype.itemsize for dtype in draw_arrays(schema, relation).values())
 
 
 def features_file(root: Path, node_type: str) -> Path:

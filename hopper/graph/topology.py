@@ -34,6 +34,9 @@ class Topology:
     """[edges] int64: within each neighbour list, the sum of the edges' weights up to and with each,
     in units of 2^-32 of the relation's largest weight; None: edges have no weights, or, in a graph
     directory, they stand by edge id"""
+    alias_table: NDArray[np.uint32] | None = None
+    """[edges] uint32, beside ``weight_sums``: the columns by which edges are drawn in proportion to
+    their weights (docs/draws.md)"""
     times: NDArray[np.int64] | None = None
     """[edges] int64: from when on edges may be seen, ascending within each neighbour list, ties by
     position; None: always"""

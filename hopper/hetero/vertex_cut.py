@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.layout import draw_arrays
+from hopper.graph.layout import draw_bytes
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
@@ -119,9 +119,10 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
         sources = schema.node_types[relation.src].count
         destinations = schema.node_types[relation.dst].count
         numbers += sources + 2 * destinations + 1 + 2 * count
+    drawn = 0
     for relation, count in [*part.edges.items(), (part.root, part.list_edges)]:
-        numbers += count * len(draw_arrays(schema, relation))
-    return rows, _NUMBER_BYTES * numbers
+        drawn += count * draw_bytes(schema, relation)
+    return rows, _NUMBER_BYTES * numbers + drawn
 
 
 def _feature_bytes(kind: NodeType | EdgeType) -> int:

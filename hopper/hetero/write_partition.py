@@ -252,7 +252,7 @@ def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[i
     for each in share.relations:
         shape = (graph.schema.relations[each].count,)
         arrays = layout.draw_arrays(graph.schema, each)
-        topology += len(arrays) * array_bytes(np.int64, shape)
+        topology += sum(array_bytes(dtype, shape) for dtype in arrays.values())
     return sum(table.nbytes for table in tables), topology
 
 

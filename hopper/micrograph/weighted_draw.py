@@ -1,8 +1,8 @@
 """The numba kernels of draws in proportion to edges' weights, and with replacement.
 
-Specified in docs/draws.md. A neighbour list has the running sums of its edges' weights, in whole
-units. A draw is a number below the sum of what is left; what was taken before is stepped over, so a
-draw takes one variate and one search, however unequal weights are.
+Specified in docs/draws.md. A draw takes one variate and one column of the list's alias table; what
+was drawn before is drawn again. Where that does not come to an end soon, because what is left
+weighs little, a number below the weight that is left is looked up in the running sums of weights.
 """
 
 from __future__ import annotations
@@ -15,37 +15,105 @@ from numpy.typing import NDArray
 
 from cache_server.draw import absorb, below, kernel, variate
 from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.prefetch import prefetch
+from hopper.partition.alias_table import LONGEST, fill_columns, weight_at, weight_before
 
 _NODES_A_TURN: Final = 64
-"""whose draws share what was allocated, and whose lists are read together"""
-_LINE: Final = 8
-"""words of a cache line"""
-_TOUCHED: Final = 4096
-"""words of a list that are read before its draws"""
+"""whose draws share what was allocated"""
+_AHEAD: Final = 4
+"""how many lists before its draws a table is asked for"""
+_LINE: Final = 16
+"""columns of a cache line"""
+_FETCHED: Final = 256
+"""columns of a list that are asked for before its draws"""
+_ROUND: Final = 16
+"""attempts by an alias table whose variates are made together"""
+_SEARCHED: Final = 1 << 32
+"""counter of the first variate that is searched for, larger than any attempt's"""
 
 Ids = NDArray[np.int64]
+Table = NDArray[np.uint32]
 
 
 @kernel
-def _start(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
-    """The weight in front of a position of a list: of all of it, where that is its length. Without
-    sums every edge weighs 1."""
-    if not sums.size:
-        return place
-    return sums[first + place - 1] if place else np.int64(0)
+def _make_tickets(key: np.uint64, counter: np.int64, degree: np.int64, out: Table) -> None:
+    """Which column each of the next attempts looks at, in the high half, and which part of it, in
+    units of 2^-16, in the low half: the highest bits of variate * degree.
+
+    Both factors are taken apart so that a product needs no more than 64 bits, and the loop becomes
+    vector instructions.
+    """
+    wide = np.uint64(degree)
+    for i in range(_ROUND):
+        x = variate(key, np.uint64(counter) + np.uint64(i))
+        low = ((x & np.uint64(0xFFFFFFFF)) * wide) >> np.uint64(32)
+        out[i] = np.uint32(((x >> np.uint64(32)) * wide + low) >> np.uint64(16))
 
 
 @kernel
-def _weight(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
-    """The weight of an edge of a list."""
-    return _start(sums, first, place + 1) - _start(sums, first, place)
+def _look_up(sums: Ids, first: np.int64, degree: np.int64, x: np.uint64) -> np.int64:
+    """What a variate means to the alias table of a list, to the last unit."""
+    own, other = np.empty(degree, np.int64), np.empty(degree, np.int64)
+    capacity = fill_columns(sums, first, degree, own, other)
+    column = np.int64(below(x, np.uint64(degree)))
+    unit = np.int64(below(x * np.uint64(degree), np.uint64(capacity)))
+    return column if unit < own[column] else other[column]
+
+
+@kernel
+def _draw_by_table(
+    key: np.uint64,
+    sums: Ids,
+    table: Table,
+    first: np.int64,
+    degree: np.int64,
+    replace: bool,
+    tickets: Table,
+    out: Ids,
+    start: np.int64,
+    stop: np.int64,
+) -> np.int64:
+    """Draw positions of a list by its alias table until ``out[start:stop]`` is full, or a round
+    finds nothing new; returns where the next one belongs.
+
+    Parameters
+    ----------
+    tickets: [_ROUND] uint32, to be written over.
+    """
+    at, before, counter = start, start - 1, np.int64(0)
+    # One bit for every residue modulo 64 drawn so far: usually settles that a pick is new, and is
+    # exact for shorter lists. What is nobody's counts as drawn.
+    seen = np.uint64(1) << np.uint64(degree & 63)
+    while at > before:
+        before = at
+        _make_tickets(key, counter, degree, tickets)
+        for i in range(_ROUND):
+            column, part = np.int64(tickets[i] >> 16), np.int64(tickets[i] & 0xFFFF)
+            share, other = table[first + column] >> 16, np.int64(table[first + column] & 0xFFFF)
+            # Without a branch: whose part it is is a coin toss to the processor.
+            pick = column ^ ((column ^ other) & -np.int64(part > share))
+            if part == share:
+                pick = _look_up(sums, first, degree, variate(key, np.uint64(counter + i)))
+            out[at] = pick
+            bit = np.uint64(1) << np.uint64(pick & 63)
+            is_new = np.int64((seen & bit) == 0)
+            if replace:
+                is_new = np.int64(pick != degree)
+            elif degree > 63 and is_new == 0:
+                is_new = np.int64(pick != degree)
+                for j in range(start, at):
+                    is_new &= np.int64(out[j] != pick)
+            seen |= bit
+            at += is_new
+            if at == stop:
+                return at
+        counter += _ROUND
+    return at
 
 
 @kernel
 def _find(sums: Ids, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
     """The first position of a list up to which weights add up to more than ``x``."""
-    if not sums.size:
-        return x
     low, high = np.int64(0), degree - 1
     while low < high:
         middle = (low + high) >> 1
@@ -57,61 +125,117 @@ def _find(sums: Ids, first: np.int64, degree: np.int64, x: np.int64) -> np.int64
 
 
 @kernel
-def _enter(starts: Ids, widths: Ids, size: np.int64, start: np.int64, width: np.int64) -> None:
-    """Insert an interval of weights among those that are taken, which ascend."""
+def _enter(
+    sums: Ids, first: np.int64, place: np.int64, starts: Ids, widths: Ids, size: np.int64
+) -> np.int64:
+    """Insert a position's interval of weights among those that are taken, which ascend; returns its
+    weight."""
+    start, width = weight_before(sums, first, place), weight_at(sums, first, place)
     at = size
     while at > 0 and starts[at - 1] > start:
         starts[at], widths[at] = starts[at - 1], widths[at - 1]
         at -= 1
     starts[at], widths[at] = start, width
+    return width
 
 
 @kernel
-def _draw_list(
+def _draw_by_search(
     key: np.uint64,
     sums: Ids,
     first: np.int64,
     degree: np.int64,
-    count: int,
     lacking: Ids,
-    starts: Ids,
-    widths: Ids,
-    left: NDArray[np.float64],
+    replace: bool,
     out: Ids,
+    start: np.int64,
+    at: np.int64,
+    stop: np.int64,
 ) -> None:
-    """Draw ``count`` distinct positions of a list in proportion to weights, in the order of draws.
+    """Draw positions of a list into ``out[at:stop]``, stepping over those that may not be drawn and
+    those that were: ``out[start:at]``.
 
     Parameters
     ----------
-    lacking: [x] int64, ascending: positions that may not be drawn.
-    starts, widths: [count + x] int64, to be written over.
-    left: [count + 1] float64, written: the weight that was left before each draw, and after them.
+    lacking: ascending: positions that may not be drawn.
     """
-    size, total = np.int64(0), _start(sums, first, degree)
+    size, total = np.int64(0), weight_before(sums, first, degree)
+    most = lacking.size + stop - start
+    starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
     for place in lacking:
-        starts[size], widths[size] = _start(sums, first, place), _weight(sums, first, place)
-        total -= widths[size]
+        total -= _enter(sums, first, place, starts, widths, size)
         size += 1
-    for i in range(count):
-        left[i] = total
-        x = np.int64(below(variate(key, np.uint64(i)), np.uint64(total)))
-        for k in range(size):
+    if not replace:
+        for i in range(start, at):
+            total -= _enter(sums, first, out[i], starts, widths, size)
+            size += 1
+    for i in range(at, stop):
+        counter = np.uint64(_SEARCHED + i - start)
+        x = np.int64(below(variate(key, counter), np.uint64(total)))
+        for j in range(size):
             # Taken intervals ascend, so once one is not reached no later one is.
-            x += widths[k] if x >= starts[k] else 0
-        pick = _find(sums, first, degree, x)
-        width = _weight(sums, first, pick)
-        _enter(starts, widths, size, _start(sums, first, pick), width)
-        size += 1
-        total -= width
-        out[i] = pick
-    left[count] = total
+            x += widths[j] if x >= starts[j] else 0
+        out[i] = _find(sums, first, degree, x)
+        if not replace:
+            total -= _enter(sums, first, out[i], starts, widths, size)
+            size += 1
 
 
 @kernel
-def _all_but(degree: np.int64, lacking: Ids, out: Ids) -> None:
+def _fetch_table(table: Table, first: np.int64, degree: np.int64) -> None:
+    """Ask for the columns of a list that will be drawn from."""
+    last = first + min(degree, np.int64(_FETCHED)) - 1
+    for column in range(first, last, _LINE):
+        prefetch(table, column)
+    prefetch(table, last)
+
+
+@kernel
+def _lacks(node: np.int64, nodes: Ids, bounds: Ids) -> tuple[np.int64, np.int64]:
+    """Which places are those that the list of a node lacks: from where, and up to where."""
+    low, high = np.int64(0), np.int64(nodes.size)
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle] < node:
+            low = middle + 1
+        else:
+            high = middle
+    if low < nodes.size and nodes[low] == node:
+        return bounds[low], bounds[low + 1]
+    return np.int64(0), np.int64(0)
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _lists(
+    indptr: Ids, original_ids: Ids, frontier: Ids, key: np.uint64
+) -> tuple[Ids, Ids, NDArray[np.uint64]]:
+    """[n] int64, int64 and uint64: where the list of each node begins, its length and its key."""
+    size = frontier.size
+    firsts, degrees = np.empty(size, np.int64), np.empty(size, np.int64)
+    keys = np.empty(size, np.uint64)
+    for i in numba.prange(size):
+        node = frontier[i]
+        firsts[i] = indptr[node]
+        degrees[i] = indptr[node + 1] - firsts[i]
+        keys[i] = absorb(key, np.uint64(original_ids[node]))
+    return firsts, degrees, keys
+
+
+@numba.njit(cache=True, nogil=True, parallel=True)
+def _left(degrees: Ids, frontier: Ids, nodes: Ids, bounds: Ids) -> Ids:
+    """[n] int64: how many positions of its list each node may draw."""
+    left = degrees.copy()
+    if nodes.size:
+        for i in numba.prange(frontier.size):
+            begin, end = _lacks(frontier[i], nodes, bounds)
+            left[i] -= end - begin
+    return left
+
+
+@kernel
+def _all_but(degree: np.int64, lacking: Ids, out: Ids, start: np.int64) -> None:
     """All positions of a list in ascending order, but those that may not be drawn."""
-    at = np.int64(0)
-    skipped = np.int64(0)
+    at, skipped = start, np.int64(0)
     for place in range(degree):
         if skipped < lacking.size and lacking[skipped] == place:
             skipped += 1
@@ -120,61 +244,12 @@ def _all_but(degree: np.int64, lacking: Ids, out: Ids) -> None:
         at += 1
 
 
-@kernel
-def _most_lacking(bounds: Ids) -> np.int64:
-    """Of how many positions a list lacks at most."""
-    most = np.int64(0)
-    for i in range(bounds.size - 1):
-        most = max(most, bounds[i + 1] - bounds[i])
-    return most
-
-
-@kernel
-def _lacking(node: np.int64, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
-    """The positions that the list of a node lacks."""
-    at = np.searchsorted(nodes, node)
-    if at < nodes.size and nodes[at] == node:
-        return places[bounds[at] : bounds[at + 1]]
-    return places[:0]
-
-
-@numba.njit(cache=True, nogil=True, parallel=True)
-def _degrees_left(indptr: Ids, frontier: Ids, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
-    """[n] int64: how many positions of its list each node may draw."""
-    degrees = np.empty(frontier.size, np.int64)
-    for i in numba.prange(frontier.size):
-        node = frontier[i]
-        lacks = _lacking(node, nodes, bounds, places).size
-        degrees[i] = indptr[node + 1] - indptr[node] - lacks
-    return degrees
-
-
-@kernel
-def _touch(indptr: Ids, sums: Ids, nodes: Ids) -> np.int64:
-    """Read a word of each cache line of some nodes' lists: a search waits for one line after
-    another, these loads for none. What they add up to is returned, so that they are not left out.
-    """
-    found = np.int64(0)
-    for node in nodes:
-        for edge in range(indptr[node], min(indptr[node + 1], indptr[node] + _TOUCHED), _LINE):
-            found += sums[edge]
-    return found
-
-
-@kernel
-def _offsets(counts: Ids) -> Ids:
-    """[n + 1] int64: where the draws of each node begin."""
-    offsets = np.zeros(counts.size + 1, np.int64)
-    for i in range(counts.size):
-        offsets[i + 1] = offsets[i] + counts[i]
-    return offsets
-
-
 @numba.njit(cache=True, nogil=True, parallel=True)
 def draw_by_weight(
     indptr: Ids,
     indices: Ids,
     sums: Ids,
+    table: Table,
     original_ids: Ids,
     frontier: Ids,
     fanout: int,
@@ -182,43 +257,62 @@ def draw_by_weight(
     nodes: Ids,
     bounds: Ids,
     places: Ids,
+    replace: bool,
 ) -> Drawn:
-    """Draw neighbours of a frontier without replacement, each in proportion to its weight among
-    those that are left.
+    """Draw neighbours of a frontier, each in proportion to its weight among those that are left.
 
     Parameters
     ----------
-    sums: [edges] int64, running sums of weights within each neighbour list.
+    sums, table: [edges] int64 and uint32, running sums of weights and alias tables of the neighbour
+        lists (docs/draws.md).
     fanout: positive.
     nodes, bounds, places: destinations whose lists lack some, as of
         :func:`hopper.micrograph.frontier.draw_hop_without`; the rest as of ``draw_hop``.
+    replace: whether all are left after a draw; then a list gives ``fanout`` edges, or none.
     """
     size = frontier.size
-    degrees = _degrees_left(indptr, frontier, nodes, bounds, places)
-    offsets = _offsets(np.minimum(degrees, fanout))
+    firsts, degrees, keys = _lists(indptr, original_ids, frontier, key)
+    lefts = _left(degrees, frontier, nodes, bounds)
+    offsets = np.zeros(size + 1, np.int64)
+    for i in range(size):
+        count = fanout if replace and lefts[i] else min(lefts[i], fanout)
+        offsets[i + 1] = offsets[i] + count
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
-    most = fanout + _most_lacking(bounds)
-    turns = (size + _NODES_A_TURN - 1) // _NODES_A_TURN
-    touched = np.empty(turns, np.int64)
-    for turn in numba.prange(turns):
-        starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
-        left = np.empty(fanout + 1, np.float64)
-        turn_end = min(size, (turn + 1) * _NODES_A_TURN)
-        touched[turn] = _touch(indptr, sums, frontier[turn * _NODES_A_TURN : turn_end])
-        for i in range(turn * _NODES_A_TURN, turn_end):
-            node, start, stop = frontier[i], offsets[i], offsets[i + 1]
-            first = indptr[node]
-            degree = indptr[node + 1] - first
-            lacking = _lacking(node, nodes, bounds, places)
-            out = positions[start:stop]
-            if degrees[i] <= fanout:
-                _all_but(degree, lacking, out)
+    ends = offsets[:size].copy()
+    # Most lists are drawn here, with little else in the loop; the next one draws what is missing.
+    for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
+        tickets = np.empty(_ROUND, np.uint32)
+        for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
+            # Lists are as far apart in memory as nodes are; while one is drawn from, the lines of
+            # others are on their way.
+            ahead = min(i + _AHEAD, size - 1)
+            if degrees[ahead] > fanout:
+                _fetch_table(table, firsts[ahead], degrees[ahead])
+            start, stop, first, degree = offsets[i], offsets[i + 1], firsts[i], degrees[i]
+            if lefts[i] < degree or degree > LONGEST:
+                continue
+            if degree == stop - start and not replace:
+                for j in range(start, stop):
+                    positions[j] = j - start
+                ends[i] = stop
+            elif degree:
+                ends[i] = _draw_by_table(
+                    keys[i], sums, table, first, degree, replace, tickets, positions, start, stop
+                )
+    for i in numba.prange(size):
+        start, stop, first, degree = offsets[i], offsets[i + 1], firsts[i], degrees[i]
+        if ends[i] < stop:
+            begin, end = _lacks(frontier[i], nodes, bounds)
+            lacking = places[begin:end]
+            if lefts[i] == stop - start and not replace:
+                _all_but(degree, lacking, positions, start)
             else:
-                own = absorb(key, np.uint64(original_ids[node]))
-                _draw_list(own, sums, first, degree, fanout, lacking, starts, widths, left, out)
-            for j in range(start, stop):
-                sources[j] = first + positions[j]
+                _draw_by_search(
+                    keys[i], sums, first, degree, lacking, replace, positions, start, ends[i], stop
+                )
+        for j in range(start, stop):
+            sources[j] = first + positions[j]
     # Apart, as in draw_hop, so that many loads are under way at once.
     for j in numba.prange(sources.size):
         sources[j] = indices[sources[j]]
@@ -229,7 +323,6 @@ def draw_by_weight(
 def draw_with_replacement(
     indptr: Ids,
     indices: Ids,
-    sums: Ids,
     original_ids: Ids,
     frontier: Ids,
     fanout: int,
@@ -238,41 +331,51 @@ def draw_with_replacement(
     bounds: Ids,
     places: Ids,
 ) -> Drawn:
-    """Draw ``fanout`` neighbours of every destination that has any, each from all of them.
+    """Draw ``fanout`` neighbours of every destination that has any, each from all of them and all
+    equally likely.
 
     Parameters
     ----------
-    sums: running sums of weights; empty = all weigh the same. The rest as of
-        :func:`draw_by_weight`.
+    as of :func:`draw_by_weight`.
     """
     size = frontier.size
-    degrees = _degrees_left(indptr, frontier, nodes, bounds, places)
-    offsets = _offsets(np.where(degrees > 0, np.int64(fanout), np.int64(0)))
+    firsts, degrees, keys = _lists(indptr, original_ids, frontier, key)
+    lefts = _left(degrees, frontier, nodes, bounds)
+    offsets = np.zeros(size + 1, np.int64)
+    for i in range(size):
+        offsets[i + 1] = offsets[i] + (fanout if lefts[i] else 0)
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     for i in numba.prange(size):
-        node = frontier[i]
-        first = indptr[node]
-        degree = indptr[node + 1] - first
-        lacking = _lacking(node, nodes, bounds, places)
-        own = absorb(key, np.uint64(original_ids[node]))
-        total = _start(sums, first, degree)
-        for place in lacking:
-            total -= _weight(sums, first, place)
-        for j in range(offsets[i], offsets[i + 1]):
-            x = np.int64(below(variate(own, np.uint64(j - offsets[i])), np.uint64(total)))
-            for place in lacking:
-                x += _weight(sums, first, place) if x >= _start(sums, first, place) else 0
-            pick = _find(sums, first, degree, x)
-            positions[j] = pick
-            sources[j] = indices[first + pick]
+        begin, end = _lacks(frontier[i], nodes, bounds)
+        left, start = np.uint64(lefts[i]), offsets[i]
+        for j in range(start, offsets[i + 1]):
+            place = np.int64(below(variate(keys[i], np.uint64(j - start)), left))
+            for k in range(begin, end):
+                # Those that are left close ranks.
+                place += place >= places[k]
+            positions[j] = place
+            sources[j] = firsts[i] + place
+    # Apart, as in draw_hop, so that many loads are under way at once.
+    for j in numba.prange(sources.size):
+        sources[j] = indices[sources[j]]
     return offsets, sources, positions
+
+
+@kernel
+def _weight_left(sums: Ids, first: np.int64, degree: np.int64, lacking: Ids) -> np.int64:
+    """The weight of all positions of a list but those that may not be drawn."""
+    left = weight_before(sums, first, degree)
+    for place in lacking:
+        left -= weight_at(sums, first, place)
+    return left
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
 def inverse_probabilities(
     indptr: Ids,
     sums: Ids,
+    table: Table,
     original_ids: Ids,
     destinations: Ids,
     offsets: Ids,
@@ -299,28 +402,35 @@ def inverse_probabilities(
     """
     size = destinations.size
     found = np.ones(positions.size, np.float64)
-    most = fanout + _most_lacking(bounds)
     for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
-        starts, widths = np.empty(most, np.int64), np.empty(most, np.int64)
-        left = np.empty(fanout + 1, np.float64)
-        again = np.empty(fanout, np.int64)
+        tickets, again = np.empty(_ROUND, np.uint32), np.empty(fanout, np.int64)
         for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
             node = destinations[i]
             first = indptr[node]
             degree = indptr[node + 1] - first
-            lacking = _lacking(node, nodes, bounds, places)
+            begin, end = _lacks(node, nodes, bounds)
+            lacking = places[begin:end]
             if degree - lacking.size <= fanout or offsets[i] == offsets[i + 1]:
                 continue
             word = np.uint64(original_ids[node])
             own = absorb(key, word)
-            _draw_list(own, sums, first, degree, fanout, lacking, starts, widths, left, again)
+            start = at = np.int64(0)
+            stop = np.int64(fanout)
+            if degree <= LONGEST and not lacking.size:
+                at = _draw_by_table(
+                    own, sums, table, first, degree, False, tickets, again, start, stop
+                )
+            if at < stop:
+                _draw_by_search(own, sums, first, degree, lacking, False, again, start, at, stop)
+            left = _weight_left(sums, first, degree, lacking)
             times, passed = absorb(arrivals, word), 0.0
             for j in range(fanout + 1):
                 # In (0, 1), in units of 2^-53.
                 u = (np.float64(variate(times, np.uint64(j)) >> np.uint64(11)) + 0.5) * 2.0**-53
-                passed -= np.log(u) / left[j]
+                passed -= np.log(u) / np.float64(left)
+                left -= weight_at(sums, first, again[j]) if j < fanout else np.int64(0)
             for j in range(offsets[i], offsets[i + 1]):
-                weight = np.float64(_weight(sums, first, positions[j]))
+                weight = np.float64(weight_at(sums, first, positions[j]))
                 found[j] = -1.0 / np.expm1(-weight * passed)
     return found
 
@@ -348,10 +458,9 @@ def inverse_frequencies(
     for i in numba.prange(destinations.size):
         node = destinations[i]
         first = indptr[node]
-        total = _start(sums, first, indptr[node + 1] - first)
-        for place in _lacking(node, nodes, bounds, places):
-            total -= _weight(sums, first, place)
+        begin, end = _lacks(node, nodes, bounds)
+        total = _weight_left(sums, first, indptr[node + 1] - first, places[begin:end])
         for j in range(offsets[i], offsets[i + 1]):
-            weight = np.float64(_weight(sums, first, positions[j]))
+            weight = np.float64(weight_at(sums, first, positions[j]))
             found[j] = np.float64(total) / (weight * fanout)
     return found

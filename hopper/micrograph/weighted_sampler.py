@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Unpack
+from typing import ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,13 @@ from hopper.micrograph.left_out import NOTHING
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 
-_NONE: Final = np.empty(0, np.int64)
 
+class ReplacementSampler(NeighborSampler):
+    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
+    their number: an edge that is drawn twice counts twice.
 
-Kernel = Callable[..., Drawn]
-"""one of :mod:`hopper.micrograph.weighted_draw`"""
-
-
-class _ListSampler(NeighborSampler):
-    """Draws from neighbour lists of which some positions may be left out."""
+    Parameters and errors as :class:`NeighborSampler`.
+    """
 
     def draw(
         self,
@@ -40,16 +38,14 @@ class _ListSampler(NeighborSampler):
         moment: tuple[int, int],
     ) -> Drawn:
         """See :class:`NeighborSampler`."""
-        kernel = None if self.fanouts[hop] == -1 else self._kernel(relation)
-        if kernel is None:
+        if self.fanouts[hop] == -1:
             return super().draw(hop, relation, destinations, moment)
-        topology, sums = self.topologies[relation], self._sums(relation)
+        topology = self.topologies[relation]
         lacking = self.lacking(relation, moment) or NOTHING
         with threads_for(destinations.size):
-            return kernel(
+            return weighted_draw.draw_with_replacement(
                 topology.indptr,
                 topology.indices,
-                _NONE if sums is None else sums,
                 self.original_ids[relation.dst],
                 destinations,
                 self.fanouts[hop],
@@ -57,30 +53,11 @@ class _ListSampler(NeighborSampler):
                 *lacking.arrays,
             )
 
-    def _sums(self, relation: Relation) -> NDArray[np.int64] | None:
-        """The running sums of weights that draws follow; None where all weigh the same."""
-        return None
 
-    def _kernel(self, relation: Relation) -> Kernel | None:
-        """What draws; None = as :class:`NeighborSampler` does."""
-        return None
-
-
-class ReplacementSampler(_ListSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
-    their number: an edge that is drawn twice counts twice.
-
-    Parameters and errors as :class:`NeighborSampler`.
-    """
-
-    def _kernel(self, relation: Relation) -> Kernel | None:
-        """See :class:`_ListSampler`."""
-        return weighted_draw.draw_with_replacement
-
-
-class WeightedSampler(_ListSampler):
+class WeightedSampler(ReplacementSampler):
     """Draws in-neighbours in proportion to the weights of their edges, among those that are left.
-    Relations without weights are drawn as :class:`NeighborSampler` draws them.
+    Relations without weights are drawn as :class:`NeighborSampler` or :class:`ReplacementSampler`
+    draws them.
 
     Parameters
     ----------
@@ -108,15 +85,32 @@ class WeightedSampler(_ListSampler):
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self._unbiased, self._replace = unbiased, replace
 
-    def _sums(self, relation: Relation) -> NDArray[np.int64] | None:
-        """See :class:`_ListSampler`."""
-        return self.topologies[relation].weight_sums
-
-    def _kernel(self, relation: Relation) -> Kernel | None:
-        """See :class:`_ListSampler`."""
-        if self._replace:
-            return weighted_draw.draw_with_replacement
-        return None if self._sums(relation) is None else weighted_draw.draw_by_weight
+    def draw(
+        self,
+        hop: int,
+        relation: Relation,
+        destinations: NDArray[np.int64],
+        moment: tuple[int, int],
+    ) -> Drawn:
+        """See :class:`NeighborSampler`."""
+        topology = self.topologies[relation]
+        if self.fanouts[hop] == -1 or topology.weight_sums is None:
+            plain = ReplacementSampler if self._replace else NeighborSampler
+            return plain.draw(self, hop, relation, destinations, moment)
+        lacking = self.lacking(relation, moment) or NOTHING
+        with threads_for(destinations.size):
+            return weighted_draw.draw_by_weight(
+                topology.indptr,
+                topology.indices,
+                topology.weight_sums,
+                topology.alias_table,
+                self.original_ids[relation.dst],
+                destinations,
+                self.fanouts[hop],
+                self.hop_key(NEIGHBOURS, moment, hop, relation),
+                *lacking.arrays,
+                self._replace,
+            )
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """See :class:`NeighborSampler`."""
@@ -146,6 +140,7 @@ class WeightedSampler(_ListSampler):
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
         lists = topology.indptr, topology.weight_sums
+        table = topology.alias_table
         drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
         lacking = (self.lacking(relation, moment) or NOTHING).arrays
         with threads_for(destinations.size):
@@ -155,7 +150,7 @@ class WeightedSampler(_ListSampler):
                 originals = self.original_ids[relation.dst]
                 keys = (self.hop_key(use, moment, hop, relation) for use in (NEIGHBOURS, ARRIVALS))
                 found = weighted_draw.inverse_probabilities(
-                    *lists, originals, *drawn, fanout, *keys, *lacking
+                    *lists, table, originals, *drawn, fanout, *keys, *lacking
                 )
         return to_device(found, block.device)
 

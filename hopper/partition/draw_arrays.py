@@ -1,5 +1,6 @@
 """What draws by weight and in time read of neighbour lists, beside the edges themselves: running
-sums of weights (docs/draws.md), and from when on edges may be seen (docs/times.md)."""
+sums of weights and alias tables (docs/draws.md), and from when on edges may be seen
+(docs/times.md)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from hopper.graph import layout
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
+from hopper.partition.alias_table import write_tables
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.phases import Progress
 from hopper.partition.row_ranges import row_ranges
@@ -37,7 +39,7 @@ def write_draw_arrays(
         not wanted.
     """
     if graph.schema.relations[relation].weighted:
-        _write_weight_sums(graph, folder, relation, indptr, edges_of)
+        _write_weights(graph, folder, relation, indptr, edges_of)
     if graph.schema.is_timed(relation):
         _write_times(graph, folder, relation, indptr, edges_of)
 
@@ -55,8 +57,8 @@ def write_draw_arrays_into(
     ----------
     destinations: [destinations] bool, whose lists are wanted; None = all.
     """
-    arrays = layout.draw_arrays(graph.schema, relation)
-    if not arrays:
+    edge_bytes = layout.draw_bytes(graph.schema, relation)
+    if not edge_bytes:
         return
     topology = graph.topology(relation)
     counts = np.diff(topology.indptr)
@@ -72,20 +74,24 @@ def write_draw_arrays_into(
         return found
 
     write_draw_arrays(graph, folder, relation, indptr, edges_of)
-    progress.advance(indptr.itemsize * int(indptr[-1]) * len(arrays))
+    progress.advance(int(indptr[-1]) * edge_bytes)
 
 
-def _write_weight_sums(
+def _write_weights(
     graph: GraphDirectory, folder: Path, relation: Relation, indptr: Ids, edges_of: EdgesOf
 ) -> None:
+    """Running sums, and the alias tables that are made of them."""
     file = layout.topology_file(folder, relation, "weight_sums")
     sums = create_array(file, np.int64, (int(indptr[-1]),))
+    file = layout.topology_file(folder, relation, "alias_table")
+    table = create_array(file, np.uint32, (int(indptr[-1]),))
     weights = graph.edge_weights(relation)
     largest = float(weights.max(initial=0.0))
     for first, last in row_ranges(indptr, 0, indptr.size - 1):
         own = weights[edges_of(first, last)[1]]
         add_up(units_of(own, largest), indptr, first, last, sums)
-        release_pages(sums, weights)
+        write_tables(sums, indptr, first, last, table)
+        release_pages(sums, table, weights)
 
 
 def _write_times(

@@ -265,7 +265,7 @@ class DividedTopology(Layout):
         """What all servers have, put together in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
 
-        def by_edge(arrays: list[NDArray[np.int64] | None]) -> NDArray[np.int64] | None:
+        def by_edge(arrays: list[NDArray[Any] | None]) -> NDArray[Any] | None:
             found = [each for each in arrays if each is not None]
             return np.concatenate(found) if found else None
 
@@ -277,6 +277,7 @@ class DividedTopology(Layout):
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
             weight_sums=by_edge([part.weight_sums for part in parts]),
+            alias_table=by_edge([part.alias_table for part in parts]),
             times=by_edge([part.times for part in parts]),
             by_time=by_edge([part.by_time for part in parts]),
         )
@@ -365,9 +366,9 @@ class ByRelation(Layout):
         indptr = np.concatenate(([0], np.cumsum(np.where(is_root, part.in_degrees, 0))))
         folder = server_folder(self.path, server) / ROOTS_FOLDER
         arrays: dict[str, Any] = {}
-        for array in layout.draw_arrays(self._schema, relation):
+        for array, dtype in layout.draw_arrays(self._schema, relation).items():
             file, what = layout.topology_file(folder, relation, array), f"{array} of {relation}"
-            arrays[array] = open_array(file, what, np.int64, (int(indptr[-1]),))
+            arrays[array] = open_array(file, what, dtype, (int(indptr[-1]),))
         indices = np.full(indptr[-1], -1)
         rows = np.repeat(np.arange(is_root.size), np.diff(part.indptr))
         indices[indptr[rows] + part.positions] = part.indices

@@ -35,7 +35,7 @@ from hopper.partition.row_ranges import EDGES_AT_ONCE, row_ranges
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
 """of a relation's topology: what every server has of its own nodes, where topology is divided, and
-sums of weights; the first is by node, the others by edge"""
+what draws read; the first is by node, the others by edge"""
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
@@ -73,7 +73,7 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     """
     found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
     for relation, kind in schema.relations.items():
-        found += 8 * kind.count * len(layout.draw_arrays(schema, relation))
+        found += kind.count * layout.draw_bytes(schema, relation)
     if not split:
         return found
     twice, rows = 0, 0
@@ -214,7 +214,7 @@ def split_topology(
     ----------
     offsets: [servers + 1] int64, of the destinations' type.
     """
-    optional: tuple[layout.StoredArray, ...] = ("weight_sums", "times", "by_time")
+    optional: tuple[layout.StoredArray, ...] = ("weight_sums", "alias_table", "times", "by_time")
     are_there = [e for e in optional if layout.topology_file(work, relation, e).exists()]
     names: list[layout.StoredArray] = [*SPLIT_ARRAYS, *are_there]
     files = {name: layout.topology_file(work, relation, name) for name in names}
@@ -230,9 +230,10 @@ def split_topology(
             own[part] = np.clip(indptr[part], start, end) - start
         release_pages(own, indptr)
         for name in names[1:]:
-            whole = open_array(files[name], name, np.int64, (edges,))
+            dtype = layout.stored_dtype(name)
+            whole = open_array(files[name], name, dtype, (edges,))
             file = layout.topology_file(folder, relation, name)
-            out = create_array(file, np.int64, (end - start,))
+            out = create_array(file, dtype, (end - start,))
             for place in range(start, end, EDGES_AT_ONCE):
                 last = min(end, place + EDGES_AT_ONCE)
                 out[place - start : last - start] = whole[place:last]

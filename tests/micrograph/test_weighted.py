@@ -14,14 +14,17 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from cache_server.draw import below, key_of, variate
+from cache_server.draw import absorb_each, key_of, variate
+from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
+from hopper.graph.layout import topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.alias_table import LONGEST, fill_columns, write_tables
 
 EDGE = Relation("node", "edge", "node")
 SEED = 9
@@ -36,13 +39,17 @@ def lists_of(weights: Sequence[Sequence[float]], sources: int) -> Topology:
     sums = [np.cumsum([max(1, math.floor(w / largest * 2**32)) for w in each]) for each in weights]
     degrees = np.concatenate((degrees, np.zeros(sources - degrees.size, np.int64)))
     indptr = np.concatenate((indptr, np.full(sources + 1 - indptr.size, indptr[-1])))
+    together = np.concatenate(sums).astype(np.int64)
+    table = np.empty(together.size, np.uint32)
+    write_tables(together, indptr, 0, sources, table)
     return Topology(
         indptr,
         indices,
         np.arange(indices.size),
         degrees,
         np.bincount(indices, minlength=sources),
-        weight_sums=np.concatenate(sums).astype(np.int64),
+        weight_sums=together,
+        alias_table=table,
     )
 
 
@@ -56,6 +63,31 @@ def sampler_of(
     return kind({EDGE: topology}, {"node": ids}, "node", [fanout], SEED, **options)
 
 
+def columns_of(units: list[int]) -> tuple[int, list[int], list[int]]:
+    """The capacity of a list's columns, what each one's own position has of it, and who has the
+    rest, by the page."""
+    degree, capacity = len(units), -(-sum(units) // len(units))
+    light = [place for place in range(degree) if units[place] <= capacity]
+    heavy = [place for place in range(degree) if units[place] > capacity]
+    own, other, rest = [0] * degree, [degree] * degree, list(units)
+    column = light.pop(0)
+    for _ in range(degree):
+        own[column] = rest[column]
+        spare = capacity - rest[column]
+        if spare == 0:
+            other[column] = column
+        elif heavy:
+            other[column] = heavy[0]
+            rest[heavy[0]] -= spare
+        if heavy and rest[heavy[0]] <= capacity:
+            column = heavy.pop(0)
+        elif light:
+            column = light.pop(0)
+    assert not light
+    assert not heavy
+    return capacity, own, other
+
+
 def expected(
     topology: Topology, node: int, fanout: int, lacking: Sequence[int], moment: tuple[int, int]
 ) -> tuple[list[int], float]:
@@ -67,22 +99,50 @@ def expected(
     if len(left) <= fanout:
         return left, math.inf
     words = (SEED, *moment, 0, EDGE.draw_key(), node)
-    key, arrivals = np.uint64(key_of(1, *words)), np.uint64(key_of(11, *words))
-    drawn, time = [], 0.0
-    for i in range(fanout + 1):
-        total = sum(units[place] for place in left)
-        u = ((int(variate(arrivals, np.uint64(i))) >> 11) + 0.5) * 2.0**-53
-        time -= math.log(u) / total
-        if i == fanout:
-            break
-        x = int(below(np.uint64(variate(key, np.uint64(i))), np.uint64(total)))
+    key, arrivals = (key_of(word, *words) for word in (1, 11))
+    drawn = [] if lacking else by_columns(units, key, fanout)
+    for i in range(len(drawn), fanout):
+        taken = {*drawn, *lacking}
+        total = sum(units) - sum(units[place] for place in taken)
+        x = variate_of(key, 2**32 + i) * total >> 64
         for place in left:
+            if place in taken:
+                continue
             if x < units[place]:
                 break
             x -= units[place]
         drawn.append(place)
-        left.remove(place)
+    total, time = sum(units[place] for place in left), 0.0
+    for i, place in enumerate([*drawn, None]):
+        u = ((variate_of(arrivals, i) >> 11) + 0.5) * 2.0**-53
+        time -= math.log(u) / total
+        total -= units[place] if place is not None else 0
     return drawn, time
+
+
+def by_columns(units: list[int], key: int, fanout: int) -> list[int]:
+    """What a list's columns give, by the page."""
+    drawn: list[int] = []
+    if len(units) > LONGEST:
+        return drawn
+    capacity, own, other = columns_of(units)
+    for first_attempt in itertools.count(0, 16):
+        before = len(drawn)
+        for attempt in range(first_attempt, first_attempt + 16):
+            product = variate_of(key, attempt) * len(units)
+            column, unit = product >> 64, (product % 2**64) * capacity >> 64
+            place = column if unit < own[column] else other[column]
+            if place < len(units) and place not in drawn:
+                drawn.append(place)
+                if len(drawn) == fanout:
+                    return drawn
+        if len(drawn) == before:
+            break
+    return drawn
+
+
+def variate_of(key: int, counter: int) -> int:
+    return int(variate(np.uint64(key), np.uint64(counter)))
 
 
 def random_lists(seed: int, nodes: int) -> list[list[float]]:
@@ -129,6 +189,50 @@ def test_draws_are_those_of_the_page(fanout: int, with_left_out: bool) -> None:
         units = np.diff(topology.weight_sums[first : first + len(lists[node])], prepend=0)[drawn]
         told = 1.0 / -np.expm1(-units * time) if math.isfinite(time) else np.ones(len(drawn))
         np.testing.assert_allclose(inverse[own], told, rtol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [0, 1, 8, 30])
+def test_columns_have_each_edge_as_much_as_it_weighs(spread: int) -> None:
+    generator = np.random.default_rng(spread)
+    for degree in (1, 2, 3, 17, 64, 400):
+        units = np.maximum(1, np.exp2(32 - generator.exponential(spread, degree))).astype(np.int64)
+        own, other = np.empty(degree, np.int64), np.empty(degree, np.int64)
+        capacity = fill_columns(np.cumsum(units), 0, degree, own, other)
+        told = columns_of(units.tolist())
+        assert (capacity, own.tolist(), other.tolist()) == told
+        shares = np.bincount(np.arange(degree), own, degree + 1)
+        shares += np.bincount(other, capacity - own, degree + 1)
+        np.testing.assert_array_equal(shares[:-1], units)
+        # Less than a unit a column is nobody's.
+        assert 0 <= shares[-1] == degree * capacity - units.sum() < degree
+
+
+def test_what_the_stored_columns_cannot_tell_is_looked_up() -> None:
+    """The share of a column is kept in 16 bits: a few of these draws fall between two of them."""
+    nodes, fanout = 20_000, 2
+    topology = alike([5.0, 1.0, 3.0], nodes)
+    sampler = sampler_of(topology, fanout)
+    assert topology.alias_table is not None
+    shares, between = (topology.alias_table[:3] >> 16).tolist(), 0
+    for iteration in range(20):
+        (edges,) = sampler.sample(np.arange(nodes), 0, iteration).hops[0].values()
+        drawn = edges.positions.reshape(nodes, fanout).tolist()
+        hop = np.uint64(key_of(1, SEED, 0, iteration, 0, EDGE.draw_key()))
+        for node, key in enumerate(absorb_each(hop, np.arange(nodes)).tolist()):
+            product = variate_of(key, 0) * 3
+            if (product >> 48) % 2**16 == shares[product >> 64]:
+                between += 1
+                assert drawn[node] == expected(topology, node, fanout, [], (0, iteration))[0]
+    assert between > 0
+
+
+def test_lists_without_a_table_are_drawn_as_the_page_says() -> None:
+    generator = np.random.default_rng(8)
+    weights = np.exp(generator.normal(0, 1, LONGEST + 1)).tolist()
+    for length in (LONGEST, LONGEST + 1):
+        topology = lists_of([weights[:length]], length)
+        (edges,) = sampler_of(topology, 20).sample(np.array([0]), 2, 3).hops[0].values()
+        assert edges.positions.tolist() == expected(topology, 0, 20, [], (2, 3))[0]
 
 
 def alike(weights: Sequence[float], nodes: int) -> Topology:
@@ -256,3 +360,19 @@ def test_draws_do_not_depend_on_the_partition(tmp_path: Path) -> None:
     for other in found[1:]:
         for ours, theirs in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_graph_that_was_divided_without_tables_is_refused(tmp_path: Path) -> None:
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        np.array([[0, 1, 2], [1, 2, 0]]),
+        labels=np.zeros(3, np.int64),
+        edge_weights=np.ones(3),
+    )
+    partition_graph(graph, tmp_path / "parts", 1, "random")
+    divided = PartitionedGraph.open(tmp_path / "parts")
+    (relation,) = divided.schema.relations
+    file = topology_file(tmp_path / "parts", relation, "alias_table")
+    file.unlink()
+    with pytest.raises(GraphError, match=r"alias_table.npy: .*missing file.* divide it again with"):
+        divided.topology(relation)

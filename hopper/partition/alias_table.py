@@ -1,0 +1,105 @@
+"""Alias tables of neighbour lists: an edge in proportion to its weight, from one column.
+
+A list of d edges has d columns of equal capacity, each shared by two edges at most (Walker, ACM
+TOMS 3(3), 1977; Vose, IEEE TSE 17(9), 1991). Specified in docs/draws.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.draw import kernel
+
+LONGEST: Final = (1 << 16) - 1
+"""edges of a list that has an alias table: a position, or one more, takes 16 bits"""
+_ENDLESS: Final = 1 << 62
+
+Ids = NDArray[np.int64]
+
+
+@kernel
+def weight_before(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
+    """The weight in front of a position of a list: of all of it, where that is its length."""
+    return sums[first + place - 1] if place else np.int64(0)
+
+
+@kernel
+def weight_at(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
+    """The weight of an edge of a list."""
+    return sums[first + place] - weight_before(sums, first, place)
+
+
+@kernel
+def _next(
+    sums: Ids, first: np.int64, degree: np.int64, place: np.int64, capacity: np.int64, heavy: bool
+) -> np.int64:
+    """The next position whose weight exceeds, or does not exceed, a column's capacity; the length
+    of the list where there is none."""
+    place += 1
+    while place < degree and (weight_at(sums, first, place) > capacity) != heavy:
+        place += 1
+    return place
+
+
+@kernel
+def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: Ids) -> np.int64:
+    """Fill the columns of a list that has any edges; returns their capacity.
+
+    Parameters
+    ----------
+    sums: [edges] int64, running sums of weights within each list. first: where the list begins.
+    own, other: [degree or more] int64, written: how much of a column its own edge has, and which
+        position has the rest; the length of the list = nobody.
+    """
+    capacity = (sums[first + degree - 1] + degree - 1) // degree
+    light = _next(sums, first, degree, np.int64(-1), capacity, False)
+    heavy = _next(sums, first, degree, np.int64(-1), capacity, True)
+    column, amount = light, weight_at(sums, first, light)
+    rest = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
+    for _ in range(degree):
+        own[column] = amount
+        other[column] = heavy if amount < capacity else column
+        rest -= capacity - amount
+        if rest <= capacity:
+            column, amount = heavy, rest
+            heavy = _next(sums, first, degree, heavy, capacity, True)
+            rest = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
+        else:
+            light = _next(sums, first, degree, light, capacity, False)
+            if light < degree:
+                column, amount = light, weight_at(sums, first, light)
+    return capacity
+
+
+@numba.njit(cache=True, nogil=True)
+def write_tables(sums: Ids, indptr: Ids, first: int, last: int, out: NDArray[np.uint32]) -> None:
+    """Write the alias tables of some destinations' lists, one column an edge.
+
+    The high half of a column is the share of its own edge in units of 2^-16 of the capacity,
+    rounded down (and less than 1), the low half the position that has the rest. Lists longer than
+    :data:`LONGEST` have none.
+
+    Parameters
+    ----------
+    sums: [edges] int64, running sums of weights within each list. first, last: destinations.
+    out: [edges] uint32, written.
+    """
+    longest = np.int64(0)
+    for node in range(first, last):
+        degree = indptr[node + 1] - indptr[node]
+        if longest < degree <= LONGEST:
+            longest = degree
+    own, other = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    for node in range(first, last):
+        begin, degree = indptr[node], indptr[node + 1] - indptr[node]
+        if degree > LONGEST:
+            out[begin : begin + degree] = 0
+        elif degree:
+            capacity = fill_columns(sums, begin, degree, own, other)
+            for column in range(degree):
+                share = min((own[column] << 16) // capacity, 0xFFFF)
+                out[begin + column] = np.uint32(share << 16 | other[column])
