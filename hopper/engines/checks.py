@@ -3,6 +3,8 @@ it refuses."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from hopper.array_module import array_module
 from hopper.config.model import ONE_LAYER, TYPED_MODELS
 from hopper.engines.assemble import make_model
@@ -74,6 +76,7 @@ def _check_edges(request: Request) -> None:
                 f'"{config.sampler.kind}"'
             )
         check_fixed(request.graph, config.task)
+        _check_full_batch(request)
     if config.sampler.device != "cpu":
         raise RequestError(
             f"sampler.device: {what} may have ends of several types, which are drawn for in host "
@@ -86,6 +89,21 @@ def _check_edges(request: Request) -> None:
             f"model.name: {config.model.name} with learnable.tables = "
             f'"{config.learnable.tables}" reads hops from one type of nodes; {what} want a model '
             'of the graph\'s own relations, and "tied"'
+        )
+
+
+def _check_full_batch(request: Request) -> None:
+    """Refuse a batch of all training links that leaves its model no edge to read."""
+    config, graph, relations = request.config, request.graph, request.reads.relations
+    if config.sampler.kind != "full" or not config.task.exclude or len(relations) != 1:
+        return
+    (relation,) = relations.values()
+    trained = graph.split("train")
+    if np.isin(np.asarray(graph.topology(relation).edge_ids), trained).all():
+        raise RequestError(
+            f"task.exclude: a full batch's links are all {trained.size:,} training links, and no "
+            f"other edge of {request.where} would be left to read; expected false, or a graph with "
+            "edges in no split"
         )
 
 

@@ -154,6 +154,9 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
         """See :class:`Engine`: own rows, and labels of own roots."""
+        return self._inputs(plan, rows)
+
+    def _inputs(self, plan: CooperativePlan, rows: InputRows) -> CooperativeInputs:
         trainer, nodes = self.state.trainer, self._read_by_model(plan)
         with self.state.log.stage("gather", rows=plan.layers.num_nodes, operation="own rows"):
             features = trainer.features_of(rows, nodes)

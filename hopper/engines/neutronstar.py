@@ -44,7 +44,6 @@ class NeutronStar(Cooperative):
     """
 
     name = "neutronstar"
-    predicts_links = False
     layouts = (Replicated,)
     reads_remote_rows = True
     may_win = False
@@ -106,20 +105,16 @@ class NeutronStar(Cooperative):
         return super().plan(batch)
 
     def read(self, plan: CooperativePlan, rows: PartitionedRows) -> CooperativeInputs:
-        """See :class:`hopper.engines.engine.Engine`: features are the same in every iteration, and
-        read once."""
-        trainer, nodes = self.state.trainer, plan.layers.nodes
-        if self._fetched is None:
-            with self.state.log.stage("gather", operation="dependencies"):
-                wanted = {self._target: nodes[self._target], **plan.layers.edges}
-                self._fetched = PregatheredRows(rows, {each: [ids] for each, ids in wanted.items()})
-        with self.state.log.stage("gather", rows=nodes[self._target].size, operation="own rows"):
-            here = self._fetched.over(rows)
-            features = trainer.features_of(here, {self._target: nodes[self._target]})
-            edges = self._edge_features(plan, here)
-            roots = nodes[self._target][: plan.layers.roots]
-            labels = trainer.labels_of(rows, roots)
-        return CooperativeInputs(features, edges, labels)
+        """See :class:`hopper.engines.engine.Engine`: features are fetched once for all iterations;
+        what links are compared with, and so what is read, may be others in each."""
+        with self.state.log.stage("gather", operation="dependencies"):
+            held = self._fetched
+            here = self._fetched = (
+                PregatheredRows(rows, plan.reads)
+                if held is None
+                else held.with_more(rows, plan.reads)
+            )
+        return self._inputs(plan, here)
 
     def sees_epoch(self, epoch: int) -> bool:
         """See :class:`hopper.engines.engine.Engine`: times of another run are told when its epoch

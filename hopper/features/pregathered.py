@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -34,13 +34,21 @@ class PregatheredRows:
     ) -> None:
         self._base = base
         self._held = {
-            node_type: _fetch(base, node_type, groups) for node_type, groups in requests.items()
+            node_type: _fetch(base, node_type, groups, _NOTHING)
+            for node_type, groups in requests.items()
         }
 
-    def over(self, base: PartitionedRows) -> PregatheredRows:
-        """The same rows, with others read, and all counted, elsewhere."""
+    def with_more(
+        self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
+    ) -> PregatheredRows:
+        """The same rows, and what is missing of others that will be asked for, fetched now; others
+        are read, and all counted, elsewhere. Parameters as of the class."""
         other = copy.copy(self)
         other._base = base
+        other._held = self._held | {
+            node_type: _fetch(base, node_type, groups, self._held.get(node_type, _NOTHING))
+            for node_type, groups in requests.items()
+        }
         return other
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
@@ -58,12 +66,14 @@ class PregatheredRows:
         return self._base.stored_with(node_type, ids, local, self._held[node_type].part)
 
 
-def _fetch(base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]]) -> _Held:
+def _fetch(
+    base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]], held: _Held
+) -> _Held:
+    """What is held, and those remote rows of the groups that are not."""
     away = [ids[~base.is_local(node_type, ids)] for ids in groups]
     ids = np.unique(np.concatenate(away)) if away else np.empty(0, np.int64)
-    if not ids.size:
-        return _Held(ids, None)
-    return _Held(ids, base.fetch(node_type, ids))
+    missing = ids[~held.contains(ids)]
+    return held.joined(missing, base.fetch(node_type, missing)) if missing.size else held
 
 
 class _Held:
@@ -72,6 +82,18 @@ class _Held:
     def __init__(self, ids: NDArray[np.int64], rows: NDArray[Any] | None) -> None:
         self._ids = ids
         self._rows = rows
+
+    def contains(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: which of some ids, ascending, are held."""
+        return np.isin(ids, self._ids, assume_unique=True)
+
+    def joined(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> _Held:
+        """These and others."""
+        if self._rows is None:
+            return _Held(ids, rows)
+        every = np.concatenate((self._ids, ids))
+        order = np.argsort(every)
+        return _Held(every[order], np.concatenate((self._rows, rows))[order])
 
     def fill(
         self,
@@ -99,3 +121,6 @@ class _Held:
             wrong = ids[found != ids][0]
             raise GraphError(f"features/{node_type}: node {wrong} was not pre-gathered")
         return self._rows, rows
+
+
+_NOTHING: Final = _Held(np.empty(0, np.int64), None)

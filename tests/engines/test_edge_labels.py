@@ -211,7 +211,7 @@ class OneForAll(Sum):
         ({"train": {"engine": "raf"}}, "train.engine: "),
         (
             {"train": {"engine": "neutronstar"}},
-            "train.engine: neutronstar predicts nodes; labels of edges want one of",
+            "train.engine: neutronstar knows no node types",
         ),
         ({"task": {"kind": "link"}}, "task.kind: the graph's target is reader/rates/book"),
         ({"task": {"decoder": "distmult"}}, "task.decoder: expected mlp, bilinear or"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,15 +164,19 @@ def compare(
         if config["hop"]["merge"] != "off":
             config["hop"]["merge"] = min(config["hop"]["merge"], ranks - 1)
     train_cases(configs, ranks, folder / "world")
-    graph = PartitionedGraph.open(parts)
-    for config, (engine, model, task) in zip(configs, chosen, strict=True):
-        own = make_config(config)
-        recorded = read_recorded(Path(own.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        named = ", ".join((engine, str(model["name"]), task))
-        found = check_engine(named, "float64", Reference(own, graph, ranks), recorded)
-        assert found.gradient_difference < 1e-10, found
-        assert found.loss_difference < 1e-10, found
+    for config in configs:
+        assert_exact(config, ranks)
+
+
+def assert_exact(values: dict[str, Any], ranks: int) -> None:
+    """What was recorded of a run is what one process computes."""
+    config = make_config(values)
+    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    assert len(recorded) == 2
+    reference = Reference(config, PartitionedGraph.open(config.data.partitioned), ranks)
+    found = check_engine(str(values), "float64", reference, recorded)
+    assert found.gradient_difference < 1e-10, found
+    assert found.loss_difference < 1e-10, found
 
 
 @pytest.mark.parametrize(
@@ -381,13 +386,86 @@ def test_divided_first_layers(
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
 
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1)])
+def test_full_batches(
+    servers: int,
+    ranks_per_server: int,
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Of all training links at once, or of all edges with labels: what links are compared with
+    is another in every epoch, and dependencies are kept."""
+    topology = community_graph.topology(Relation("item", "near", "item"))
+    ranks = servers * ranks_per_server
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    ends = np.stack([topology.indices, dst])
+    features, labels = np.asarray(community_graph.features("item")), ends.sum(0) % 3
+    order = np.random.default_rng(2).permutation(dst.size)
+    # Some edges are in no split: they are read, whatever is trained.
+    splits = {"train": order[:200], "val": order[200:260], "test": order[260:300]}
+    near = ("item", "near", "item")
+    for name, own in (("links", None), ("labels", {near: labels})):
+        graph = GraphDirectory.from_arrays(
+            tmp_path / name,
+            *({near: ends}, {"item": features}, own, splits),
+            target=near,
+        )
+        partition_graph(graph, tmp_path / f"{name} divided", servers, "random")
+    addresses = {
+        each: serve_partitions(tmp_path / f"{each} divided", servers)
+        for each in ("links", "labels")
+    }
+    tasks: list[tuple[str, dict[str, Any]]] = [
+        ("links", {"num_negatives": 2}),
+        ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
+        ("labels", {"decoder": "bilinear", "dim": 5}),
+    ]
+    configs = []
+    for way, (name, task) in itertools.product(("hybrid", "fetch", "recompute"), tasks):
+        values = case_config(
+            "cooperative", ONE_TYPE["gat"], "labels", *(tmp_path / f"{name} divided", tmp_path)
+        )
+        values["sampler"], values["task"] = {"kind": "full"}, task
+        values["cluster"] = {"servers": addresses[name], "ranks_per_server": ranks_per_server}
+        values["train"] |= {
+            "engine": "neutronstar",
+            "engine_options": {"dependencies": way},
+            "epochs": 3,
+            "run_dir": str(tmp_path / str(len(configs))),
+        }
+        configs.append(values)
+    train_cases(configs, ranks, tmp_path / "world")
+    for values in configs:
+        assert_exact(values, ranks)
+        lines = (Path(values["train"]["run_dir"]) / "epochs.jsonl").read_text().splitlines()
+        fetched = [json.loads(line)["bytes"]["feature"] for line in lines]
+        way = values["train"]["engine_options"]["dependencies"]
+        assert (fetched[0] > 0) == (way == "recompute") or way == "hybrid"
+        # Later epochs fetch what no epoch before has read.
+        assert fetched[2] < max(1, fetched[0] / 4)
+
+
+def test_a_full_batch_leaves_edges_to_read(near: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    partition_graph(GraphDirectory.open(near), parts, 2, "random")
+    values = case_config("cooperative", ONE_TYPE["sage"], "dot, joint", parts, tmp_path / "run")
+    values["sampler"] = {"kind": "full"}
+    graph = PartitionedGraph.open(parts)
+    with pytest.raises(RequestError, match=r"^task\.exclude: .* no other edge of .* would be left"):
+        check_request(Request(make_config(values), graph))
+    values["task"] |= {"exclude": False}
+    check_request(Request(make_config(values), graph))
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
         ({"train": {"engine": "raf"}}, "train.engine: "),
         (
             {"train": {"engine": "neutronstar"}},
-            "train.engine: neutronstar predicts nodes; links want one of",
+            "train.engine: neutronstar knows no node types",
         ),
         ({"sampler": {"kind": "labor"}}, "sampler.kind: neighbours of links' ends"),
         ({"task": {"kind": "node"}}, "task.kind: the graph's target is"),
