@@ -82,8 +82,6 @@ def _check_edges(request: Request) -> None:
             f"sampler.device: {what} may have ends of several types, which are drawn for in host "
             f'memory alone; expected "cpu", given "{config.sampler.device}"'
         )
-    if config.hop.replicas == "independent":
-        raise RequestError(f'hop.replicas: "independent" trains nodes; {what} want "synchronous"')
     if config.model.name in ONE_LAYER or config.learnable.tables != "tied":
         raise RequestError(
             f"model.name: {config.model.name} with learnable.tables = "
@@ -132,6 +130,12 @@ def _check_edge_features(request: Request) -> None:
 def _check_replicas(request: Request) -> None:
     """Refuse what only one model of a run can have."""
     train, hop = request.config.train, request.config.hop
+    of_task = sorted({name for trial in hop.trials for name in trial if name.startswith("task.")})
+    if of_task and request.schema.predicted == "node":
+        raise RequestError(
+            f"hop.trials: {of_task[0]}: nodes are predicted of {request.where}, without decoders; "
+            "expected trials that differ in other keys"
+        )
     if hop.replicas == "independent" and train.callbacks:
         raise RequestError(
             "train.callbacks: they are told of one model; expected none with hop.replicas = "

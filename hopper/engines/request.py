@@ -73,9 +73,11 @@ class Request:
         return self.graph.book.servers * self.config.cluster.ranks_per_server
 
     def under(self, config: Config) -> Request:
-        """Another configuration on the same graph; what the model reads is taken over where it is
-        the same."""
+        """Another configuration on the same graph; what the model reads, and training links, are
+        taken over where they are the same."""
         other = Request(config, self.graph)
+        if config.cluster.ranks_per_server == self.config.cluster.ranks_per_server:
+            other.__dict__["links"] = self.links
         if "reads" in self.__dict__ and self._reads_alike(config):
             other.__dict__["reads"] = self.reads
         return other

@@ -21,6 +21,8 @@ TRIAL_KEYS: Final = (
     "model.hidden",
     "model.heads",
     "model.dropout",
+    "task.decoder",
+    "task.dim",
     "train.learning_rate",
     "train.weight_decay",
     "train.optimizer",

@@ -75,7 +75,7 @@ class ByRelation(Inference):
             ids.append(chunk[plan.finishing])
             outputs.append(found.cpu())
         if not outputs:
-            outputs = [torch.empty((0, self._classes), dtype=self._dtype)]
+            outputs = [torch.empty((0, self._width_of(model)), dtype=self._dtype)]
         return np.concatenate(ids), torch.cat(outputs)
 
     @property

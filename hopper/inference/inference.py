@@ -28,6 +28,7 @@ from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models import GNN
 from hopper.models.relational import HGNN
+from hopper.tasks import rows_width
 
 CHUNK_BYTES: Final = 256 << 20
 """of the rows that one pass reads, where nothing else is asked for"""
@@ -46,7 +47,7 @@ class Scene:
     Attributes
     ----------
     dtype: of the model's parameters.
-    classes: how many numbers the model makes of a node.
+    classes: how many numbers the run's model makes of a node.
     chunk_bytes: of the rows that one pass reads.
     at: where draws are in time, for which time rows are computed; None = for that of each root.
     """
@@ -131,7 +132,6 @@ class Inference(ABC):
         self._learned = LeafRows({}, {})
         """of the pass under way"""
         self.target = self.graph.schema.target_type()
-        self._classes = scene.classes
 
     def split(self, name: str) -> Wanted:
         """The logits of a split's nodes."""
@@ -178,6 +178,10 @@ class Inference(ABC):
             for name, ids in roots.items()
         }
         return sampler.sample_versions(found, 0, 0)
+
+    def _width_of(self, model: torch.nn.Module) -> int:
+        """How many numbers a model makes of a node; trials may make different ones."""
+        return rows_width(model) or self.scene.classes
 
     def _rows_per_chunk(self, width: int) -> int:
         return max(1, self.scene.chunk_bytes // (width * self._dtype.itemsize))

@@ -147,7 +147,7 @@ class LayerWise(Inference):
         makes_logits = wanted.output == "logits"
         depth = len(stack.layers) - (not makes_logits and not stack.has_head)
         plan = self._plan(wanted, stack, depth)
-        wires, widths = choose_wires(stack, gradients=False), _widths(stack, self._classes)
+        wires, widths = choose_wires(stack, gradients=False), _widths(stack, self._width_of(model))
         first = self._first_missing(stack, depth, space)
         if first == 0:
             self._read_learned({name: [ids] for name, ids in plan[0].known.items()})

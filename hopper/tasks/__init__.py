@@ -8,6 +8,7 @@ from hopper.tasks.decoders import (
     edge_decoder_of,
     make_decoder,
     pair_scores,
+    rows_width,
 )
 from hopper.tasks.edge_decoders import EdgeDecoder
 from hopper.tasks.fixed_negatives import FixedNegatives, check_fixed, open_fixed
@@ -35,6 +36,7 @@ __all__ = [
     "make_decoder",
     "open_fixed",
     "pair_scores",
+    "rows_width",
     "sides_of",
     "type_at",
 ]

@@ -37,6 +37,8 @@ class Decoder(nn.Module):
     is_bilinear: ClassVar[bool] = False
     """whether a score is the dot product of :meth:`query` and the row at the other end, which makes
     comparing with all nodes one matrix product"""
+    row_width: int = 0
+    """of the rows that it was made for; told by :func:`make_decoder`"""
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         """[n, c]: the score of each pair; larger is likelier.
@@ -209,6 +211,12 @@ def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder
     ConfigError: there is none, it cannot be made, or it does not judge edges by themselves; names
         the key.
     """
+    made = _make_decoder(config, schema, target)
+    made.row_width = target.width
+    return made
+
+
+def _make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
     task, relations, width = config.task, len(schema.target_relations), target.width
     name = DEFAULT_DECODERS[target.predicted] if task.decoder == "auto" else task.decoder
     asked = ("task.decoder", name)
@@ -243,6 +251,13 @@ def edge_decoder_of(model: nn.Module) -> EdgeDecoder:
     found = getattr(model, DECODER)
     assert isinstance(found, EdgeDecoder)
     return found
+
+
+def rows_width(model: nn.Module) -> int | None:
+    """How many numbers the decoder that is part of a model reads of a node; None where it has
+    none."""
+    found = getattr(model, DECODER, None)
+    return found.row_width if isinstance(found, Decoder | EdgeDecoder) else None
 
 
 def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:

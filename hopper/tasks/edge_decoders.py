@@ -15,6 +15,9 @@ class EdgeDecoder(nn.Module):
     options of the configuration.
     """
 
+    row_width: int = 0
+    """of the rows that it was made for; told by :func:`hopper.tasks.decoders.make_decoder`"""
+
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
         """[n, outputs]: logits, or values; those of an edge depend on its own rows and relation
         alone.

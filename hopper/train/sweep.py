@@ -57,7 +57,7 @@ def make_sweep(values: Mapping[str, Any], where: str = "configuration") -> Confi
 def _listed(values: Mapping[str, Any], where: str) -> dict[str, list[Any]]:
     """The lists that make trials, in order of :data:`TRIAL_KEYS`."""
     found = {}
-    for section in ("model", "train"):
+    for section in ("model", "task", "train"):
         keys = values.get(section, {})
         for key, value in keys.items() if isinstance(keys, Mapping) else ():
             if isinstance(value, list) and f"{section}.{key}" not in _LISTS:

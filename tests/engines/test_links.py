@@ -496,5 +496,10 @@ def test_links_want_a_graph_that_has_them(community_graph: GraphDirectory, tmp_p
     with pytest.raises(RequestError, match="imported with --target RELATION"):
         check_request(Request(config, PartitionedGraph.open(tmp_path / "parts")))
     values = {"data": {"partitioned": str(tmp_path / "parts")}, "task": {"decoder": "mlp"}}
-    request = Request(make_config(values), PartitionedGraph.open(tmp_path / "parts"))
+    graph = PartitionedGraph.open(tmp_path / "parts")
+    trials: dict[str, Any] = {"replicas": "independent", "trials": [{"task.decoder": "mlp"}]}
+    swept = make_config(values | {"hop": trials, "train": {"engine": "hop"}})
+    with pytest.raises(RequestError, match=r"hop\.trials: task\.decoder: nodes are predicted"):
+        check_request(Request(swept, graph))
+    request = Request(make_config(values), graph)
     assert unused(request) == ["not used: task.decoder: nodes are predicted, not links"]

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from hopper.config import load_config, make_config
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 
 from .typed_cases import COUNTS, make_graph
@@ -247,3 +249,84 @@ def test_trials_on_a_typed_graph_may_have_different_models(
         losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
         assert losses == pytest.approx(own["losses"], rel=1e-9)
         assert [epoch["val"] for epoch in epochs] == own["val"]
+
+
+LINK_CASES: dict[str, dict[str, Any]] = {
+    # Rows of other widths, and decoders of their own.
+    "links": {
+        "trials": [
+            {},
+            {"model.hidden": 6, "task.decoder": "distmult"},
+            {"task.decoder": "mlp", "task.dim": 5, "train.learning_rate": 0.03},
+            {"model.name": "gat", "model.heads": 2, "model.hidden": 4, "train.model_seed": 8},
+        ],
+        "task": {"negatives": "joint", "num_negatives": 3},
+        "train": {"micro_batch": 5, "more_metrics": ["hits@3"]},
+    },
+    "links, own draws": {
+        "trials": [{"train.seed": 5}, {"train.seed": 6, "task.dim": 3}],
+        "share_sampling": False,
+        "task": {"negatives": "in_batch", "num_negatives": 3, "corrupt": "tail"},
+    },
+    "labels": {
+        "trials": [{"model.hidden": 5}, {"task.decoder": "bilinear"}, {"model.dropout": 0.5}],
+        "train": {"more_metrics": ["macro_f1"]},
+    },
+}
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1)])
+def test_every_trial_of_links_equals_itself_trained_alone(
+    servers: int,
+    ranks_per_server: int,
+    community_graph: GraphDirectory,
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    """Its negatives, left-out edges, decoder and scores included."""
+    near, world = Relation("item", "near", "item"), servers * ranks_per_server
+    topology = community_graph.topology(near)
+    dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
+    ends = np.stack([topology.indices, dst])
+    order = np.random.default_rng(2).permutation(dst.size)
+    splits = {"train": order[:60], "val": order[60:90], "test": order[90:120]}
+    cluster = {}
+    for name, labels in (("links", None), ("labels", {near: ends.sum(0) % 3})):
+        features = {"item": np.asarray(community_graph.features("item"))}
+        graph = GraphDirectory.from_arrays(
+            tmp_path / name, {near: ends}, features, labels, splits, target=near
+        )
+        partition_graph(graph, tmp_path / f"{name} divided", servers, "random")
+        addresses = serve_partitions(tmp_path / f"{name} divided", servers)
+        cluster[name] = {"servers": addresses, "ranks_per_server": ranks_per_server}
+
+    def values_of(name: str, run_dir: Path) -> dict[str, Any]:
+        of = name.split(",")[0]
+        values = base(tmp_path / f"{of} divided", run_dir, cluster[of])
+        return values | {"task": dict(LINK_CASES[name].get("task", {}))}
+
+    configs: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, (name, case) in enumerate(LINK_CASES.items()):
+        configs[name,] = together(case, values_of(name, tmp_path / str(number)))
+        for index, overrides in enumerate(case["trials"]):
+            values = values_of(name, tmp_path / f"{number}-{index}")
+            configs[name, index] = alone(case, overrides, values, "zero_hop")
+    results = train_cases(list(configs.values()), world, tmp_path / "cases")
+    by_name = dict(zip(configs, results, strict=True))
+    for number, (name, case) in enumerate(LINK_CASES.items()):
+        for index in range(len(case["trials"])):
+            expected = by_name[name, index]
+            summary, epochs = trial_files(tmp_path / str(number), index)
+            losses = [loss for epoch in epochs for loss in epoch["iteration_losses"]]
+            assert losses == pytest.approx(expected["losses"], rel=1e-10), (name, index)
+            assert [each["val"] for each in epochs] == expected["val"], (name, index)
+            single = tmp_path / f"{number}-{index}"
+            found = final_parameters(tmp_path / str(number), f"trial-{index}.")
+            wanted = final_parameters(single, "")
+            assert found.keys() == wanted.keys()
+            for key, value in wanted.items():
+                assert found[key] == pytest.approx(value, rel=1e-8, abs=1e-10), (name, index, key)
+            whole = json.loads((single / "summary.json").read_text())
+            assert summary["scores"] == whole["scores"]
+            assert whole["scores"]["test"]

@@ -38,6 +38,14 @@ def test_the_grid_is_in_order_of_keys_with_the_last_one_fastest() -> None:
     assert values["model"]["hidden"] == [16, 8], "what was given is left as it was"
 
 
+def test_decoders_are_compared() -> None:
+    config = make_sweep(DATA | {"task": {"decoder": ["dot", "mlp"], "dim": [4, 8]}})
+    keys = ("task.decoder", "task.dim")
+    expected = [("dot", 4), ("dot", 8), ("mlp", 4), ("mlp", 8)]
+    assert config.hop.trials == [dict(zip(keys, each, strict=True)) for each in expected]
+    assert trial_configs(config, 2)[2].config.task.decoder == "mlp"
+
+
 def test_a_list_of_seeds_shares_the_draws_of_the_first() -> None:
     config = make_sweep(DATA | {"train": {"seed": [7, 8]}})
     assert config.hop.trials == [{"train.model_seed": 7}, {"train.model_seed": 8}]
@@ -66,6 +74,7 @@ def test_models_of_several_kinds_keep_layers_and_fanouts() -> None:
             "both lists and hop.trials",
         ),
         ({"model": {"layers": [2, 3]}}, "model.layers: trials cannot differ in it"),
+        ({"task": {"num_negatives": [1, 2]}}, "task.num_negatives: trials cannot differ in it"),
         ({"train": {"batch_size": [2, 3]}}, "train.batch_size: trials cannot differ in it"),
         ({"model": {"hidden": []}}, "model.hidden: expected distinct values, got []"),
         ({"model": {"hidden": [4, 4]}}, "model.hidden: expected distinct values, got [4, 4]"),
