@@ -292,9 +292,9 @@ def _show(description: dict[str, Any], out: Path) -> None:
 
 def _show_by_relation(description: dict[str, Any], out: Path) -> None:
     meta = description["meta"]
+    hops = f"{meta['layers']} hops from {', '.join([meta['target'], *meta['others']])}"
     table = Table(
-        title=f"{description['graph']} over {description['servers']} servers, "
-        f"{meta['layers']} hops from {meta['target']}: {out}"
+        title=f"{description['graph']} over {description['servers']} servers, {hops}: {out}"
     )
     table.add_column("server", justify="right")
     table.add_column("root relations")
@@ -321,6 +321,5 @@ def _show_by_relation(description: dict[str, Any], out: Path) -> None:
     )
     if meta["unreachable"]:
         console.print(
-            f"not stored, since {meta['layers']} hops from {meta['target']} do not read them: "
-            f"{', '.join(meta['unreachable'])}"
+            f"not stored, since {hops} do not read them: {', '.join(meta['unreachable'])}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,8 +52,8 @@ def make_sampler(
         kind = partial(ArraySampler, module=array_module("cuda"))
     hops = None
     # Learnable rows that draws find are read, and so updated, under every engine.
-    if isinstance(model, HGNN) and not request.reads.tables:
-        hops = len(model.root_layers())
+    if not request.reads.tables:
+        hops = _root_hops(request, model)
     sizes, seed = config.sampler.sizes, config.train.seed
     return _make_sampler(request, server, kind, sizes, seed, config.train.own_seed, hops)
 
@@ -68,10 +68,7 @@ def make_full_sampler(
     ----------
     at: a time that roots may have besides their own.
     """
-    hops, own = (
-        len(model.root_layers()) if isinstance(model, HGNN) else None,
-        request.config.sampler,
-    )
+    hops, own = _root_hops(request, model), request.config.sampler
     sizes = [-1] * request.config.model.layers
     if not request.reads_times:
         return _make_sampler(request, server, NeighborSampler, sizes, 0, 0, hops)
@@ -85,6 +82,13 @@ def make_full_sampler(
     return made
 
 
+def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
+    """By type of the roots, at how many hops, the first ones, a model reads them."""
+    if not isinstance(model, HGNN):
+        return None
+    return {each: len(model.root_layers(each)) for each in request.schema.root_types}
+
+
 def _make_sampler(
     request: Request,
     server: int | None,
@@ -92,7 +96,7 @@ def _make_sampler(
     sizes: Sequence[int],
     seed: int,
     dropout_seed: int,
-    root_hops: int | None,
+    root_hops: Mapping[str, int] | None,
 ) -> NeighborSampler:
     graph, reads = request.graph, request.reads
     names = StoredNames(reads.relations, reads.types)
@@ -150,7 +154,7 @@ def make_group_trainer(
     server, model: as of :func:`make_sampler`.
     """
     config, sampler = request.config, make_sampler(request, server, model)
-    links = make_link_batches(request, sampler)
+    links = make_link_batches(request, sampler, server)
     if links is not None:
         sampler.left_out = links.left_out
     return GroupTrainer(
@@ -166,15 +170,22 @@ def make_group_trainer(
     )
 
 
-def make_link_batches(request: Request, sampler: NeighborSampler) -> LinkBatches | None:
+def make_link_batches(
+    request: Request, sampler: NeighborSampler, server: int | None = None
+) -> LinkBatches | None:
     """What turns the edges of a request's batches into roots, which a sampler draws for; None where
-    nodes are predicted."""
+    nodes are predicted.
+
+    Parameters
+    ----------
+    server: whose relations' edges are left out, where these are divided; None = any server's.
+    """
     config, graph = request.config, request.graph
     if not request.schema.target_relations:
         return None
     schedule = make_schedule(request)
     given = (graph, config.task, request.links, schedule, config.train.seed)
-    return LinkBatches(*given, sampler.versions_at)
+    return LinkBatches(*given, sampler.versions_at, server if graph.holdings else None)
 
 
 def make_model(request: Request) -> torch.nn.Module:

@@ -18,7 +18,7 @@ from hopper.hetero.cache_plan import parse_cache_size
 from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
-from hopper.partition.layouts import Replicated
+from hopper.partition.layouts import ByRelation, Replicated
 from hopper.tasks import check_fixed, find_target
 
 
@@ -55,10 +55,10 @@ def _check_edges(request: Request) -> None:
     if predicted == "node":
         return
     what = "links" if predicted == "link" else "labels of edges"
-    if not isinstance(layout, Replicated):
+    if not isinstance(layout, Replicated | ByRelation):
         raise RequestError(
             f"{layout.explain(request.where)}; {what} are predicted of graphs divided by node with "
-            "replicated topology"
+            "replicated topology, or by relation"
         )
     refused = [each.name for each in engines_of(request) if not each.predicts_links]
     if refused:

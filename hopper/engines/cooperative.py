@@ -19,9 +19,10 @@ from torch import Tensor
 from hopper.config import Config
 from hopper.device_copies import to_device
 from hopper.engines.engine import Engine, Plan, TrainState
-from hopper.engines.shared_roots import SharedRoots, share_roots
+from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch
+from hopper.micrograph.sample import Versions
 from hopper.partials import (
     Forward,
     IterationPlan,
@@ -123,8 +124,8 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
                 own = batch.homed_at(rank)
                 roots = {self._target: state.trainer.sampler.versions(self._target, own)}
             else:
-                sampler = state.trainer.sampler
-                shared = share_roots(links, sampler, self._placement, batch, rank)
+                pairs = pairs_by_rank(links, batch, state.cluster.world)
+                shared = share_roots(pairs, self._owner_of, rank)
                 roots = shared.versions
             layers = self._planner.plan(roots, batch.epoch, batch.iteration)
             fields["roots"] = layers.roots
@@ -137,6 +138,10 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         sent = self.channel.traffic.take()
         on_device = layers.to(state.cluster.device)
         return CooperativePlan(batch, reads, on_device, others, shared, sent=sent)
+
+    def _owner_of(self, name: str, versions: Versions) -> NDArray[np.int64]:
+        """[n] int64: the rank that computes the rows of some roots of a type."""
+        return self._placement.rank_of(name, self.state.trainer.sampler.nodes_of(name, versions))
 
     def _exchange_input_rows(self, layers: IterationPlan, where: str) -> dict[str, Tensor]:
         """Those of other ranks that travel as they are, on the device that computes; collective."""

@@ -25,20 +25,24 @@ from hopper.partition.layouts import Holding
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-def homes_by_relation(model: HGNN, holdings: Sequence[Holding]) -> dict[str, int]:
-    """By name of a parameter that one server alone is known to compute with, that server; holdings
-    as of :func:`servers_of_parameters`."""
-    servers = servers_of_parameters(model, holdings)
+def homes_by_relation(
+    model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
+) -> dict[str, int]:
+    """By name of a parameter that one server alone is known to compute with, that server;
+    parameters as of :func:`servers_of_parameters`."""
+    servers = servers_of_parameters(model, holdings, roots)
     return {name: next(iter(each)) for name, each in servers.items() if len(each) == 1}
 
 
-def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str, set[int]]:
+def servers_of_parameters(
+    model: HGNN, holdings: Sequence[Holding], roots: Sequence[str]
+) -> dict[str, set[int]]:
     """By name of a parameter, the servers that compute with it; all of them where that is not known
     to be fewer.
 
     Parameters
     ----------
-    holdings: by server, under the names that the model knows.
+    holdings: by server, under the names that the model knows. roots: the types of roots.
     """
     everyone = set(range(len(holdings)))
     found: dict[int, set[int]] = {}
@@ -48,8 +52,8 @@ def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str,
             found.setdefault(id(parameter), set()).add(server)
 
     for server, held in enumerate(holdings):
-        # Every server finishes roots.
-        types = {*held.node_types, model.target}
+        # Every server may finish roots.
+        types = {*held.node_types, *roots}
         for each in types.intersection(model.types):
             note(model.input_of(each), server)
         for index in range(len(model.layers)):
@@ -59,7 +63,7 @@ def servers_of_parameters(model: HGNN, holdings: Sequence[Holding]) -> dict[str,
             read = set(held.roots) if is_last else held.relations
             for relation in read.intersection(layer.relations):
                 note(layer.aggregation(relation), server)
-            for each in ({model.target} if is_last else types).intersection(layer.types):
+            for each in (set(roots) if is_last else types).intersection(layer.types):
                 note(layer.update(each), server)
     # What belongs to a layer, or to the model, as a whole was not noted, or is shared.
     wholes = [model.head, *(model.relation_layer(i).combination for i in range(len(model.layers)))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,9 +13,7 @@ from hopper.cluster import Cluster
 from hopper.device_copies import to_device
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.sample import NeighborSampler
 from hopper.partials import RowExchange
-from hopper.partition.placement import Placement
 from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches
 
@@ -54,19 +52,32 @@ class SharedRoots:
         return RowExchange(cluster, log, sent, self.lengths, self.counts, operation).finish()
 
 
+def pairs_by_rank(links: LinkBatches, batch: GlobalBatch, world: int) -> list[Pairs]:
+    """By rank, the pairs of the links of a batch whose home it is."""
+    moment = batch.epoch, batch.iteration
+    return [links.pairs(batch.homed_at(rank), *moment) for rank in range(world)]
+
+
+def roots_of_pairs(pairs: Sequence[Pairs]) -> dict[str, Ids]:
+    """By type, [n] int64 versions, ascending: all ends of the pairs of all ranks."""
+    return {
+        name: np.unique(np.concatenate([own.versions[name] for own in pairs]))
+        for name in pairs[0].versions
+    }
+
+
 def share_roots(
-    links: LinkBatches,
-    sampler: NeighborSampler,
-    placement: Placement,
-    batch: GlobalBatch,
-    rank: int,
+    pairs: Sequence[Pairs], owner_of: Callable[[str, Ids], Ids], rank: int
 ) -> SharedRoots:
     """A rank's part of the roots of a batch. Every rank finds what all others read, since draws
-    depend on nobody: nothing is told."""
-    ranks = range(placement.world)
-    moment = batch.epoch, batch.iteration
-    pairs = [links.pairs(batch.homed_at(each), *moment) for each in ranks]
-    owners = [_owners(sampler, placement, each) for each in pairs]
+    depend on nobody: nothing is told.
+
+    Parameters
+    ----------
+    pairs: by rank, as of :func:`pairs_by_rank`.
+    owner_of: [n] int64, who computes the rows of some roots, of their type and versions.
+    """
+    owners = [[owner_of(name, ids) for name, ids in own.versions.items()] for own in pairs]
     # Of every rank's roots, those that this one owns, by type.
     asked = [
         {
@@ -75,12 +86,12 @@ def share_roots(
         }
         for own, by in zip(pairs, owners, strict=True)
     ]
-    owned = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in links.types}
+    owned = {name: np.unique(np.concatenate([own[name] for own in asked])) for name in asked[0]}
     firsts = np.cumsum([0, *(roots.size for roots in owned.values())])
     places = [
         np.searchsorted(owned[name], own[name]) + first
         for own in asked
-        for name, first in zip(links.types, firsts.tolist(), strict=False)
+        for name, first in zip(owned, firsts.tolist(), strict=False)
     ]
     come_from = np.concatenate(owners[rank])
     order = np.empty(come_from.size, np.int64)
@@ -90,13 +101,6 @@ def share_roots(
         versions=owned,
         going=np.concatenate([np.empty(0, np.int64), *places]),
         lengths=[sum(roots.size for roots in own.values()) for own in asked],
-        counts=np.bincount(come_from, minlength=placement.world).tolist(),
+        counts=np.bincount(come_from, minlength=len(pairs)).tolist(),
         pairs=replace(mine, heads=order[mine.heads], tails=order[mine.tails]),
     )
-
-
-def _owners(sampler: NeighborSampler, placement: Placement, pairs: Pairs) -> list[Ids]:
-    return [
-        placement.rank_of(name, sampler.nodes_of(name, roots))
-        for name, roots in pairs.versions.items()
-    ]

@@ -182,6 +182,10 @@ class GraphDirectory:
         destinations = self.schema.node_types[relation.dst].count
         return open_topology(root, relation, edges, sources, destinations)
 
+    def topology_folder(self, relation: Relation) -> Path:
+        """The folder that a relation's topology lies in, as a graph directory lays it out."""
+        return self.path
+
     def features(self, node_type: str) -> NDArray[Any]:
         """[count, feature_dim] float32 or float16: the features of a node type."""
         kind = self.schema.node_types.get(node_type)

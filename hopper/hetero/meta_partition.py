@@ -76,6 +76,7 @@ class MetaPartition:
         """For partition.json."""
         return {
             "target": self.tree.target,
+            "others": list(self.tree.others),
             "layers": self.tree.layers,
             "weights": {str(root): weight for root, weight in self.weights.items()},
             "servers": [

@@ -60,9 +60,15 @@ class Metatree:
         return Vertex(self.target, 0)
 
     @property
+    def root_types(self) -> tuple[str, ...]:
+        """The types of roots, the target first."""
+        return self.target, *self.others
+
+    @property
     def roots(self) -> tuple[Relation, ...]:
-        """The root relations, each of which has a sub-metatree."""
-        return self.children[self.root]
+        """The root relations, into roots of any type, each of which has a sub-metatree."""
+        every = (self.children[Vertex(each, 0)] for each in self.root_types)
+        return tuple(sorted(relation for own in every for relation in own))
 
     def followed_from(self, relations: Sequence[Relation]) -> Iterator[tuple[Relation, int]]:
         """Every (relation, depth of its destination) of the sub-metatrees of root relations, each
@@ -102,8 +108,11 @@ class Metatree:
         return sorted({relation for relation, _ in self.followed_from(relations)})
 
     def types_of(self, relations: Sequence[Relation]) -> list[str]:
-        """The distinct node types of the sub-metatrees of root relations, root included."""
-        return sorted({self.target, *(each.src for each in self.relations_of(relations))})
+        """The distinct node types of the sub-metatrees of root relations, their roots included, and
+        those types of roots that no relation leads to: whoever has their rows finishes them."""
+        bare = [each for each in self.root_types if not self.children[Vertex(each, 0)]]
+        below = (each.src for each in self.relations_of(relations))
+        return sorted({*bare, *(each.dst for each in relations), *below})
 
 
 def make_metatree(

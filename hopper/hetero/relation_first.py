@@ -8,6 +8,7 @@ for layers that read their destination, the roots' finished rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from torch.nn import functional
 
 from hopper.cluster import Cluster
 from hopper.device_copies import to_device
-from hopper.graph.block import Nodes, TypedBlocks
+from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.hetero.root_shares import RootPlan, RootShares, Route
-from hopper.hetero.rooted import ROOTS, of_roots
+from hopper.hetero.rooted import of_roots, roots_of
 from hopper.micrograph.subgraph import Subgraph
 from hopper.models.merged import merge_relations
 from hopper.models.relational import HGNN, RelationLayer
@@ -28,9 +29,19 @@ from hopper.partials import RowExchange
 from hopper.run_log import RunLog
 
 
-def reads_roots(model: HGNN) -> bool:
-    """Whether aggregations of the roots read them, so that who aggregates needs their rows."""
-    return any(layer.aggregations_read(model.target) for layer in model.root_layers())
+@dataclass(frozen=True)
+class Roots:
+    """What a rank reads of the roots of a type.
+
+    Attributes
+    ----------
+    plan: its part of them.
+    original: [k] int64, the original ids of ``plan.rows``. x: [k, in], their input rows.
+    """
+
+    plan: RootPlan
+    original: NDArray[np.int64]
+    x: Tensor | None
 
 
 class RelationFirst:
@@ -39,17 +50,115 @@ class RelationFirst:
     Parameters
     ----------
     model: on every rank the same.
+    shares: by type of the roots, how they are divided.
     """
 
-    def __init__(self, cluster: Cluster, log: RunLog, model: HGNN, shares: RootShares) -> None:
+    def __init__(
+        self, cluster: Cluster, log: RunLog, model: HGNN, shares: Mapping[str, RootShares]
+    ) -> None:
         self._cluster = cluster
         self._log = log
         self._model = model
-        self._shares = shares
+        self.types = tuple(sorted(shares))
+        """of the roots, in the order in which ranks hand each other what is made of them"""
+        self._of = {each: _RootLayers(cluster, log, model, each, shares[each]) for each in shares}
+
+    def plan(self, counts: Mapping[str, int]) -> dict[str, RootPlan]:
+        """By type, this rank's part of a batch of so many roots, the same for all of that size."""
+        return {each: self._of[each].plan(counts.get(each, 0)) for each in self.types}
+
+    def finishers(self, node_type: str, count: int) -> NDArray[np.int64]:
+        """[count] int64: the rank that finishes each root of a type."""
+        return self._of[node_type].shares.deal(count)[1]
+
+    def rows(
+        self,
+        roots: Mapping[str, Roots],
+        subgraph: Subgraph,
+        edges: Mapping[Relation, Tensor],
+        x: Mapping[str, Tensor],
+        where: str,
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """By type, [f, width]: the last layer's rows of the roots that this rank finishes, which
+        the model's head makes logits of; and a zero that a loss has to add.
+
+        The zero depends on all that was received: the gradients' way back is an exchange, which no
+        rank may leave out.
+
+        Parameters
+        ----------
+        roots: by type, what it reads of them.
+        subgraph: of what their plans say are ``mine``, as
+            :func:`hopper.hetero.rooted.make_rooted_sampler` samples it.
+        edges: by relation, features of its edges, as of :meth:`Subgraph.typed_blocks`.
+        x: by type, input rows of the subgraph's nodes.
+        """
+        model, device = self._model, self._cluster.device
+        hops = subgraph.typed_blocks(device, edges)
+        nodes, own = {}, {}
+        for each in self.types:
+            original = to_device(roots[each].original, device)
+            nodes[each] = Nodes(each, original, None, subgraph.iteration_key)
+        first = hops[0].sources
+        h = {
+            each: model.first_rows(each, x.get(each), first[each])
+            for each in model.reading_order(x)
+            if each in first
+        }
+        for each, of in roots.items():
+            own[each] = model.first_rows(each, of.x, len(of.original))
+        tie = own[self.types[0]].new_zeros(())
+        for index, hop in enumerate(hops):
+            layer = model.relation_layer(index)
+            h = model.drop_all(index, hop, h)
+            is_last = index + 1 == len(hops)
+            at = f"{where}, layer {index}"
+            made = [each for each in self.types if index >= len(hops) - self._of[each].layers]
+            under_way, below = {}, h
+            for each in made:
+                own[each] = model.drop(index, nodes[each], own[each])
+                under_way[each] = self._of[each].send_partials(
+                    layer, hop, h, own[each], roots[each].plan, at
+                )
+            if not is_last:
+                # While partials travel, and on the way back while their gradients do.
+                below = self._inner(layer, hop, h)
+            for each in made:
+                own[each], received = self._of[each].finish(
+                    layer, under_way[each], own[each], roots[each].plan, at, is_last=is_last
+                )
+                tie = tie + received
+            h = below
+        return own, tie
+
+    def _inner(
+        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """New rows of the nodes below the roots, of the types that this server stores."""
+        with self._log.stage("compute", operation="below the roots"):
+            return layer(hop, h, [each for each in layer.types if each in h])
+
+
+class _RootLayers:
+    """What a rank makes of the roots of one type in a layer, together with the others.
+
+    Attributes
+    ----------
+    layers: how many layers, the last ones, make rows of the roots.
+    """
+
+    def __init__(
+        self, cluster: Cluster, log: RunLog, model: HGNN, node_type: str, shares: RootShares
+    ) -> None:
+        self._cluster = cluster
+        self._log = log
+        self._type = node_type
+        self.shares = shares
         self._group = shares.group_of(cluster.rank)
-        self.root_layers = len(model.root_layers())
-        """how many layers, the last ones, make rows of the roots"""
-        self._reads = reads_roots(model)
+        layers = model.root_layers(node_type)
+        self.layers = len(layers)
+        self._reads = any(each.aggregations_read(node_type) for each in layers)
+        """whether aggregations of the roots read them, so that who aggregates needs their rows"""
         self._divided = sorted(
             {
                 each
@@ -61,81 +170,38 @@ class RelationFirst:
         self._plan: tuple[int, RootPlan] | None = None
 
     def plan(self, count: int) -> RootPlan:
-        """This rank's part of a batch of ``count`` roots, the same for all of that size."""
+        """This rank's part of a batch of ``count`` roots."""
         if self._plan is None or self._plan[0] != count:
-            made = self._shares.plan(
+            made = self.shares.plan(
                 self._cluster.rank, count, reads=self._reads, device=self._cluster.device
             )
             self._plan = count, made
         return self._plan[1]
 
-    def rows(
+    def finish(
         self,
+        layer: RelationLayer,
+        under_way: RowExchange | None,
+        own: Tensor,
         plan: RootPlan,
-        subgraph: Subgraph,
-        edges: Mapping[Relation, Tensor],
-        x: Mapping[str, Tensor],
-        x_roots: Tensor,
-        original: NDArray[np.int64],
         where: str,
+        *,
+        is_last: bool,
     ) -> tuple[Tensor, Tensor]:
-        """[f, width]: the last layer's rows of the roots that this rank finishes, which the model's
-        head makes logits of; and a zero that a loss has to add.
+        """New rows of the roots that this rank finishes, or, where other layers follow, of those
+        that it reads; and a zero that depends on all that was received."""
+        rows = own.index_select(0, plan.finishing_in_rows)
+        if under_way is None:
+            combined = rows.new_zeros(len(rows), *layer.nothing)
+            return layer.update(self._type)(rows, combined), rows.new_zeros(())
+        combined, tie = self._combined(layer, under_way, plan)
+        rows = layer.update(self._type)(rows, combined)
+        if self._reads and not is_last:
+            rows, received = self._handed_out(rows, plan, where)
+            tie = tie + received
+        return rows, tie
 
-        The zero depends on all that was received: the gradients' way back is an exchange, which no
-        rank may leave out.
-
-        Parameters
-        ----------
-        subgraph: of ``plan.mine``, as :func:`hopper.hetero.rooted.make_rooted_sampler` samples it.
-        edges: by relation, features of its edges, as of :meth:`Subgraph.typed_blocks`.
-        x: by type, input rows of the subgraph's nodes.
-        x_roots: [k, in], those of ``plan.rows``.
-        original: [k] their original ids.
-        """
-        model, target = self._model, self._model.target
-        hops = subgraph.typed_blocks(self._cluster.device, edges)
-        own_ids = to_device(original, self._cluster.device)
-        nodes = Nodes(target, own_ids, None, subgraph.iteration_key)
-        first = hops[0].sources
-        h = {
-            each: model.first_rows(each, x.get(each), first[each])
-            for each in model.reading_order(x)
-            if each in first
-        }
-        own = model.first_rows(target, x_roots, len(original))
-        tie = own.new_zeros(())
-        skipped = len(hops) - self.root_layers
-        for index, hop in enumerate(hops):
-            layer = model.relation_layer(index)
-            h = model.drop_all(index, hop, h)
-            is_last = index + 1 == len(hops)
-            at = f"{where}, layer {index}"
-            under_way, below = None, h
-            if index >= skipped:
-                own = model.drop(index, nodes, own)
-                under_way = self._send_partials(layer, hop, h, own, plan, at)
-            if not is_last:
-                # While partials travel, and on the way back while their gradients do.
-                below = self._inner(layer, hop, h)
-            if under_way is not None:
-                combined, received = self._combined(layer, under_way, plan)
-                tie = tie + received
-                own = layer.update(target)(own.index_select(0, plan.finishing_in_rows), combined)
-                if self._reads and not is_last:
-                    own, received = self._handed_out(own, plan, at)
-                    tie = tie + received
-            h = below
-        return own, tie
-
-    def _inner(
-        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """New rows of the nodes below the roots, of the types that this server stores."""
-        with self._log.stage("compute", operation="below the roots"):
-            return layer(hop, h, [each for each in layer.types if each in h])
-
-    def _send_partials(
+    def send_partials(
         self,
         layer: RelationLayer,
         hop: TypedBlocks,
@@ -143,15 +209,21 @@ class RelationFirst:
         own: Tensor,
         plan: RootPlan,
         where: str,
-    ) -> RowExchange:
-        """Begin to exchange the partials of root relations with whoever finishes the roots."""
+    ) -> RowExchange | None:
+        """Begin to exchange the partials of root relations with whoever finishes the roots; None
+        where there are none."""
+        if not self.shares.relations[0]:
+            return None
         apart = layer.combination.algebra == "other"
         with self._log.stage("compute", operation="root relations"):
             if plan.mine_in_rows is None:
                 h_dst = own.new_empty(len(plan.mine), 0)
             else:
                 h_dst = own.index_select(0, plan.mine_in_rows)
-            partials = self._partials(layer, hop, h, h_dst)
+            if self._group is None:
+                partials = self._partials_of_nothing(layer, hop, own[:0])
+            else:
+                partials = self._partials(self._group, layer, hop, h, h_dst)
             merged = self._side_by_side(partials) if apart else layer.combination.merge(partials)
             sent = self._as_sent(layer, merged).index_select(0, plan.partials.chosen)
         return self._exchange(sent, plan.partials, f"exchanging partials, {where}")
@@ -168,19 +240,42 @@ class RelationFirst:
             return layer.combination(whole), received[:0].sum()
 
     def _partials(
-        self, layer: RelationLayer, hop: TypedBlocks, h: Mapping[str, Tensor], h_dst: Tensor
+        self,
+        group: int,
+        layer: RelationLayer,
+        hop: TypedBlocks,
+        h: Mapping[str, Tensor],
+        h_dst: Tensor,
     ) -> list[Tensor]:
         """[m, ...] of every relation of the group, or of the part of one that it has; one for all
         where the layer aggregates them at once."""
-        place, parts = self._shares.parts[self._group]
-        relations = self._shares.relations[self._group]
+        place, parts = self.shares.parts[group]
+        relations, roots = self.shares.relations[group], roots_of(self._type)
         if parts == 1 and layer.merges():
-            merged = merge_relations(hop, [of_roots(each) for each in relations], (ROOTS,))
-            return [layer.merged(merged, relations, h, {ROOTS: h_dst})]
+            merged = merge_relations(hop, [of_roots(each) for each in relations], (roots,))
+            return [layer.merged(merged, relations, h, {roots: h_dst})]
         read = [(each, hop.blocks[of_roots(each)], h[each.src], h_dst) for each in relations]
         if parts == 1:
             return [layer.partial(*own) for own in read]
         return [layer.part(*own, place) for own in read]
+
+    def _partials_of_nothing(
+        self, layer: RelationLayer, hop: TypedBlocks, nobody: Tensor
+    ) -> list[Tensor]:
+        """[0, ...]: what a rank sends whose server has no relation into the roots, since all take
+        part in exchanges, and in their way back.
+
+        Parameters
+        ----------
+        nobody: [0, in], which gradients go back to.
+        """
+        relation = self.shares.relations[0][0]
+        none = torch.empty(0, dtype=torch.int64, device=nobody.device)
+        key = next(iter(hop.nodes.values())).iteration_key
+        src, dst = (Nodes(each, none, none, key) for each in (relation.src, relation.dst))
+        block = Block(0, 0, none.new_zeros(1), none, relation, none, src, dst)
+        block.edge_features = nobody.new_empty(0, layer.aggregation(relation).edge_dim)
+        return [layer.partial(relation, block, nobody, nobody)]
 
     def _as_sent(self, layer: RelationLayer, rows: Tensor) -> Tensor:
         """Rows as wide as any group's, where parts are wider than what they are parts of."""
@@ -200,7 +295,7 @@ class RelationFirst:
         found: list[Tensor] = []
         parts_of: dict[Relation, list[Tensor]] = {}
         for relations, (_, parts), rows in zip(
-            self._shares.relations, self._shares.parts, groups, strict=True
+            self.shares.relations, self.shares.parts, groups, strict=True
         ):
             if parts == 1:
                 found.append(rows[:, : layer.nothing[0]] if widths else rows)
@@ -212,7 +307,7 @@ class RelationFirst:
 
     def _side_by_side(self, partials: Sequence[Tensor]) -> Tensor:
         """[m, relations, ...]: as many as the group with the most relations has."""
-        most = max(len(relations) for relations in self._shares.relations)
+        most = max(len(relations) for relations in self.shares.relations)
         return torch.stack(
             [*partials, *[torch.zeros_like(partials[0])] * (most - len(partials))], 1
         )
@@ -220,7 +315,7 @@ class RelationFirst:
     def _in_order(self, layer: RelationLayer, groups: Sequence[Tensor]) -> list[Tensor]:
         """Every relation's partials, in canonical order, from those of groups side by side."""
         found: dict[Relation, list[Tensor]] = {}
-        for relations, rows in zip(self._shares.relations, groups, strict=True):
+        for relations, rows in zip(self.shares.relations, groups, strict=True):
             for place, relation in enumerate(relations):
                 found.setdefault(relation, []).append(rows[:, place])
         return [

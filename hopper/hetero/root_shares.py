@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hopper.device_copies import to_device
 from hopper.graph.schema import Relation
-from hopper.partition.layouts import Holding, Part
+from hopper.partition.layouts import WHOLE, Holding, Part
 
 Places = NDArray[np.int64]
 
@@ -67,24 +67,35 @@ class RootPlan:
 
 
 class RootShares:
-    """The division of roots.
+    """The division of the roots of a type.
 
     Parameters
     ----------
     holdings: by server.
+    node_type: of the roots; None = all root relations lead to them. Where none does, every server
+        finishes some.
     designated: whether one server finishes all roots (the designated worker of Heta, Algorithm 1),
         instead of every group an equal part of them.
     """
 
     def __init__(
-        self, holdings: Sequence[Holding], ranks_per_server: int, *, designated: bool = False
+        self,
+        holdings: Sequence[Holding],
+        ranks_per_server: int,
+        node_type: str | None = None,
+        *,
+        designated: bool = False,
     ) -> None:
         self._per_server = ranks_per_server
         self._world = len(holdings) * ranks_per_server
         self._designated = designated
         by_roots: dict[tuple[tuple[Relation, ...], Part], list[tuple[int, int]]] = {}
         for server, held in enumerate(holdings):
-            by_roots.setdefault((held.roots, held.part), []).append((held.place, server))
+            own = tuple(each for each in held.roots if node_type in (None, each.dst))
+            if own:
+                by_roots.setdefault((own, held.part), []).append((held.place, server))
+        if not by_roots:
+            by_roots[(), WHOLE] = [(server, server) for server in range(len(holdings))]
         self.groups = [[server for _, server in sorted(group)] for group in by_roots.values()]
         """servers with the same edges of the same root relations, in order of place"""
         self.relations = [relations for relations, _ in by_roots]
@@ -93,10 +104,10 @@ class RootShares:
         """by group, which part of their edges"""
         self._turn = math.lcm(*(len(group) for group in self.groups))
 
-    def group_of(self, rank: int) -> int:
-        """The group that a rank is in."""
-        server = rank // self._per_server
-        return next(index for index, group in enumerate(self.groups) if server in group)
+    def group_of(self, rank: int) -> int | None:
+        """The group that a rank is in; None where its server aggregates nothing for these roots."""
+        server, groups = rank // self._per_server, enumerate(self.groups)
+        return next((index for index, group in groups if server in group), None)
 
     def deal(self, count: int) -> tuple[NDArray[np.int64], Places]:
         """[groups, count] the rank of every group that aggregates a root, and [count] the rank that
@@ -106,7 +117,7 @@ class RootShares:
             [np.array(group)[turn % len(group)] * self._per_server + part for group in self.groups]
         )
         if self._designated:
-            return ranks, part
+            return ranks, self.groups[0][0] * self._per_server + part
         # Whole turns of all replicas, so that each of them finishes some.
         chosen = turn // self._turn % len(self.groups)
         return ranks, ranks[chosen, np.arange(count)]
@@ -119,14 +130,19 @@ class RootShares:
         reads: whether aggregations read the roots' own rows.
         """
         ranks, finisher = self.deal(count)
-        mine = np.flatnonzero(ranks[self.group_of(rank)] == rank)
         finishing = np.flatnonzero(finisher == rank)
+
+        def aggregated_by(other: int) -> NDArray[np.bool_]:
+            group = self.group_of(other)
+            return np.zeros(count, np.bool_) if group is None else ranks[group] == other
 
         def rows_of(other: int) -> Places:
             own = finisher == other
             if reads:
-                own = own | (ranks[self.group_of(other)] == other)
+                own = own | aggregated_by(other)
             return np.flatnonzero(own)
+
+        mine = np.flatnonzero(aggregated_by(rank))
 
         rows = rows_of(rank)
         # Partials come rank by rank, each rank's in order of place.
@@ -135,6 +151,9 @@ class RootShares:
         counts, at = [], 0
         for other in range(self._world):
             group = self.group_of(other)
+            if group is None:
+                counts.append(0)
+                continue
             sent = np.flatnonzero(senders[group] == other)
             arrival[group, sent] = at + np.arange(sent.size)
             counts.append(int(sent.size))

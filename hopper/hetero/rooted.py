@@ -15,14 +15,19 @@ from hopper.micrograph.subgraph import Subgraph
 from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import Holding
 
-ROOTS: Final = "the roots"
-"""the roots as a node type of their own: unlike other nodes of the target type, which may be met
-deeper in a sub-metatree, a server draws for them its root relations alone"""
+_AS_ROOTS: Final = " as roots"
+"""no type's name has a space in it"""
+
+
+def roots_of(node_type: str) -> str:
+    """The roots of a type as a type of their own: unlike other nodes of it, which may be met deeper
+    in a sub-metatree, a server draws for them its root relations alone."""
+    return node_type + _AS_ROOTS
 
 
 def of_roots(relation: Relation) -> Relation:
     """A root relation under the name that it has in blocks, where it ends in the roots."""
-    return Relation(relation.src, relation.rel, ROOTS)
+    return Relation(relation.src, relation.rel, roots_of(relation.dst))
 
 
 def make_rooted_sampler(
@@ -35,17 +40,18 @@ def make_rooted_sampler(
     seed: int,
     *,
     dropout_seed: int | None = None,
-    root_hops: int | None = None,
+    root_hops: Mapping[str, int] | None = None,
     whole_lists: bool = False,
 ) -> NeighborSampler:
-    """A sampler over what one server stores, which draws for :data:`ROOTS` its root relations.
+    """A sampler over what one server stores, which draws for :func:`roots_of` a type its root
+    relations.
 
     Parameters
     ----------
     kind: of sampler. sizes, seed, dropout_seed: as it takes them.
     held: what the server stores of what is read, under the names of this.
     names: what these stand for.
-    root_hops: at how many hops, the first ones, roots are drawn for; None = at all.
+    root_hops: by type, at how many hops, the first ones, roots are drawn for; None = at all.
     whole_lists: whether draws depend on all edges of a list, also on those stored elsewhere.
     """
     relations = {each: names.relation(each) for each in held.relations}
@@ -56,19 +62,19 @@ def make_rooted_sampler(
     of_root = graph.root_lists if whole_lists else graph.root_topology
     first = {own: of_root(own, server) for own in _of(relations, is_root=True)}
     topologies = {
-        each: first[own] if each.dst == ROOTS else below[own] for each, own in relations.items()
+        each: first[own] if _is_root(each.dst) else below[own] for each, own in relations.items()
     }
     originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
-    target = graph.schema.target_type()
-    originals[ROOTS] = graph.original_ids(target)
-    hops = {} if root_hops is None else dict.fromkeys(map(of_roots, held.roots), root_hops)
+    roots = {roots_of(each): each for each in graph.schema.root_types}
+    originals |= {each: graph.original_ids(own) for each, own in roots.items()}
+    hops = {of_roots(each): root_hops[each.dst] for each in held.roots} if root_hops else {}
     return kind(
         topologies,
         originals,
-        ROOTS,
+        next(iter(roots)),
         sizes,
         seed,
-        names=StoredNames(relations, types | {ROOTS: target}),
+        names=StoredNames(relations, types | roots),
         hops=hops,
         dropout_seed=dropout_seed,
     )
@@ -76,19 +82,24 @@ def make_rooted_sampler(
 
 def _of(relations: Mapping[Relation, Relation], *, is_root: bool) -> set[Relation]:
     """What is stored of relations into the roots, or of the others."""
-    return {own for each, own in relations.items() if (each.dst == ROOTS) == is_root}
+    return {own for each, own in relations.items() if _is_root(each.dst) == is_root}
+
+
+def _is_root(name: str) -> bool:
+    return name.endswith(_AS_ROOTS)
 
 
 def nodes_below(subgraph: Subgraph) -> dict[str, NDArray[np.int64]]:
     """By type, the nodes below the roots; types without any are missing."""
-    return {each: ids for each, ids in subgraph.nodes.items() if each != ROOTS and ids.size}
+    return {each: ids for each, ids in subgraph.nodes.items() if not _is_root(each) and ids.size}
 
 
 def nodes_read(
-    subgraph: Subgraph, target: str, roots: NDArray[np.int64]
+    subgraph: Subgraph, roots: Mapping[str, NDArray[np.int64]]
 ) -> dict[str, list[NDArray[np.int64]]]:
     """By type, in groups, the nodes whose input rows a pass reads: those below the roots, and
     roots; and by relation the edges whose features it reads."""
     read = {each: [ids] for each, ids in nodes_below(subgraph).items()}
-    read.setdefault(target, []).append(roots)
+    for each, ids in roots.items():
+        read.setdefault(each, []).append(ids)
     return read | subgraph.edge_tables()

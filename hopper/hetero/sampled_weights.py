@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cache_server.draw import permutation
 from hopper.errors import RequestError
@@ -17,7 +18,6 @@ from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
 from hopper.micrograph.sample import NeighborSampler, StoredNames
-from hopper.partition.training import training_roots
 
 BATCHES: Final = 8
 BATCH_SIZE: Final = 1024
@@ -29,7 +29,8 @@ def sampled_weights(
     """By root relation, the nodes and edges that batches of training roots meet below it.
 
     Nodes count once a batch, sub-metatree and depth, edges once a hop; both are of :data:`BATCHES`
-    batches of :data:`BATCH_SIZE` roots together, or of as many as there are.
+    batches of :data:`BATCH_SIZE` roots of each type together, or of as many as there are. Where
+    edges are predicted, roots are the ends of training edges.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ def sampled_weights(
         raise RequestError(
             f"weights: expected {tree.layers} fanouts, one per hop, given {len(fanouts)}"
         )
-    ids = np.flatnonzero(training_roots(graph))
-    if not ids.size:
+    ids = _training_roots(graph)
+    if not any(own.size for own in ids.values()):
         raise RequestError(f"weights: {graph.path} has no training root to sample for")
     names = unroll(tree, by_depth=True, by="root")
     ids_of = {each: np.arange(graph.schema.node_types[each].count) for each in names.types.values()}
@@ -58,10 +59,12 @@ def sampled_weights(
         seed,
         names=StoredNames(names.relations),
     )
-    order = permutation(seed, 0, ids)[: BATCHES * BATCH_SIZE]
+    orders = {each: permutation(seed, 0, own)[: BATCHES * BATCH_SIZE] for each, own in ids.items()}
     weights = dict.fromkeys(tree.roots, 0)
-    for number, first in enumerate(range(0, order.size, BATCH_SIZE)):
-        subgraph = sampler.sample(order[first : first + BATCH_SIZE], 0, number)
+    longest = max(order.size for order in orders.values())
+    for number, first in enumerate(range(0, longest, BATCH_SIZE)):
+        roots = {each: order[first : first + BATCH_SIZE] for each, order in orders.items()}
+        subgraph = sampler.sample(roots, 0, number)
         for root, relations in names.below.items():
             met = {relation.src for relation in relations}
             weights[root] += sum(int(subgraph.nodes[each].size) for each in met)
@@ -69,3 +72,19 @@ def sampled_weights(
                 int(hop[relation].indices.size) for hop in subgraph.hops for relation in relations
             )
     return weights
+
+
+def _training_roots(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:
+    """By type, [n] int64, ascending: the roots that are trained."""
+    schema = graph.schema
+    if "train" not in schema.splits:
+        return {}
+    if not schema.target_relations:
+        return {schema.target_type(): np.asarray(graph.split("train"))}
+    links = graph.links("train")
+    found: dict[str, list[NDArray[np.int64]]] = {each: [] for each in schema.root_types}
+    for number, relation in enumerate(schema.target_relations):
+        own = links.relations == number
+        found[relation.src].append(links.src[own])
+        found[relation.dst].append(links.dst[own])
+    return {each: np.unique(np.concatenate(ends)) for each, ends in found.items()}

@@ -74,7 +74,8 @@ def unroll(tree: Metatree, *, by_depth: bool, by: By | None = None) -> Unrolling
         own = table(node_type, root, reader)
         return f"{own}@{depth}" if by_depth and depth else own
 
-    types, tables, depths = {tree.target: tree.target}, {tree.target: tree.target}, {tree.target: 0}
+    types = {each: each for each in tree.root_types}
+    tables, depths = dict(types), dict.fromkeys(types, 0)
     relations: dict[Relation, Relation] = {}
     roots: dict[Relation, Relation] = {}
     below: dict[Relation, tuple[Relation, ...]] = {}

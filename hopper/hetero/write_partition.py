@@ -24,7 +24,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
-from hopper.hetero.metagraph import make_metagraph
+from hopper.hetero.metagraph import Metagraph, make_metagraph
 from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.sampled_weights import sampled_weights
 from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
@@ -34,6 +34,7 @@ from hopper.partition.describe import write_description
 from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import server_folder
 from hopper.partition.memory import format_bytes
+from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.phases import Phases, Progress
 from hopper.partition.training import training_roots
@@ -60,7 +61,8 @@ def partition_by_relation(
     ----------
     out: destination; must not exist, or be an empty directory. It appears when it is complete.
     layers: hops that models trained on it read at most.
-    target: the type of the roots; None = the graph's.
+    target: the type of the roots; None = the graph's. Where edges are predicted, roots are of the
+        types of all their ends, and what links of validation and test tell is stored nowhere.
     metapaths: what these hops follow, as of :func:`hopper.hetero.metatree.make_metatree`.
     weights_fanouts: weigh sub-metatrees by what sampling with these fanouts meets of them, instead
         of by what is stored.
@@ -73,12 +75,35 @@ def partition_by_relation(
         ``server_memory`` on a server, however cut.
     GraphError: the graph directory is damaged.
     """
-    out, schema = Path(out), graph.schema
-    target = _checked_target(schema, target)
-    metagraph = make_metagraph(schema)
-    tree, phases = make_metatree(metagraph, target, layers, metapaths), Phases(progress)
-    weights = None
+    out = Path(out)
+    others = _check_target(graph.schema, target, cuts=server_memory is not None)
     refuse_occupied(out)
+    reverses = find_reverses(graph)
+    with message_edges(graph, reverses, out.absolute().parent) as messages:
+        metagraph = make_metagraph(messages.schema)
+        own = graph.schema.target_type()
+        tree = make_metatree(metagraph, own, layers, metapaths, others)
+        _partition(
+            messages, out, servers, metagraph, tree, metapaths, weights_fanouts, server_memory,
+            reverses, Phases(progress),
+        )  # fmt: skip
+    return PartitionedGraph.open(out)
+
+
+def _partition(
+    graph: GraphDirectory,
+    out: Path,
+    servers: int,
+    metagraph: Metagraph,
+    tree: Metatree,
+    metapaths: Sequence[Sequence[str]],
+    weights_fanouts: Sequence[int] | None,
+    server_memory: int | None,
+    reverses: Mapping[Relation, Sequence[Relation]],
+    phases: Phases,
+) -> None:
+    """Divide and write; parameters and errors as of :func:`partition_by_relation`."""
+    weights = None
     if weights_fanouts is not None:
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
         with phases.phase("weigh sub-metatrees by sampling"):
@@ -98,10 +123,15 @@ def partition_by_relation(
     sizes = [_sizes(graph, share, _part_of(share, parts)) for share in partition.shares]
     if server_memory is not None:
         _check_sizes(partition, sizes, server_memory)
+    predicted = graph.schema.target_relations
     total = sum(rows + topology for rows, topology in sizes)
+    total += sum(_topology_bytes(graph, each) for each in predicted)
     with unpublished_partitions(out, total) as work:
         copy_shared(graph, work)
         with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
+            for each in predicted:
+                # Wherever a link is ranked, its known ones have to be told.
+                _write_topology(graph, work, each, counter)
             for server, share in enumerate(partition.shares):
                 part = _part_of(share, parts)
                 _write_server(graph, work, server, servers, share, part, counter)
@@ -111,21 +141,38 @@ def partition_by_relation(
             "weights_fanouts": None if weights_fanouts is None else list(weights_fanouts),
             "server_memory": server_memory,
         }
+        if reverses:
+            description["reverse_relations"] = {
+                str(each): list(map(str, own)) for each, own in reverses.items()
+            }
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
-    return PartitionedGraph.open(out)
 
 
-def _checked_target(schema: GraphSchema, target: str | None) -> str:
-    if not isinstance(schema.target, str):
-        raise RequestError(
-            f"graph {schema.name!r}: the target is relation {schema.target}; expected a node type"
-        )
-    if target not in (None, schema.target):
+def _check_target(schema: GraphSchema, target: str | None, *, cuts: bool) -> tuple[str, ...]:
+    """The types of roots besides the target type.
+
+    Parameters
+    ----------
+    cuts: whether what is too large for a server is cut.
+    """
+    if isinstance(schema.target, str) and target not in (None, schema.target):
         raise RequestError(
             f"--target: expected {schema.target!r}, whose splits the graph has; given {target!r}"
         )
-    return schema.target
+    if not isinstance(schema.target, str):
+        told = ", ".join(map(str, schema.target_relations))
+        if target is not None:
+            raise RequestError(
+                f"--target: edges of {told} are predicted, whose ends are roots; expected none, "
+                f"given {target!r}"
+            )
+        if cuts:
+            raise RequestError(
+                "--server-memory: what is cut is what hops from a split's nodes read, and edges "
+                f"of {told} are predicted, of which any node may be an end; expected none"
+            )
+    return schema.root_types[1:]
 
 
 def _cuts(
@@ -247,13 +294,17 @@ def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[i
     tables = [graph.features(each) for each in _with_features(graph, share)]
     tables += [graph.labels(each) for each in _labelled(graph, share)]
     tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
-    files = (file for each in share.relations for file in _topology_files(graph.path, each))
-    topology = sum(file.stat().st_size for file in files)
-    for each in share.relations:
-        shape = (graph.schema.relations[each].count,)
-        arrays = layout.draw_arrays(graph.schema, each)
-        topology += sum(array_bytes(dtype, shape) for dtype in arrays.values())
+    topology = sum(_topology_bytes(graph, each) for each in share.relations)
     return sum(table.nbytes for table in tables), topology
+
+
+def _topology_bytes(graph: GraphDirectory, relation: Relation) -> int:
+    """With what draws by weight and in time read."""
+    files = _topology_files(graph.topology_folder(relation), relation)
+    arrays = layout.draw_arrays(graph.schema, relation).values()
+    shape = (graph.schema.relations[relation].count,)
+    found = sum(array_bytes(dtype, shape) for dtype in arrays)
+    return found + sum(file.stat().st_size for file in files)
 
 
 def _write_server(
@@ -273,12 +324,7 @@ def _write_server(
         write_manifest(folder, server, servers, [])
         return
     for relation in share.relations:
-        pairs = zip(
-            _topology_files(graph.path, relation), _topology_files(folder, relation), strict=True
-        )
-        for source, file in pairs:
-            _copy(source, file, progress)
-        write_draw_arrays_into(graph, folder, relation, None, progress)
+        _write_topology(graph, folder, relation, progress)
     tables = []
     for node_type in _with_features(graph, share):
         source = layout.features_file(graph.path, node_type)
@@ -299,6 +345,16 @@ def _write_server(
     write_manifest(folder, server, servers, tables)
 
 
+def _write_topology(
+    graph: GraphDirectory, folder: Path, relation: Relation, progress: Progress
+) -> None:
+    """Copy a whole relation, and write what draws by weight and in time read."""
+    source = _topology_files(graph.topology_folder(relation), relation)
+    for file, copy in zip(source, _topology_files(folder, relation), strict=True):
+        _copy(file, copy, progress)
+    write_draw_arrays_into(graph, folder, relation, None, progress)
+
+
 def _copy(source: Path, target: Path, progress: Progress) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with source.open("rb") as read, target.open("wb") as written:
@@ -312,7 +368,7 @@ def _describe(
 ) -> dict[str, Any]:
     """The content of partition.json, without times."""
     schema, shares = graph.schema, partition.shares
-    servers, target = len(shares), partition.tree.target
+    servers = len(shares)
     nodes = np.array([share.nodes for share in shares])
     edges = np.array([share.edges for share in shares])
     roots = int(training_roots(graph).sum())
@@ -328,7 +384,7 @@ def _describe(
         "seed": 0,
         "seed_used": False,
         "offsets": {
-            name: _offsets(schema, partition, name, target) for name in schema.node_types
+            name: _offsets(schema, partition, name) for name in schema.node_types
         },
         "edge_offsets": {
             # All of it lies on every server that stores any.
@@ -352,13 +408,12 @@ def _describe(
     }  # fmt: skip
 
 
-def _offsets(
-    schema: GraphSchema, partition: MetaPartition, node_type: str, target: str
-) -> list[int]:
-    """Who owns which nodes: the target's are dealt evenly, another type's belong to the server
-    that stores it and follows most edges out of it; one that no server stores, to the first."""
+def _offsets(schema: GraphSchema, partition: MetaPartition, node_type: str) -> list[int]:
+    """Who owns which nodes: those of roots' types are dealt evenly, another type's belong to the
+    server that stores it and follows most edges out of it; one that no server stores, to the first.
+    """
     count, servers = schema.node_types[node_type].count, len(partition.shares)
-    if node_type == target:
+    if node_type in partition.tree.root_types:
         return [count * server // servers for server in range(servers + 1)]
     followed = [
         sum(schema.relations[each].count for each in share.relations if each.src == node_type)

@@ -23,7 +23,9 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
     holdings = request.reads.holdings
     if holdings:
-        return ByRelation(scene, sampler, RootShares(holdings, cluster.ranks_per_server))
+        types, per_server = request.schema.root_types, cluster.ranks_per_server
+        shares = {each: RootShares(holdings, per_server, each) for each in types}
+        return ByRelation(scene, sampler, shares)
     if request.reads_times:
         return Neighbourhoods(scene, sampler)
     return LayerWise(scene, sampler)

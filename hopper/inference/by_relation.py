@@ -6,14 +6,16 @@ All ranks compute some nodes together; no feature crosses a link.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hopper.hetero.relation_first import RelationFirst
+from hopper.hetero.relation_first import RelationFirst, Roots
 from hopper.hetero.root_shares import RootShares
-from hopper.hetero.rooted import nodes_below, nodes_read
+from hopper.hetero.rooted import nodes_below, nodes_read, roots_of
 from hopper.inference.inference import (
     ROOTS_PER_PASS,
     ROWS_PER_PASS,
@@ -35,10 +37,12 @@ class ByRelation(Inference):
     Parameters
     ----------
     sampler: as of :class:`Inference`, of what this rank's server stores.
-    shares: the division of roots.
+    shares: by type, the division of roots.
     """
 
-    def __init__(self, scene: Scene, sampler: NeighborSampler, shares: RootShares) -> None:
+    def __init__(
+        self, scene: Scene, sampler: NeighborSampler, shares: Mapping[str, RootShares]
+    ) -> None:
         super().__init__(scene, sampler)
         self._shares = shares
 
@@ -51,7 +55,9 @@ class ByRelation(Inference):
     ) -> tuple[NDArray[np.int64], Tensor]:
         """See :class:`Inference`; in memory."""
         assert isinstance(model, HGNN)
-        forward = RelationFirst(self._cluster, RunLog(None), model, self._shares)
+        target = wanted.node_type or self.target
+        shares = {target: self._shares[target]}
+        forward = RelationFirst(self._cluster, RunLog(None), model, shares)
         check_output(model, wanted.output, by_relation=True)
         scored = wanted.ids
         size = ROOTS_PER_PASS * self._cluster.world
@@ -60,16 +66,17 @@ class ByRelation(Inference):
         outputs = []
         while todo:
             chunk = todo.pop(0)
-            plan = forward.plan(chunk.size)
-            subgraph = self._sample(self._sampler, {self._sampler.target: chunk[plan.mine]})
+            plan = forward.plan({target: chunk.size})[target]
+            subgraph = self._sample(self._sampler, {roots_of(target): chunk[plan.mine]})
             if chunk.size > 1 and self._is_too_large(subgraph):
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue
-            x, x_roots = self._inputs_of(subgraph, chunk[plan.rows])
-            original = self._originals[chunk[plan.rows]]
+            x, x_roots = self._inputs_of(subgraph, target, chunk[plan.rows])
+            original = self.graph.original_ids(target)[chunk[plan.rows]]
             subgraph = subgraph.with_edges(self._reads.edges)
-            edges = self._edge_features(subgraph)
-            found, _ = forward.rows(plan, subgraph, edges, x, x_roots, original, "evaluation")
+            edges, roots = self._edge_features(subgraph), {target: Roots(plan, original, x_roots)}
+            rows, _ = forward.rows(roots, subgraph, edges, x, "evaluation")
+            found = rows[target]
             if wanted.output == "logits":
                 found = model.head(found)
             ids.append(chunk[plan.finishing])
@@ -78,10 +85,6 @@ class ByRelation(Inference):
             outputs = [torch.empty((0, self._width_of(model)), dtype=self._dtype)]
         return np.concatenate(ids), torch.cat(outputs)
 
-    @property
-    def _originals(self) -> NDArray[np.int64]:
-        return self.graph.original_ids(self.target)
-
     def _is_too_large(self, subgraph: Subgraph) -> bool:
         """Whether any rank would read more rows than a pass should; the same answer everywhere."""
         rows = torch.tensor([sum(nodes.size for nodes in subgraph.nodes.values())])
@@ -89,10 +92,11 @@ class ByRelation(Inference):
         return int(everyones.max()) > ROWS_PER_PASS
 
     def _inputs_of(
-        self, subgraph: Subgraph, roots: NDArray[np.int64]
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Input rows of a subgraph's nodes by type, and of roots; collective."""
-        self._read_learned(nodes_read(subgraph, self.target, roots))
+        self, subgraph: Subgraph, target: str, roots: NDArray[np.int64]
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Input rows of a subgraph's nodes by type, and of roots, None without any; collective."""
+        self._read_learned(nodes_read(subgraph, {target: roots}))
         below = nodes_below(subgraph).items()
         x = {each: self._inputs(each, nodes) for each, nodes in below}
-        return x, self._inputs(self.target, roots)
+        # A server may not store rows of roots that it does nothing for.
+        return x, self._inputs(target, roots) if roots.size else None

@@ -416,14 +416,19 @@ class HGNN(nn.Module):
         assert isinstance(layer, RelationLayer)
         return layer
 
-    def root_layers(self) -> list[RelationLayer]:
+    def root_layers(self, node_type: str | None = None) -> list[RelationLayer]:
         """The layers that make rows of the roots: the last one, and those before it for as long as
-        the next one reads its destinations."""
+        the next one reads its destinations.
+
+        Parameters
+        ----------
+        node_type: of the roots; None = the target.
+        """
         found: list[RelationLayer] = []
         for index in reversed(range(len(self.layers))):
             layer = self.relation_layer(index)
             found.insert(0, layer)
-            if not layer.reads_destination(self.target):
+            if not layer.reads_destination(node_type or self.target):
                 break
         return found
 

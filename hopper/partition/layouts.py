@@ -4,7 +4,8 @@ Nodes are divided, and topology is replicated (:class:`Replicated`) or lies with
 (:class:`DividedTopology`); or features are divided by dimension (:class:`ByDimension`); or whole
 relations are divided (:class:`ByRelation`): then a server
 stores all nodes of the types that its relations touch, and those relations alone; or, of a root
-relation that is too large for a server, some of the edges, and what their sources read.
+relation that is too large for a server, some of the edges, and what their sources read. Relations
+whose edges are predicted are everywhere besides.
 """
 
 from __future__ import annotations
@@ -335,14 +336,16 @@ class ByRelation(Layout):
         return f"{where} is divided by relation, so no server has a whole neighbourhood"
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
-        """See :class:`Layout`."""
+        """See :class:`Layout`; of relations whose edges are predicted every server has a copy."""
+        edges = self._schema.relations[relation].count
+        if server is None and relation in self._schema.target_relations:
+            return self._open(self.path, relation, edges)
         holders = self._holders(relation, server)
         whole = [each for each in holders if self.holdings[each].part.parts == 1]
         if server is None and not whole:
             return self._all_parts(relation, holders)
-        edges = self._schema.relations[relation].count if whole else None
         folder = server_folder(self.path, (whole or holders)[0])
-        return self._open(folder, relation, edges)
+        return self._open(folder, relation, edges if whole else None)
 
     def root_topology(self, relation: Relation, server: int) -> Topology:
         """See :meth:`hopper.partition.PartitionedGraph.root_topology`."""
@@ -386,6 +389,8 @@ class ByRelation(Layout):
         self, servers: Sequence[int]
     ) -> Iterator[tuple[Topology, Relation, Path]]:
         """See :class:`Layout`."""
+        for relation in self._schema.target_relations:
+            yield self.topology(relation, None), relation, self.path
         for server in servers:
             holding, folder = self.holdings[server], server_folder(self.path, server)
             for relation in holding.relations:
@@ -460,7 +465,8 @@ class ByRelation(Layout):
             who = "no server" if server is None else f"not server {server}, which"
             raise GraphError(
                 f"{self.path}: relation {relation}: {who} stores it: the graph was divided for "
-                f"{self.description['meta']['layers']} hops from {self._schema.target_type()!r}"
+                f"{self.description['meta']['layers']} hops from "
+                f"{', '.join(map(repr, self._schema.root_types))}"
             )
         return found
 
@@ -498,7 +504,8 @@ def _read_holdings(
             )
             for share in meta["servers"]
         )
-        fits = meta["target"] == schema.target and len(holdings) == description["servers"]
+        roots = meta["target"], *meta.get("others", ())
+        fits = roots == schema.root_types and len(holdings) == description["servers"]
         fits = fits and isinstance(meta["layers"], int)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise GraphError(f"{where}: field 'meta': cannot be read: {error!r}") from None

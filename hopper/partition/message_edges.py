@@ -48,11 +48,16 @@ class MessageGraph(GraphDirectory):
 
     def topology(self, relation: Relation) -> Topology:
         """See :class:`GraphDirectory`; edge ids stay those of the whole graph."""
-        kinds = self.schema.node_types
-        if self.schema.relations[relation] == self.whole.schema.relations[relation]:
+        kinds, folder = self.schema.node_types, self.topology_folder(relation)
+        if folder == self.whole.path:
             return self.whole.topology(relation)
         counts = kinds[relation.src].count, kinds[relation.dst].count
-        return open_topology(self.folder, relation, None, *counts)
+        return open_topology(folder, relation, None, *counts)
+
+    def topology_folder(self, relation: Relation) -> Path:
+        """See :class:`GraphDirectory`."""
+        is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
+        return self.whole.path if is_whole else self.folder
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
         """See :class:`GraphDirectory`: of all edges of the whole graph, by edge id."""

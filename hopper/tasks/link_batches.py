@@ -36,6 +36,7 @@ class LinkBatches:
     schedule: which of them an iteration trains.
     seed: of the draws.
     versions_at: what frontiers hold of their ends.
+    server: whose relations are drawn, where these are divided; None = all.
     """
 
     def __init__(
@@ -46,14 +47,18 @@ class LinkBatches:
         schedule: RootSchedule,
         seed: int,
         versions_at: VersionsAt,
+        server: int | None = None,
     ) -> None:
         self._task = task
+        self._drawn = graph.relations if server is None else graph.holdings[server].relations
+        """whose edges may be left out"""
         self._table = links.table
         self._schedule = schedule
         self._negatives = Negatives(graph, task, self._table, seed)
         self._fixed = open_fixed(graph, task, "train")
         self._count = task.num_negatives if self._fixed is None else self._fixed.count
-        self._topology, self._originals = cache(graph.topology), cache(graph.original_ids)
+        self._topology = cache(lambda relation: graph.topology(relation, server))
+        self._originals = cache(graph.original_ids)
         schema = graph.schema
         self._reverses = [graph.reverse_relations(each) for each in schema.target_relations]
         self.types: Sequence[str] = sorted(schema.root_types)
@@ -147,4 +152,5 @@ class LinkBatches:
                 *(np.concatenate(ends) for ends in zip(*pairs, strict=True)),
             )
             for each, pairs in found.items()
+            if each in self._drawn
         }

@@ -177,7 +177,7 @@ def test_parameters_of_what_one_server_stores_are_its_own(
     config = make_config(values | {"data": {"partitioned": str(parts.path)}})
     model = make_model(Request(config, parts))
     assert isinstance(model, HGNN)
-    servers = servers_of_parameters(model, parts.holdings)
+    servers = servers_of_parameters(model, parts.holdings, ["paper"])
     everyone = {0, 1, 2, 3}
     first, last = model.relation_layer(0), model.relation_layer(1)
     for place, relation in enumerate(last.relations):

@@ -1,0 +1,304 @@
+"""Edges predicted of graphs that are divided by relation: the gradient is that of one process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.bench.parity import check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_group_trainer
+from hopper.engines.reference import Reference
+from hopper.errors import RequestError
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.hetero.rooted import roots_of
+from hopper.hetero.write_partition import partition_by_relation
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.run_log import RunLog
+
+from .typed_cases import MODELS
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+
+KNOWS, LIKES = ("person", "knows", "person"), ("person", "likes", "person")
+BORROWS, WROTE = ("reader", "borrows", "book"), ("author", "wrote", "book")
+COUNTS = {"person": 70, "group": 12, "reader": 60, "book": 45, "author": 20}
+TASKS: dict[str, dict[str, Any]] = {
+    "distmult, uniform": {"decoder": "distmult", "negatives": "uniform", "num_negatives": 3},
+    "dot, joint": {"decoder": "dot", "negatives": "joint", "num_negatives": 5},
+    "mlp, in batch": {"decoder": "mlp", "negatives": "in_batch", "num_negatives": 4},
+    "rotate, by degree": {
+        "decoder": "rotate",
+        "negatives": "degree",
+        "num_negatives": 3,
+        "corrupt": "tail",
+    },
+    "not left out": {"decoder": "complex", "exclude": False, "corrupt": "head"},
+}
+LABELS: dict[str, Any] = {"decoder": "bilinear", "dim": 5}
+ELSEWHERE = ("rgat", "hgt", "own, relations apart")
+
+
+def ends(source: str, destination: str, edges: int) -> np.ndarray:
+    generator = np.random.default_rng(edges)
+    return np.stack([generator.integers(0, COUNTS[each], edges) for each in (source, destination)])
+
+
+def write(
+    out: Path,
+    edges: dict[tuple[str, str, str], np.ndarray],
+    targets: list[tuple[str, str, str]],
+    *,
+    labelled: bool = False,
+) -> GraphDirectory:
+    """A graph of some relations; groups and authors are without features."""
+    types = {end for src, _, dst in edges for end in (src, dst)}
+    widths = {"person": 6, "reader": 4, "book": 5}
+    generator = np.random.default_rng(1)
+    features = {each: generator.random((COUNTS[each], widths[each])) for each in types & {*widths}}
+    return GraphDirectory.from_arrays(
+        out,
+        edges,
+        features=features,
+        labels={each: edges[each].sum(0) % 3 for each in targets} if labelled else None,
+        counts={each: COUNTS[each] for each in sorted(types)},
+        target=targets,
+        options=ImportOptions(split=RandomSplit(0.7, 0.15)),
+    )
+
+
+def people(out: Path) -> GraphDirectory:
+    """All ends are people: who knows whom, told the other way round too, and who likes whom."""
+    knows, belongs = ends("person", "person", 180), ends("person", "group", 130)
+    edges = {
+        KNOWS: knows,
+        ("person", "known_by", "person"): knows[::-1],
+        LIKES: ends("person", "person", 120),
+        ("person", "in", "group"): belongs,
+        ("group", "has", "person"): belongs[::-1],
+    }
+    return write(out, edges, [KNOWS, LIKES])
+
+
+def library(out: Path, *, labelled: bool = False) -> GraphDirectory:
+    """Ends are readers, books and authors; no relation leads to authors."""
+    borrows = ends("reader", "book", 260)
+    edges = {
+        BORROWS: borrows,
+        ("book", "lent_to", "reader"): borrows[::-1],
+        WROTE: ends("author", "book", 90),
+        ("reader", "knows", "reader"): ends("reader", "reader", 150),
+    }
+    return write(out, edges, [BORROWS, WROTE], labelled=labelled)
+
+
+MAKE: dict[str, Callable[[Path], GraphDirectory]] = {
+    "people": people,
+    "library": library,
+    "labels": lambda out: library(out, labelled=True),
+}
+
+
+def case_config(
+    graph: Path, model: str, task: dict[str, Any], run_dir: Path, per_server: int, **train: Any
+) -> dict[str, Any]:
+    return {
+        "data": {"partitioned": str(graph)},
+        "model": MODELS[model],
+        "sampler": {"fanouts": [3, 2]},
+        "task": task,
+        "train": {
+            "engine": "raf",
+            "batch_size": 9,
+            "epochs": 1,
+            "learning_rate": 0.01,
+            "dtype": "float64",
+            "evaluate_every": 0,
+            "record_gradients": [0, 2],
+            "iterations_per_epoch": 3,
+            "run_dir": str(run_dir),
+            "seed": 3,
+        }
+        | train,
+        "learnable": {"dim": 6},
+        "hop": {"merge": "off"},
+        "cluster": {"ranks_per_server": per_server},
+    }
+
+
+@pytest.fixture(scope="module")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, GraphDirectory]:
+    folder = tmp_path_factory.mktemp("graphs")
+    return {name: make(folder / name) for name, make in MAKE.items()}
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1), (6, 1)])
+def test_its_gradient_is_that_of_one_process(
+    servers: int,
+    ranks_per_server: int,
+    graphs: dict[str, GraphDirectory],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """With servers that have no relation into some type of ends, and with replicas."""
+    for name, graph in graphs.items():
+        partition_by_relation(graph, tmp_path / name, servers, 2)
+    every = (servers, ranks_per_server) == (2, 1)
+    models = ["rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart"]
+    chosen = [("people", "rgcn", task) for task in TASKS] if every else []
+    for name in graphs:
+        task = "labels" if name == "labels" else "distmult, uniform"
+        chosen += [(name, model, task) for model in (models if every else ELSEWHERE)]
+    configs = [
+        case_config(
+            *(tmp_path / name, model, LABELS if task == "labels" else TASKS[task]),
+            *(tmp_path / str(number), ranks_per_server),
+        )
+        for number, (name, model, task) in enumerate(chosen)
+    ]
+    configs.append(
+        case_config(
+            *(tmp_path / "library", "rgcn", TASKS["dot, joint"], tmp_path / "one finishes"),
+            ranks_per_server,
+        )
+        | {"raf": {"reduce": "designated"}}
+    )
+    world = servers * ranks_per_server
+    results = train_cases(configs, world, tmp_path / "world")
+    for values, result in zip(configs, results, strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        assert len(recorded) == 2
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
+        found = check_engine(str(values), "float64", reference, recorded)
+        assert found.gradient_difference < 1e-10, found
+        assert found.loss_difference < 1e-10, found
+        assert result["rows"]["remote"] == 0
+
+
+@pytest.mark.parametrize("servers", [2, 3])
+def test_losses_and_scores_are_those_of_other_engines(
+    servers: int,
+    graphs: dict[str, GraphDirectory],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Links are ranked among all nodes, known ones left out, wherever these are stored."""
+    configs = []
+    for name, graph in graphs.items():
+        task = LABELS if name == "labels" else TASKS["distmult, uniform"]
+        partition_by_relation(graph, tmp_path / f"{name} raf", servers, 2)
+        partition_graph(graph, tmp_path / f"{name} zero_hop", servers, "random")
+        addresses = serve_partitions(tmp_path / f"{name} zero_hop", servers)
+        for engine in ("raf", "zero_hop"):
+            place = tmp_path / f"{name} {engine}", "rgcn", task, tmp_path / f"{name} by {engine}"
+            values = case_config(*place, 1, engine=engine, evaluate_every=1, epochs=2)
+            values["cluster"]["servers"] = addresses
+            configs.append(values)
+    results = train_cases(configs, servers, tmp_path / "world")
+    for raf, other in zip(results[::2], results[1::2], strict=True):
+        assert raf["losses"] == pytest.approx(other["losses"], rel=1e-9)
+        assert raf["val"] == pytest.approx(other["val"], rel=1e-9)
+        assert None not in raf["val"]
+
+
+def test_what_links_of_other_splits_tell_is_stored_nowhere(
+    graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    whole = graphs["people"]
+    parts = partition_by_relation(whole, tmp_path / "parts", 3, 2)
+    by_node = partition_graph(whole, tmp_path / "by node", 1)
+    knows, turned = Relation(*KNOWS), Relation("person", "known_by", "person")
+    assert parts.reverse_relations(knows) == by_node.reverse_relations(knows) == [turned]
+    for relation in whole.schema.relations:
+        copies = [parts.topology(relation)]
+        copies += [
+            parts.topology(relation, server)
+            for server, held in enumerate(parts.holdings)
+            if relation in held.relations
+        ]
+        for copy in copies:
+            np.testing.assert_array_equal(copy.indptr, by_node.topology(relation).indptr)
+            np.testing.assert_array_equal(copy.edge_ids, by_node.topology(relation).edge_ids)
+    assert parts.schema.relations[turned].count < whole.schema.relations[turned].count
+    assert parts.links("val").count == whole.links("val").count
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_server_reads_its_own_folder_and_what_all_have(
+    name: str, graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    """Elsewhere other servers' folders are not there: edges are left out, and known links found,
+    without them."""
+    parts = partition_by_relation(graphs[name], tmp_path / "parts", 3, 2)
+    task = LABELS if name == "labels" else TASKS["distmult, uniform"]
+    config = make_config(case_config(parts.path, "rgcn", task, tmp_path / "run", 1))
+    drawn = []
+    for server in range(3):
+        own = tmp_path / f"machine {server}"
+        shutil.copytree(parts.path, own)
+        for other in {0, 1, 2} - {server}:
+            shutil.rmtree(own / f"server-{other}")
+        request = Request(config, PartitionedGraph.open(own))
+        trainer = make_group_trainer(request, RunLog(None), 100, torch.device("cpu"), server=server)
+        assert trainer.links is not None
+        left_out = trainer.links.left_out((0, 1))
+        held = request.graph.holdings[server].relations
+        # Both targets, and, of people, what tells one of them the other way round.
+        told = {Relation(*each) for each in (KNOWS, LIKES, BORROWS, WROTE)}
+        told |= {each for each in held if each.rel in ("known_by", "lent_to")}
+        assert set(left_out) == (set() if name == "labels" else held & told)
+        roots = trainer.links.pairs(trainer.links.batch((0, 1)).roots, 0, 1).versions
+        stored = {each: ids for each, ids in roots.items() if each in held_types(request, server)}
+        drawn.append(
+            trainer.sampler.sample({roots_of(each): ids for each, ids in stored.items()}, 0, 1)
+        )
+        for relation in request.schema.target_relations:
+            assert request.graph.topology(relation).indices.size
+    assert all(subgraph.num_edges for subgraph in drawn)
+
+
+def held_types(request: Request, server: int) -> set[str]:
+    return {each.dst for each in request.graph.holdings[server].roots}
+
+
+def test_weights_are_of_what_ends_of_every_type_meet(
+    graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    parts = partition_by_relation(
+        graphs["library"], tmp_path / "parts", 2, 2, weights_fanouts=[2, 2]
+    )
+    weights = parts.description["meta"]["weights"]
+    assert set(weights) == {
+        *("reader/borrows/book", "author/wrote/book"),
+        *("book/lent_to/reader", "reader/knows/reader"),
+    }
+    assert all(weight > 0 for weight in weights.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"target": "book"}, r"^--target: edges of reader/borrows/book, author/wrote/book are"),
+        ({"server_memory": 10_000}, r"^--server-memory: what is cut is what hops from a split's"),
+        ({"metapaths": [["borrows"]]}, r"metapaths: they start from one type of roots"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    options: dict[str, Any], told: str, graphs: dict[str, GraphDirectory], tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=told):
+        partition_by_relation(graphs["library"], tmp_path / "parts", 2, 2, **options)
+    assert not (tmp_path / "parts").exists()
