@@ -268,6 +268,11 @@ LINK_CASES: dict[str, dict[str, Any]] = {
         "share_sampling": False,
         "task": {"negatives": "in_batch", "num_negatives": 3, "corrupt": "tail"},
     },
+    "links, at their times": {
+        "trials": [{"model.hidden": 5}, {"task.decoder": "distmult"}],
+        "task": {"negatives": "uniform", "num_negatives": 3},
+        "sampler": {"kind": "temporal"},
+    },
     "labels": {
         "trials": [{"model.hidden": 5}, {"task.decoder": "bilinear"}, {"model.dropout": 0.5}],
         "train": {"more_metrics": ["macro_f1"]},
@@ -295,7 +300,10 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     for name, labels in (("links", None), ("labels", {near: ends.sum(0) % 3})):
         features = {"item": np.asarray(community_graph.features("item"))}
         graph = GraphDirectory.from_arrays(
-            tmp_path / name, {near: ends}, features, labels, splits, target=near
+            tmp_path / name,
+            *({near: ends}, features, labels, splits),
+            times={near: ends.sum(0) % 9},
+            target=near,
         )
         partition_graph(graph, tmp_path / f"{name} divided", servers, "random")
         addresses = serve_partitions(tmp_path / f"{name} divided", servers)
@@ -304,7 +312,9 @@ def test_every_trial_of_links_equals_itself_trained_alone(
     def values_of(name: str, run_dir: Path) -> dict[str, Any]:
         of = name.split(",")[0]
         values = base(tmp_path / f"{of} divided", run_dir, cluster[of])
-        return values | {"task": dict(LINK_CASES[name].get("task", {}))}
+        case = LINK_CASES[name]
+        values["sampler"] |= case.get("sampler", {})
+        return values | {"task": dict(case.get("task", {}))}
 
     configs: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, (name, case) in enumerate(LINK_CASES.items()):
