@@ -116,7 +116,7 @@ def case_config(
     return {
         "data": {"partitioned": str(graph)},
         "model": MODELS[model],
-        "sampler": {"fanouts": [3, 2]},
+        "sampler": {"fanouts": [3, 2, 2][: MODELS[model]["layers"]]},
         "task": task,
         "train": {
             "engine": "raf",
@@ -153,7 +153,7 @@ def test_its_gradient_is_that_of_one_process(
 ) -> None:
     """With servers that have no relation into some type of ends, and with replicas."""
     for name, graph in graphs.items():
-        partition_by_relation(graph, tmp_path / name, servers, 2)
+        partition_by_relation(graph, tmp_path / name, servers, 3)
     every = (servers, ranks_per_server) == (2, 1)
     models = ["rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart"]
     chosen = [("people", "rgcn", task) for task in TASKS] if every else []
@@ -167,6 +167,8 @@ def test_its_gradient_is_that_of_one_process(
         )
         for number, (name, model, task) in enumerate(chosen)
     ]
+    place = tmp_path / "library", "rgcn in blocks", TASKS["dot, joint"], tmp_path / "three layers"
+    configs.append(case_config(*place, ranks_per_server))
     configs.append(
         case_config(
             *(tmp_path / "library", "rgcn", TASKS["dot, joint"], tmp_path / "one finishes"),
