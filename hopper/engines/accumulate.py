@@ -84,25 +84,31 @@ def join_rows(
     ids: NDArray[np.int64],
     features: torch.Tensor | None,
     learned: LeafRows,
+    *,
+    repeats: bool = False,
 ) -> torch.Tensor:
-    """[n, width]: input rows of distinct nodes of a type, features first.
+    """[n, width]: input rows of nodes of a type, features first.
 
     Parameters
     ----------
     name: of the type, as the model has it.
     features: [n, dim]; None where the type has none.
     learned: that has the learnable rows of these nodes, where the type has any.
+    repeats: whether a node may be there at several times, whose rows are one and the same.
     """
     if not reads.inputs[name].learned:
         assert features is not None
         return features
+    if repeats:
+        ids, places = np.unique(ids, return_inverse=True)
     rows = learned.of(name, ids)
+    if repeats:
+        rows = rows.index_select(0, to_device(places, rows.device))
     return rows if features is None else torch.cat((features, rows), 1)
 
 
 class InputRowsByType(Mapping[str, torch.Tensor]):
-    """By name of a type, [n, width]: input rows of distinct nodes, features first, then what is
-    learned.
+    """By name of a type, [n, width]: input rows of nodes, features first, then what is learned.
 
     Learnable rows may be under way: they are read when they are asked for, and types without any
     come first.
@@ -112,6 +118,7 @@ class InputRowsByType(Mapping[str, torch.Tensor]):
     nodes: by name of a type, as the model has it, ids.
     features: by name of a type that has any, [n, dim].
     learned: that has the learnable rows of these nodes.
+    repeats: as of :func:`join_rows`.
     """
 
     def __init__(
@@ -120,15 +127,19 @@ class InputRowsByType(Mapping[str, torch.Tensor]):
         nodes: Mapping[str, NDArray[np.int64]],
         features: Mapping[str, torch.Tensor],
         learned: LeafRows,
+        *,
+        repeats: bool = False,
     ) -> None:
-        self._reads, self._nodes = reads, nodes
+        self._reads, self._nodes, self._repeats = reads, nodes, repeats
         self._features, self._learned = features, learned
         self._rows: dict[str, torch.Tensor] = {}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._rows:
             ids, features = self._nodes[name], self._features.get(name)
-            self._rows[name] = join_rows(self._reads, name, ids, features, self._learned)
+            self._rows[name] = join_rows(
+                *(self._reads, name, ids, features, self._learned), repeats=self._repeats
+            )
         return self._rows[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -370,9 +381,9 @@ class GroupTrainer:
     def with_learned(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]
     ) -> Mapping[str, torch.Tensor]:
-        """By name of a type, [n, width]: input rows of distinct nodes; see
-        :class:`InputRowsByType`."""
-        return InputRowsByType(self.reads, nodes, features, self.learned)
+        """By name of a type, [n, width]: input rows of nodes; see :class:`InputRowsByType`."""
+        repeats = self.sampler.reads_times
+        return InputRowsByType(self.reads, nodes, features, self.learned, repeats=repeats)
 
     def _features(self, subgraph: Subgraph, rows: InputRows) -> dict[str, torch.Tensor]:
         """By name of a type, the features of a subgraph's nodes; each row is read once, whatever

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hopper.engines.accumulate import InputRowsByType
 from hopper.engines.model_reads import ModelReads
-from hopper.hetero.learnable import LeafRows
+from hopper.hetero.learnable import Leaf, LeafRows
 
 NODES = {name: np.array([0, 1]) for name in ("author", "both", "paper")}
 
@@ -45,3 +45,15 @@ def test_types_with_features_alone_come_first_and_wait_for_nothing() -> None:
     assert learned.read == ["both"]
     assert rows.get("nobody") is None
     assert len(rows) == 3
+
+
+def test_a_node_at_several_times_has_one_row_whose_gradients_add_up() -> None:
+    """As many rows as the table has were taken for all of them."""
+    leaf = Leaf(np.array([3, 5, 8]), torch.arange(6.0).view(3, 2), learns=True)
+    reads = cast(ModelReads, SimpleNamespace(inputs={"author": SimpleNamespace(learned=2)}))
+    nodes = {"author": np.array([8, 3, 8])}
+    learned = LeafRows({"author": leaf}, {"author": "author"})
+    rows = InputRowsByType(reads, nodes, {}, learned, repeats=True)["author"]
+    assert rows.tolist() == [[4, 5], [0, 1], [4, 5]]
+    (rows * torch.tensor([[1.0], [10.0], [100.0]])).sum().backward()
+    assert leaf.gradient().tolist() == [[10, 10], [0, 0], [101, 101]]
