@@ -40,7 +40,7 @@ class RafPlan(Plan):
 
     Attributes
     ----------
-    roots: by type, [n] int64 global ids: those of all ranks.
+    roots: by type, [n] int64 global ids: those of all ranks, one of several times for each.
     shares: by type, which of them it aggregates, finishes and reads.
     subgraph: below those that it aggregates.
     shared: which rows of roots ranks hand each other, where edges are predicted.
@@ -122,18 +122,21 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
     def plan(self, batch: GlobalBatch) -> RafPlan:
         """See :class:`Engine`."""
         cluster, trainer, shared = self.state.cluster, self.state.trainer, None
+        sampler = trainer.sampler
         with self.state.log.stage("sample") as fields:
-            roots = {self._target: batch.roots}
-            if trainer.links is not None:
+            if trainer.links is None:
+                roots = {self._target: sampler.versions(roots_of(self._target), batch.roots)}
+            else:
                 pairs = pairs_by_rank(trainer.links, batch, cluster.world)
                 roots = roots_of_pairs(pairs)
                 shared = share_roots(pairs, self._finishers(roots), cluster.rank)
             shares = self.forward.plan({each: ids.size for each, ids in roots.items()})
             mine = {roots_of(each): roots[each][own.mine] for each, own in shares.items()}
             fields["roots"] = sum(int(ids.size) for ids in mine.values())
-            subgraph = trainer.sampler.sample(mine, batch.epoch, batch.iteration)
+            subgraph = sampler.sample_versions(mine, batch.epoch, batch.iteration)
             subgraph = subgraph.with_edges(trainer.reads.edges)
-        made = RafPlan(batch, {}, roots, shares, subgraph, shared)
+        nodes = {each: sampler.nodes_of(roots_of(each), own) for each, own in roots.items()}
+        made = RafPlan(batch, {}, nodes, shares, subgraph, shared)
         return replace(made, reads=nodes_read(subgraph, made.roots_read))
 
     def _finishers(
@@ -143,7 +146,7 @@ class RelationAggregationFirst(Engine[RafPlan, RafInputs]):
 
         Parameters
         ----------
-        roots: by type, ascending: those of all ranks.
+        roots: by type, versions, ascending: those of all ranks.
         """
         ranks = {each: self.forward.finishers(each, ids.size) for each, ids in roots.items()}
         return lambda name, ids: ranks[name][np.searchsorted(roots[name], ids)]

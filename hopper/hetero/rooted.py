@@ -64,9 +64,10 @@ def make_rooted_sampler(
     topologies = {
         each: first[own] if _is_root(each.dst) else below[own] for each, own in relations.items()
     }
-    originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
     roots = {roots_of(each): each for each in graph.schema.root_types}
-    originals |= {each: graph.original_ids(own) for each, own in roots.items()}
+    # What links compare nodes with may be of types that the server stores nothing of.
+    types |= {each: each for each in roots.values()} | roots
+    originals = {each: graph.original_ids(types[each]) for each in sorted(types)}
     hops = {of_roots(each): root_hops[each.dst] for each in held.roots} if root_hops else {}
     return kind(
         topologies,
@@ -74,7 +75,7 @@ def make_rooted_sampler(
         next(iter(roots)),
         sizes,
         seed,
-        names=StoredNames(relations, types | roots),
+        names=StoredNames(relations, types),
         hops=hops,
         dropout_seed=dropout_seed,
     )

@@ -71,8 +71,11 @@ class ByRelation(Inference):
             if chunk.size > 1 and self._is_too_large(subgraph):
                 todo = [*np.array_split(chunk, 2), *todo]
                 continue
-            x, x_roots = self._inputs_of(subgraph, target, chunk[plan.rows])
-            original = self.graph.original_ids(target)[chunk[plan.rows]]
+            read = chunk[plan.rows]
+            if self._are_versions:
+                read = self._sampler.nodes_of(target, read)
+            x, x_roots = self._inputs_of(subgraph, target, read)
+            original = self.graph.original_ids(target)[read]
             subgraph = subgraph.with_edges(self._reads.edges)
             edges, roots = self._edge_features(subgraph), {target: Roots(plan, original, x_roots)}
             rows, _ = forward.rows(roots, subgraph, edges, x, "evaluation")

@@ -168,9 +168,16 @@ class Inference(ABC):
         StorageError: as of :meth:`RowSpace.fill`.
         """
 
+    @property
+    def _are_versions(self) -> bool:
+        """Whether versions are asked for."""
+        return bool(self.graph.schema.target_relations) and self.scene.at is None
+
     def _sample(self, sampler: NeighborSampler, roots: Mapping[str, Ids]) -> Subgraph:
-        """The subgraph of nodes by type, at the time that rows are computed for."""
+        """The subgraph of nodes by type, at the time that rows are computed for, or of versions."""
         at = self.scene.at
+        if self._are_versions:
+            return sampler.sample_versions(roots, 0, 0)
         if at is None:
             return sampler.sample(roots, 0, 0)
         found = {

@@ -17,7 +17,6 @@ from hopper.inference.inference import (
     check_output,
 )
 from hopper.inference.row_space import RowSpace
-from hopper.micrograph.subgraph import Subgraph
 from hopper.models.run import run_root_rows
 
 
@@ -51,11 +50,11 @@ class Neighbourhoods(Inference):
         ]
         if self._reads.tables:
             # Of all passes: ranks make different numbers of them, and read these rows together.
-            nodes = self._sample_all(target, mine).nodes
+            nodes = self._sample(self._sampler, {target: mine}).nodes
             self._read_learned({name: [ids] for name, ids in nodes.items()})
         while todo:
             chunk = todo.pop(0)
-            subgraph = self._sample_all(target, chunk)
+            subgraph = self._sample(self._sampler, {target: chunk})
             nodes = {name: ids for name, ids in subgraph.nodes.items() if ids.size}
             if sum(ids.size for ids in nodes.values()) > ROWS_PER_PASS and chunk.size > 1:
                 todo = [*np.array_split(chunk, 2), *todo]
@@ -64,14 +63,3 @@ class Neighbourhoods(Inference):
             made = run_root_rows(model, self._blocks(subgraph), inputs, [target])
             outputs.append(made.cpu())
         return mine, torch.cat(outputs)
-
-    @property
-    def _are_versions(self) -> bool:
-        """Whether versions are asked for."""
-        return bool(self.graph.schema.target_relations) and self.scene.at is None
-
-    def _sample_all(self, target: str, ids: NDArray[np.int64]) -> Subgraph:
-        """The whole neighbourhoods of some nodes, or versions."""
-        if self._are_versions:
-            return self._sampler.sample_versions({target: ids}, 0, 0)
-        return self._sample(self._sampler, {target: ids})

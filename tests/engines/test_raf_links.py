@@ -27,7 +27,7 @@ from hopper.run_log import RunLog
 
 from .typed_cases import MODELS
 
-pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -61,8 +61,9 @@ def write(
     targets: list[tuple[str, str, str]],
     *,
     labelled: bool = False,
+    is_timed: bool = False,
 ) -> GraphDirectory:
-    """A graph of some relations; groups and authors are without features."""
+    """A graph of some relations, with weights; groups and authors are without features."""
     types = {end for src, _, dst in edges for end in (src, dst)}
     widths = {"person": 6, "reader": 4, "book": 5}
     generator = np.random.default_rng(1)
@@ -72,9 +73,11 @@ def write(
         edges,
         features=features,
         labels={each: edges[each].sum(0) % 3 for each in targets} if labelled else None,
+        edge_weights={each: 0.5 + own.sum(0) % 7 for each, own in edges.items()},
+        times={each: own.sum(0) % 9 for each, own in edges.items()} if is_timed else None,
         counts={each: COUNTS[each] for each in sorted(types)},
         target=targets,
-        options=ImportOptions(split=RandomSplit(0.7, 0.15)),
+        options=ImportOptions(split=RandomSplit(0.7, 0.15, by_time=is_timed)),
     )
 
 
@@ -91,7 +94,7 @@ def people(out: Path) -> GraphDirectory:
     return write(out, edges, [KNOWS, LIKES])
 
 
-def library(out: Path, *, labelled: bool = False) -> GraphDirectory:
+def library(out: Path, *, labelled: bool = False, is_timed: bool = False) -> GraphDirectory:
     """Ends are readers, books and authors; no relation leads to authors."""
     borrows = ends("reader", "book", 260)
     edges = {
@@ -100,13 +103,15 @@ def library(out: Path, *, labelled: bool = False) -> GraphDirectory:
         WROTE: ends("author", "book", 90),
         ("reader", "knows", "reader"): ends("reader", "reader", 150),
     }
-    return write(out, edges, [BORROWS, WROTE], labelled=labelled)
+    return write(out, edges, [BORROWS, WROTE], labelled=labelled, is_timed=is_timed)
 
 
 MAKE: dict[str, Callable[[Path], GraphDirectory]] = {
     "people": people,
     "library": library,
     "labels": lambda out: library(out, labelled=True),
+    "links in time": lambda out: library(out, is_timed=True),
+    "labels in time": lambda out: library(out, labelled=True, is_timed=True),
 }
 
 
@@ -116,7 +121,8 @@ def case_config(
     return {
         "data": {"partitioned": str(graph)},
         "model": MODELS[model],
-        "sampler": {"fanouts": [3, 2, 2][: MODELS[model]["layers"]]},
+        "sampler": {"fanouts": [3, 2, 2][: MODELS[model]["layers"]]}
+        | ({"kind": "temporal"} if "in time" in graph.name else {}),
         "task": task,
         "train": {
             "engine": "raf",
@@ -158,8 +164,9 @@ def test_its_gradient_is_that_of_one_process(
     models = ["rgcn", "rgat", "hgt", "own, mean of present", "own, relations apart"]
     chosen = [("people", "rgcn", task) for task in TASKS] if every else []
     for name in graphs:
-        task = "labels" if name == "labels" else "distmult, uniform"
-        chosen += [(name, model, task) for model in (models if every else ELSEWHERE)]
+        task = "labels" if "labels" in name else "distmult, uniform"
+        of_graph = ("rgat",) if "in time" in name else models if every else ELSEWHERE
+        chosen += [(name, model, task) for model in of_graph]
     configs = [
         case_config(
             *(tmp_path / name, model, LABELS if task == "labels" else TASKS[task]),
@@ -176,6 +183,12 @@ def test_its_gradient_is_that_of_one_process(
         )
         | {"raf": {"reduce": "designated"}}
     )
+    by_weight = case_config(
+        *(tmp_path / "library", "rgat", TASKS["dot, joint"], tmp_path / "by weight"),
+        ranks_per_server,
+    )
+    by_weight["sampler"]["kind"] = "weighted"
+    configs.append(by_weight)
     world = servers * ranks_per_server
     results = train_cases(configs, world, tmp_path / "world")
     for values, result in zip(configs, results, strict=True):
@@ -200,7 +213,7 @@ def test_losses_and_scores_are_those_of_other_engines(
     """Links are ranked among all nodes, known ones left out, wherever these are stored."""
     configs = []
     for name, graph in graphs.items():
-        task = LABELS if name == "labels" else TASKS["distmult, uniform"]
+        task = LABELS if "labels" in name else TASKS["distmult, uniform"]
         partition_by_relation(graph, tmp_path / f"{name} raf", servers, 2)
         partition_graph(graph, tmp_path / f"{name} zero_hop", servers, "random")
         addresses = serve_partitions(tmp_path / f"{name} zero_hop", servers)
@@ -245,7 +258,7 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
     """Elsewhere other servers' folders are not there: edges are left out, and known links found,
     without them."""
     parts = partition_by_relation(graphs[name], tmp_path / "parts", 3, 2)
-    task = LABELS if name == "labels" else TASKS["distmult, uniform"]
+    task = LABELS if "labels" in name else TASKS["distmult, uniform"]
     config = make_config(case_config(parts.path, "rgcn", task, tmp_path / "run", 1))
     drawn = []
     for server in range(3):
@@ -261,11 +274,13 @@ def test_a_server_reads_its_own_folder_and_what_all_have(
         # Both targets, and, of people, what tells one of them the other way round.
         told = {Relation(*each) for each in (KNOWS, LIKES, BORROWS, WROTE)}
         told |= {each for each in held if each.rel in ("known_by", "lent_to")}
-        assert set(left_out) == (set() if name == "labels" else held & told)
+        assert set(left_out) == (set() if "labels" in name else held & told)
         roots = trainer.links.pairs(trainer.links.batch((0, 1)).roots, 0, 1).versions
         stored = {each: ids for each, ids in roots.items() if each in held_types(request, server)}
         drawn.append(
-            trainer.sampler.sample({roots_of(each): ids for each, ids in stored.items()}, 0, 1)
+            trainer.sampler.sample_versions(
+                {roots_of(each): own for each, own in stored.items()}, 0, 1
+            )
         )
         for relation in request.schema.target_relations:
             assert request.graph.topology(relation).indices.size
