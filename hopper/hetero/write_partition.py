@@ -84,9 +84,11 @@ def partition_by_relation(
         own = graph.schema.target_type()
         tree = make_metatree(metagraph, own, layers, metapaths, others)
         _partition(
-            messages, out, servers, metagraph, tree, metapaths, weights_fanouts, server_memory,
-            reverses, Phases(progress),
-        )  # fmt: skip
+            *(messages, out, servers, metagraph, tree, reverses, Phases(progress)),
+            metapaths=metapaths,
+            weights_fanouts=weights_fanouts,
+            server_memory=server_memory,
+        )
     return PartitionedGraph.open(out)
 
 
@@ -96,13 +98,20 @@ def _partition(
     servers: int,
     metagraph: Metagraph,
     tree: Metatree,
+    reverses: Mapping[Relation, Sequence[Relation]],
+    phases: Phases,
+    *,
     metapaths: Sequence[Sequence[str]],
     weights_fanouts: Sequence[int] | None,
     server_memory: int | None,
-    reverses: Mapping[Relation, Sequence[Relation]],
-    phases: Phases,
 ) -> None:
-    """Divide and write; parameters and errors as of :func:`partition_by_relation`."""
+    """Divide and write a graph of message edges; other parameters and errors as of
+    :func:`partition_by_relation`.
+
+    Parameters
+    ----------
+    metagraph, tree: of the graph. reverses: as of :func:`find_reverses`.
+    """
     weights = None
     if weights_fanouts is not None:
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
