@@ -54,7 +54,7 @@ def test_every_destination_keeps_its_sum(hop: tuple[list[Edges], np.ndarray]) ->
         left = Folded(
             *fold_edges(
                 *(indptr, ids, ids, owners_of(ids), weights, folded, numbers, own_edges),
-                *(first, total),
+                *(first, total, np.empty(int(own_edges.sum()), np.int32)),
             )
         )
         # What the owners add up, rank after rank.
