@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
@@ -43,7 +44,19 @@ MODELS: dict[str, dict[str, Any]] = {
     "one layer": {"name": "sage", "layers": 1, "hidden": 8},
     "one deep layer": {"name": "deepgcn", "layers": 1, "hidden": 8},
 }
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "few": ("gat", {}),
+    # What is recorded is made whole; what is scored has to be without.
+    "scored": ("sage", {"train": {"epochs": 2, "record_gradients": []}}),
+    "full": ("sage", {"train": {"epochs": 2}, "sampler": {"kind": "full"}}),
+    # Whoever computes a part of a first layer knows how likely edges were.
+    "labor": ("wide gcn", {"sampler": {"kind": "labor", "fanouts": [4, 3]}}),
+    "layer": ("wide gcn", {"sampler": {"kind": "layer", "layer_sizes": [4, 3]}}),
+}
+COMPARED = ("sage", "gat", "scored")
+"""whose losses and scores are compared with another engine's as well"""
 WORLDS = [(1, 1), (2, 1), (3, 1), (2, 2)]
+CASES = pairwise(WORLDS, (*MODELS, *OTHERS), ("p3", "naive"))
 FEATURES = {"p3": "by-dimension", "naive": "by-node", "model_centric": "by-node"}
 
 
@@ -109,38 +122,24 @@ def test_their_gradient_is_that_of_one_process(
         for path in set(paths.values())
     }
     cases = {}
-    for engine, path in paths.items():
-        for model in MODELS:
-            run_dir = tmp_path / f"{engine}-{model.replace(' ', '_')}"
-            cases[model, engine] = case_config(model, path, run_dir, engine)
-        # The second iteration has fewer roots than there are ranks.
-        few = min(83 // world, 82)
-        cases["few", engine] = case_config(
-            *("gat", path, tmp_path / f"{engine}-few", engine), batch_size=few
-        )
-        # Whoever computes a part of a first layer knows how likely edges were.
-        for kind, size in (("labor", "fanouts"), ("layer", "layer_sizes")):
-            run_dir = tmp_path / f"{engine}-{kind}"
-            cases[kind, engine] = case_config("wide gcn", path, run_dir, engine)
-            cases[kind, engine]["sampler"] = {"kind": kind, size: [4, 3]}
-        # What is recorded is made whole; what is scored has to be without.
-        cases["scored", engine] = case_config(
-            *("sage", path, tmp_path / f"{engine}-scored", engine), epochs=2, record_gradients=[]
-        )
-        cases["full", engine] = case_config(
-            *("sage", path, tmp_path / f"{engine}-full", engine), epochs=2
-        ) | {"sampler": {"kind": "full"}}
+    chosen = [each[1:] for each in CASES if each[0] == (servers, ranks_per_server)]
+    for kind, engine in [*chosen, *((kind, "model_centric") for kind in COMPARED)]:
+        run_dir = tmp_path / f"{engine}-{kind.replace(' ', '_')}"
+        model, more = (kind, {}) if kind in MODELS else OTHERS[kind]
+        values = case_config(model, paths[engine], run_dir, engine, **more.get("train", {}))
+        if kind == "few":
+            # The second iteration has fewer roots than there are ranks.
+            values["train"]["batch_size"] = min(83 // world, 82)
+        values["sampler"] = more.get("sampler", values["sampler"])
+        cases[kind, engine] = values
     for values in cases.values():
         values["cluster"] = cluster[Path(values["data"]["partitioned"])]
     found = dict(zip(cases, train_cases(list(cases.values()), world, tmp_path), strict=True))
     for (model, engine), values in cases.items():
         if engine == "model_centric":
             continue
-        config, own, other = (
-            make_config(values),
-            found[model, engine],
-            found[model, "model_centric"],
-        )
+        config, own = make_config(values), found[model, engine]
+        other = found.get((model, "model_centric"), own)
         assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert own["val"] == pytest.approx(other["val"], rel=1e-9)
         if model == "scored":
