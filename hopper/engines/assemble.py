@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from hopper.array_module import array_module
@@ -76,10 +77,8 @@ def make_full_sampler(
     if found.options.get("pick") == "recent":
         sizes = list(own.sizes)
     kind: Callable[..., NeighborSampler] = found.kind
-    made = _make_sampler(request, server, partial(kind, **found.options), sizes, 0, 0, hops)
-    if at is not None and isinstance(made, TemporalSampler):
-        made.add_time(at)
-    return made
+    made = partial(kind, **found.options)
+    return _make_sampler(request, server, made, sizes, 0, 0, hops, at)
 
 
 def _root_hops(request: Request, model: torch.nn.Module | None) -> dict[str, int] | None:
@@ -97,6 +96,7 @@ def _make_sampler(
     seed: int,
     dropout_seed: int,
     root_hops: Mapping[str, int] | None,
+    at: int | None = None,
 ) -> NeighborSampler:
     graph, reads = request.graph, request.reads
     names = StoredNames(reads.relations, reads.types)
@@ -120,21 +120,23 @@ def _make_sampler(
             dropout_seed=dropout_seed,
         )
     if isinstance(made, TemporalSampler):
-        _set_times(made, request)
+        _set_times(made, request, at)
     return made
 
 
-def _set_times(sampler: TemporalSampler, request: Request) -> None:
-    """Tell a sampler when the roots of a request are."""
-    graph, schema = request.graph, request.schema
-    target, relations = schema.target_type(), schema.target_relations
+def _set_times(sampler: TemporalSampler, request: Request, at: int | None) -> None:
+    """Tell a sampler when the roots of a request are, or else may be."""
+    graph, schema, target = request.graph, request.schema, request.schema.target_type()
+    times = [] if at is None else [np.array([at], np.int64)]
     if schema.predicted == "node":
-        sampler.set_times({target: graph.times(target)})
-    elif schema.predicted == "edge":
-        sampler.set_times({}, [graph.times(each) for each in relations])
+        sampler.set_times({target: graph.times(target)}, times)
+        return
+    if schema.predicted == "edge":
+        times += [graph.times(each) for each in schema.target_relations]
     else:
         links = [graph.links(split).times for split in schema.splits]
-        sampler.set_times({}, [each for each in links if each is not None])
+        times += [each for each in links if each is not None]
+    sampler.set_times({}, times)
 
 
 def make_group_trainer(

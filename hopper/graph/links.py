@@ -67,7 +67,7 @@ def find_links(
     relations = np.searchsorted(offsets, ids, side="right") - 1
     src, dst = np.empty(ids.size, np.int64), np.empty(ids.size, np.int64)
     found: list[NDArray[Any]] = []
-    found_times = np.empty(ids.size, np.int64) if schema.target_is_timed else None
+    found_times = np.empty(ids.size, np.int64) if schema.links_are_timed else None
     for number, relation in enumerate(schema.target_relations):
         first, stop = np.searchsorted(ids, offsets[number : number + 2]).tolist()
         own = ids[first:stop] - offsets[number]

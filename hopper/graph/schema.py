@@ -144,12 +144,10 @@ class GraphSchema:
         return [owner for owner, kind in kinds if kind.timed]
 
     @property
-    def target_is_timed(self) -> bool:
-        """Whether what is predicted has times: edges of all target relations, or nodes."""
+    def links_are_timed(self) -> bool:
+        """Whether edges of all target relations, where there are any, have times."""
         kinds = [self.relations[each] for each in self.target_relations]
-        if not kinds:
-            return self.node_types[self.target_type()].timed
-        return all(each.timed for each in kinds)
+        return bool(kinds) and all(each.timed for each in kinds)
 
     def is_timed(self, relation: Relation) -> bool:
         """Whether there is a time from which on an edge may be seen: its own, or its source's."""

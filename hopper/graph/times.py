@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
-from typing import Final
-
-EXPECTED: Final = "an integer, or a date such as 2026-05-31"
 
 
 def parse_time(text: str) -> int:
@@ -22,7 +19,7 @@ def parse_time(text: str) -> int:
         try:
             date = datetime.fromisoformat(text)
         except ValueError:
-            raise ValueError(EXPECTED) from None
+            raise ValueError("an integer, or a date such as 2026-05-31") from None
         if date.tzinfo is None:
             date = date.replace(tzinfo=UTC)
         found = math.floor(date.timestamp())

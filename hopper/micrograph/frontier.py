@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, draw_positions
+from cache_server.draw import absorb, draw_positions, kernel
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbour lists"""
@@ -77,6 +77,30 @@ def draw_hop(
     return offsets, sources, positions
 
 
+@kernel
+def lacks(
+    node: np.int64, nodes: NDArray[np.int64], bounds: NDArray[np.int64]
+) -> tuple[np.int64, np.int64]:
+    """Which places are those that the list of a node lacks: from where, and up to where.
+
+    Searched by hand: profiled, ``np.searchsorted`` takes several times as long here.
+
+    Parameters
+    ----------
+    nodes, bounds: as of :func:`draw_hop_without`.
+    """
+    low, high = np.int64(0), np.int64(nodes.size)
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle] < node:
+            low = middle + 1
+        else:
+            high = middle
+    if low < nodes.size and nodes[low] == node:
+        return bounds[low], bounds[low + 1]
+    return np.int64(0), np.int64(0)
+
+
 @numba.njit(cache=True, nogil=True, parallel=True)
 def draw_hop_without(
     indptr: NDArray[np.int64],
@@ -101,15 +125,12 @@ def draw_hop_without(
     size = frontier.size
     offsets = np.empty(size + 1, np.int64)
     offsets[0] = 0
-    lacks = np.zeros(size, np.int64)
-    begins = np.zeros(size, np.int64)
+    begins = np.empty(size, np.int64)
+    ends = np.empty(size, np.int64)
     for i in numba.prange(size):
         node = frontier[i]
-        at = np.searchsorted(nodes, node)
-        if at < nodes.size and nodes[at] == node:
-            begins[i] = bounds[at]
-            lacks[i] = bounds[at + 1] - bounds[at]
-        degree = indptr[node + 1] - indptr[node] - lacks[i]
+        begins[i], ends[i] = lacks(node, nodes, bounds)
+        degree = indptr[node + 1] - indptr[node] - (ends[i] - begins[i])
         offsets[i + 1] = degree if fanout < 0 else min(degree, fanout)
     for i in range(size):
         offsets[i + 1] += offsets[i]
@@ -118,11 +139,11 @@ def draw_hop_without(
     for i in numba.prange(size):
         node, start, stop = frontier[i], offsets[i], offsets[i + 1]
         first = indptr[node]
-        degree = indptr[node + 1] - first - lacks[i]
+        degree = indptr[node + 1] - first - (ends[i] - begins[i])
         own = absorb(key, np.uint64(original_ids[node]))
         draw_positions(own, degree, stop - start, positions[start:stop])
         for j in range(start, stop):
-            for k in range(begins[i], begins[i] + lacks[i]):
+            for k in range(begins[i], ends[i]):
                 # Those that are left close ranks.
                 positions[j] += positions[j] >= places[k]
             sources[j] = indices[first + positions[j]]

@@ -16,6 +16,7 @@ from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
+from hopper.kernel_threads import threads_for
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.timed_draw import count_until
 from hopper.ops import StoredRows
@@ -257,7 +258,8 @@ class _Facts:
         nodes = subgraph.nodes[relation.dst][:count]
         if subgraph.times and topology.times is not None:
             until = subgraph.times[relation.dst][:count]
-            return count_until(topology.indptr, topology.times, nodes, until)
+            with threads_for(count):
+                return count_until(topology.indptr, topology.times, nodes, until)
         return np.take(topology.in_degrees, nodes)
 
 

@@ -66,20 +66,16 @@ class TemporalSampler(NeighborSampler):
         self._lacking: dict[Relation, tuple[LeftOut, LeftOut]] = {}
         """by relation, what was last left out, and the same by place in time"""
 
-    def set_times(self, of_nodes: Mapping[str, Ids], of_edges: Sequence[Ids] = ()) -> None:
+    def set_times(self, of_nodes: Mapping[str, Ids], others: Sequence[Ids] = ()) -> None:
         """Tell when roots are.
 
         Parameters
         ----------
         of_nodes: by node type whose nodes may be roots, [count] int64 by original id.
-        of_edges: [edges] int64 each, of edges whose ends may be roots, at the times of the edges.
+        others: [n] int64 each, other times that a root may have: of edges whose ends are roots.
         """
         self._root_times = dict(of_nodes)
-        self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *of_edges]))
-
-    def add_time(self, time: int) -> None:
-        """Let roots have one time more; versions from before mean others then."""
-        self._times = np.union1d(self._times, [time])
+        self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *others]))
 
     @property
     def version_dtype(self) -> np.dtype[Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb, draw_positions, kernel
-from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.frontier import Drawn, lacks
 
 Ids = NDArray[np.int64]
 
@@ -29,15 +29,6 @@ def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
     for i in numba.prange(nodes.size):
         found[i] = _count(indptr, times, nodes[i], until[i])
     return found
-
-
-@kernel
-def _lacking(node: np.int64, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
-    """The places by time that the list of a node lacks, ascending."""
-    at = np.searchsorted(nodes, node)
-    if at < nodes.size and nodes[at] == node:
-        return places[bounds[at] : bounds[at + 1]]
-    return places[:0]
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)
@@ -80,7 +71,8 @@ def draw_until(
     left = np.empty(size, np.int64)
     for i in numba.prange(size):
         left[i] = _count(indptr, times, frontier[i], until[i])
-        left[i] -= np.searchsorted(_lacking(frontier[i], nodes, bounds, places), left[i])
+        begin, end = lacks(frontier[i], nodes, bounds)
+        left[i] -= np.searchsorted(places[begin:end], left[i])
         offsets[i + 1] = left[i] if fanout < 0 else min(left[i], fanout)
     for i in range(size):
         offsets[i + 1] += offsets[i]
@@ -88,7 +80,7 @@ def draw_until(
     positions = np.empty(offsets[size], np.int64)
     for i in numba.prange(size):
         start, stop, first = offsets[i], offsets[i + 1], indptr[frontier[i]]
-        lacking = _lacking(frontier[i], nodes, bounds, places)
+        begin, end = lacks(frontier[i], nodes, bounds)
         if recent and times.size:
             for j in range(start, stop):
                 positions[j] = left[i] - 1 - (j - start)
@@ -97,8 +89,9 @@ def draw_until(
             draw_positions(own, left[i], stop - start, positions[start:stop])
         for j in range(start, stop):
             place = positions[j]
-            for each in lacking:
-                place += place >= each
+            for k in range(begin, end):
+                # Those that are left close ranks.
+                place += place >= places[k]
             positions[j] = by_time[first + place] if times.size else place
             sources[j] = firsts[i] + indices[first + positions[j]]
     return offsets, sources, positions

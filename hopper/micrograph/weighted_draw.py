@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb, below, kernel, variate
-from hopper.micrograph.frontier import Drawn
+from hopper.micrograph.frontier import Drawn, lacks
 from hopper.micrograph.prefetch import prefetch
 from hopper.partition.alias_table import LONGEST, fill_columns, weight_at, weight_before
 
@@ -190,21 +190,6 @@ def _fetch_table(table: Table, first: np.int64, degree: np.int64) -> None:
     prefetch(table, last)
 
 
-@kernel
-def _lacks(node: np.int64, nodes: Ids, bounds: Ids) -> tuple[np.int64, np.int64]:
-    """Which places are those that the list of a node lacks: from where, and up to where."""
-    low, high = np.int64(0), np.int64(nodes.size)
-    while low < high:
-        middle = (low + high) >> 1
-        if nodes[middle] < node:
-            low = middle + 1
-        else:
-            high = middle
-    if low < nodes.size and nodes[low] == node:
-        return bounds[low], bounds[low + 1]
-    return np.int64(0), np.int64(0)
-
-
 @numba.njit(cache=True, nogil=True, parallel=True)
 def _lists(
     indptr: Ids, original_ids: Ids, frontier: Ids, key: np.uint64
@@ -227,7 +212,7 @@ def _left(degrees: Ids, frontier: Ids, nodes: Ids, bounds: Ids) -> Ids:
     left = degrees.copy()
     if nodes.size:
         for i in numba.prange(frontier.size):
-            begin, end = _lacks(frontier[i], nodes, bounds)
+            begin, end = lacks(frontier[i], nodes, bounds)
             left[i] -= end - begin
     return left
 
@@ -303,7 +288,7 @@ def draw_by_weight(
     for i in numba.prange(size):
         start, stop, first, degree = offsets[i], offsets[i + 1], firsts[i], degrees[i]
         if ends[i] < stop:
-            begin, end = _lacks(frontier[i], nodes, bounds)
+            begin, end = lacks(frontier[i], nodes, bounds)
             lacking = places[begin:end]
             if lefts[i] == stop - start and not replace:
                 _all_but(degree, lacking, positions, start)
@@ -347,7 +332,7 @@ def draw_with_replacement(
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     for i in numba.prange(size):
-        begin, end = _lacks(frontier[i], nodes, bounds)
+        begin, end = lacks(frontier[i], nodes, bounds)
         left, start = np.uint64(lefts[i]), offsets[i]
         for j in range(start, offsets[i + 1]):
             place = np.int64(below(variate(keys[i], np.uint64(j - start)), left))
@@ -408,7 +393,7 @@ def inverse_probabilities(
             node = destinations[i]
             first = indptr[node]
             degree = indptr[node + 1] - first
-            begin, end = _lacks(node, nodes, bounds)
+            begin, end = lacks(node, nodes, bounds)
             lacking = places[begin:end]
             if degree - lacking.size <= fanout or offsets[i] == offsets[i + 1]:
                 continue
@@ -458,7 +443,7 @@ def inverse_frequencies(
     for i in numba.prange(destinations.size):
         node = destinations[i]
         first = indptr[node]
-        begin, end = _lacks(node, nodes, bounds)
+        begin, end = lacks(node, nodes, bounds)
         total = _weight_left(sums, first, indptr[node + 1] - first, places[begin:end])
         for j in range(offsets[i], offsets[i + 1]):
             weight = np.float64(weight_at(sums, first, positions[j]))

@@ -225,7 +225,7 @@ class PartitionedGraph:
             dtype, shapes = label_format(described, ids.size)
             file = layout.link_labels_file(self.path, split)
             labels = open_array(file, f"labels of split {split}", dtype, *shapes)
-        if self.schema.target_is_timed:
+        if self.schema.links_are_timed:
             file = layout.link_times_file(self.path, split)
             times = open_array(file, f"times of split {split}", np.int64, (ids.size,))
         return Links(ids, ends[0], ends[1], ends[2], labels, times)

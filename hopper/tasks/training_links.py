@@ -64,7 +64,7 @@ class LinkTable:
             first += schema.relations[relation].count
         ids, relations, src, dst = np.concatenate(parts, axis=1)
         times = None
-        if schema.target_is_timed:
+        if schema.links_are_timed:
             times = np.concatenate([graph.times(each) for each in schema.target_relations])
         return cls(schema.target_relations, ids, relations, src, dst, None, times)
 
