@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from cache_server.shard import Shard
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.errors import ConfigError, RequestError
 from hopper.features import RemoteRows
 from hopper.graph import GraphDirectory
@@ -22,8 +20,8 @@ from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.partition import PartitionedGraph
 
+from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
@@ -73,13 +71,7 @@ def case(
 def check(cases: list[dict[str, Any]], results: list[dict[str, Any]], world: int) -> None:
     """Gradients and losses are those of one process; no row crossed a link."""
     for values, result in zip(cases, results, strict=True):
-        config = make_config(values)
-        divided = PartitionedGraph.open(config.data.partitioned)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        reference = Reference(config, divided, world)
-        parity = check_engine(str(config.model), "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
+        assert_exact(values, world)
         assert result["rows"]["remote"] == 0
 
 

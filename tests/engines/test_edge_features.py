@@ -14,13 +14,12 @@ import pytest
 import torch
 
 from cache_server.shard import Shard
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_full_sampler, make_model, make_sampler
 from hopper.engines.checks import check_request
-from hopper.engines.reference import EveryServersRows, Reference
+from hopper.engines.reference import EveryServersRows
 from hopper.engines.unused import unused
 from hopper.errors import ConfigError, GraphError, RequestError
 from hopper.features import PartitionedRows
@@ -35,6 +34,8 @@ from hopper.models import run_model
 from hopper.models.gcn import GCNLayer
 from hopper.models.sage import SAGELayer
 from hopper.partition import PartitionedGraph, partition_graph
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -157,15 +158,8 @@ def compare(
         keys |= {"sampler": own.get("sampler", {}), "train": run | own["train"]}
         configs.append(values_of(parts, model, **keys))
     train_cases(configs, servers * ranks_per_server, folder / "world")
-    graph = PartitionedGraph.open(parts)
     for values, named in zip(configs, names, strict=True):
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        reference = Reference(config, graph, servers * ranks_per_server)
-        found = check_engine(", ".join(named), "float64", reference, recorded)
-        assert found.gradient_difference < 1e-10, found
-        assert found.loss_difference < 1e-10, found
+        reference, recorded = assert_exact(values, servers * ranks_per_server, ", ".join(named))
         gradients = reference.gradient(0, 0, recorded[0].parameters)[1]
         of_edges = [own for name, own in gradients.items() if "edge_linear" in name]
         assert of_edges

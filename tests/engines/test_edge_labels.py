@@ -11,11 +11,9 @@ import pytest
 import torch
 from pairwise import pairwise
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.unused import unused
 from hopper.errors import ConfigError, GraphError, RequestError
@@ -25,6 +23,8 @@ from hopper.graph.schema import Labels, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.tasks.edge_decoders import EdgeDecoder
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -134,15 +134,8 @@ def test_every_engine_has_the_gradient_of_one_process(
             | {"model": MODELS[model]}
         )
     train_cases(configs, ranks, tmp_path / "world")
-    graph = PartitionedGraph.open(parts)
     for values, named in zip(configs, chosen, strict=True):
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        reference = Reference(config, graph, ranks)
-        found = check_engine(", ".join(named), "float64", reference, recorded)
-        assert found.gradient_difference < 1e-10, found
-        assert found.loss_difference < 1e-10, found
+        assert_exact(values, ranks, ", ".join(named))
 
 
 def test_a_partition_keeps_all_edges_and_the_labels_of_splits(tmp_path: Path) -> None:

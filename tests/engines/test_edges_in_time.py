@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_group_trainer, make_schedule
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
 
@@ -117,13 +117,7 @@ def test_every_engine_has_the_gradient_of_one_process(
     world = servers * ranks_per_server
     found = train_cases(configs, world, tmp_path / "world")
     for values, named in zip(configs, chosen, strict=True):
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
-        parity = check_engine(", ".join(named), "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
+        assert_exact(values, world, ", ".join(named))
     for pick in PICKS:
         # Partial sums of columns are rounded otherwise.
         scores = [own["val"] for own, named in zip(found, chosen, strict=True) if named[1] == pick]

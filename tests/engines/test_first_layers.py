@@ -12,11 +12,9 @@ import pytest
 import torch
 from pairwise import pairwise
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.features import LocalRows, PartitionedRows, RemoteRows
 from hopper.graph.block import Block, Nodes
@@ -27,6 +25,8 @@ from hopper.models.gat import GATLayer
 from hopper.partials import split_layer
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.layouts import Columns, divide_columns
+
+from .exactness import assert_exact
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 
@@ -138,18 +138,13 @@ def test_their_gradient_is_that_of_one_process(
     for (model, engine), values in cases.items():
         if engine == "model_centric":
             continue
-        config, own = make_config(values), found[model, engine]
+        own = found[model, engine]
         other = found.get((model, "model_centric"), own)
         assert own["losses"] == pytest.approx(other["losses"], rel=1e-9)
         assert own["val"] == pytest.approx(other["val"], rel=1e-9)
         if model == "scored":
             continue
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert [moment.step for moment in recorded] == [0, 1]
-        reference = Reference(config, PartitionedGraph.open(paths[engine]), world)
-        parity = check_engine(f"{engine}, {model}", "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
+        assert_exact(values, world, f"{engine}, {model}", [0, 1])
         travels = {cause for cause, sent in own["bytes"].items() if sent} - {"control"}
         expected = {"topology", "partial", "gradient"}
         # Labels of roots count as features.

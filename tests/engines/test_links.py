@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import (
@@ -22,7 +21,6 @@ from hopper.engines.assemble import (
     make_schedule,
 )
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.engines.unused import unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
@@ -30,6 +28,8 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -166,17 +166,6 @@ def compare(
     train_cases(configs, ranks, folder / "world")
     for config in configs:
         assert_exact(config, ranks)
-
-
-def assert_exact(values: dict[str, Any], ranks: int) -> None:
-    """What was recorded of a run is what one process computes."""
-    config = make_config(values)
-    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-    assert len(recorded) == 2
-    reference = Reference(config, PartitionedGraph.open(config.data.partitioned), ranks)
-    found = check_engine(str(values), "float64", reference, recorded)
-    assert found.gradient_difference < 1e-10, found
-    assert found.loss_difference < 1e-10, found
 
 
 @pytest.mark.parametrize(

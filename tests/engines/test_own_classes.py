@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request, TrainState
 from hopper.engines.build import make_engine, make_learnable
 from hopper.engines.checks import check_request
 from hopper.engines.model_centric import ModelCentric
-from hopper.engines.reference import Reference
 from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.graph import GraphDirectory
@@ -30,6 +28,7 @@ from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
 
 from ..conftest import make_community_graph
+from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
@@ -78,12 +77,7 @@ def compare(
         values["cluster"] = {"servers": addresses[parts], "ranks_per_server": ranks_per_server}
     results = train_cases(cases, world, folder)
     for values in cases:
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
-        found = check_engine(config.train.engine, "float64", reference, recorded)
-        assert found.gradient_difference < 1e-10, (values, found)
-        assert found.loss_difference < 1e-10, (values, found)
+        assert_exact(values, world)
     return results
 
 

@@ -10,13 +10,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.cluster import Cluster
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.parameter_homes import ParameterHomes, servers_of_parameters
-from hopper.engines.reference import Reference
 from hopper.errors import ExactnessError
 from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
@@ -24,6 +22,7 @@ from hopper.migrate.packed_model import PackedModel
 from hopper.models.relational import HGNN
 from hopper.partition import PartitionedGraph, partition_graph
 
+from .exactness import assert_exact
 from .typed_cases import LEARNABLE, MODELS, TRAIN, WIDTHS, WITH_FEATURES, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
@@ -107,10 +106,7 @@ def check(values: dict[str, Any], result: dict[str, Any], world: int) -> None:
     """Gradients and losses are those of one process; no feature crossed a link."""
     config = make_config(values)
     graph = PartitionedGraph.open(config.data.partitioned)
-    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-    parity = check_engine(str(config.model), "float64", Reference(config, graph, world), recorded)
-    assert parity.gradient_difference < 1e-10, parity
-    assert parity.loss_difference < 1e-10, parity
+    assert_exact(values, world)
     bare = [name for name, kind in graph.schema.node_types.items() if not kind.feature_dim]
     assert result["rows"]["remote"] == 0
     assert bare or result["bytes"]["feature"] == 0

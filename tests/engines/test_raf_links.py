@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_group_trainer
-from hopper.engines.reference import Reference
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
@@ -25,6 +23,7 @@ from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.run_log import RunLog
 
+from .exactness import assert_exact
 from .typed_cases import MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore:split ")
@@ -192,13 +191,7 @@ def test_its_gradient_is_that_of_one_process(
     world = servers * ranks_per_server
     results = train_cases(configs, world, tmp_path / "world")
     for values, result in zip(configs, results, strict=True):
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
-        found = check_engine(str(values), "float64", reference, recorded)
-        assert found.gradient_difference < 1e-10, found
-        assert found.loss_difference < 1e-10, found
+        assert_exact(values, world)
         assert result["rows"]["remote"] == 0
 
 

@@ -13,11 +13,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.engines.training_parts import check_training_parts, make_objective
 from hopper.engines.unused import unused
 from hopper.errors import ConfigError, GraphError
@@ -27,6 +25,8 @@ from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.importers.table_folder import read_folder
 from hopper.graph.schema import Labels
 from hopper.partition import PartitionedGraph, partition_graph
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn", "ignore:labels of")
 
@@ -102,14 +102,8 @@ def test_every_engine_has_the_gradient_of_one_process(
             )
         )
     found = train_cases(configs, world, tmp_path / "world")
-    opened = PartitionedGraph.open(parts)
     for values, engine in zip(configs, ENGINES, strict=True):
-        config = make_config(values)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        parity = check_engine(engine, "float64", Reference(config, opened, world), recorded)
-        assert len(recorded) == 2
-        assert parity.gradient_difference < 1e-10, parity
-        assert parity.loss_difference < 1e-10, parity
+        assert_exact(values, world, engine)
     scores = {tuple(own["val"]) for own in found if own is not found[2]}
     assert len(scores) == 1
 

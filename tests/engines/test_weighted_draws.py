@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from pairwise import pairwise
 
-from hopper.bench.parity import check_engine, read_recorded
 from hopper.config import make_config
 from hopper.engines import Request
 from hopper.engines.checks import check_request
-from hopper.engines.reference import Reference
 from hopper.engines.unused import unused
 from hopper.errors import RequestError
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.partition import PartitionedGraph, partition_graph
+
+from .exactness import assert_exact
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
 
@@ -146,14 +146,7 @@ def compare(
         )
     train_cases(configs, servers * ranks_per_server, folder / "world")
     for values, named in zip(configs, chosen, strict=True):
-        config = make_config(values)
-        graph = PartitionedGraph.open(Path(config.data.partitioned))
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        assert len(recorded) == 2
-        reference = Reference(config, graph, servers * ranks_per_server)
-        found = check_engine(", ".join(named), "float64", reference, recorded)
-        assert found.gradient_difference < 1e-10, found
-        assert found.loss_difference < 1e-10, found
+        assert_exact(values, servers * ranks_per_server, ", ".join(named))
 
 
 @pytest.mark.parametrize(

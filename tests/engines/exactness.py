@@ -1,0 +1,37 @@
+"""What every test of parity asks: did a run record what one process computes? No test itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hopper.bench.parity import RecordedGradient, check_engine, read_recorded
+from hopper.config import make_config
+from hopper.engines.reference import Reference
+from hopper.partition import PartitionedGraph
+
+
+def assert_exact(
+    values: Mapping[str, Any], world: int, name: str = "", steps: Sequence[int] | None = None
+) -> tuple[Reference, list[RecordedGradient]]:
+    """Loss and gradient of every recorded iteration are those of one process, in float64.
+
+    Parameters
+    ----------
+    values: the run's configuration. world: how many ranks trained it. name: of the case.
+    steps: the iterations that were recorded; None = all that were to be.
+
+    Returns
+    -------
+    What one process computes with, and what was recorded.
+    """
+    config = make_config(dict(values))
+    recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+    wanted = config.train.record_gradients if steps is None else steps
+    assert [moment.step for moment in recorded] == list(wanted), name
+    reference = Reference(config, PartitionedGraph.open(config.data.partitioned), world)
+    parity = check_engine(name or str(values), "float64", reference, recorded)
+    assert parity.gradient_difference < 1e-10, parity
+    assert parity.loss_difference < 1e-10, parity
+    return reference, recorded
