@@ -100,10 +100,11 @@ def join_rows(
         assert features is not None
         return features
     if repeats:
-        ids, places = np.unique(ids, return_inverse=True)
-    rows = learned.of(name, ids)
-    if repeats:
+        nodes, places = np.unique(ids, return_inverse=True)
+        rows = learned.of(name, nodes)
         rows = rows.index_select(0, to_device(places, rows.device))
+    else:
+        rows = learned.of(name, ids)
     return rows if features is None else torch.cat((features, rows), 1)
 
 

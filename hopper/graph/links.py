@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numba
 import numpy as np
@@ -41,6 +41,42 @@ class Links:
     def count(self) -> int:
         """How many there are."""
         return int(self.ids.size)
+
+
+class Ends(Protocol):
+    """Links by their ends, whichever ids these have."""
+
+    @property
+    def relations(self) -> Ids:
+        """[n] int64, which of the target relations each is of."""
+
+    @property
+    def src(self) -> Ids:
+        """[n] int64."""
+
+    @property
+    def dst(self) -> Ids:
+        """[n] int64."""
+
+
+def ends_of(
+    links: Ends, targets: Sequence[Relation], node_type: str, places: Ids | None = None
+) -> Ids:
+    """[m] int64: the ends of a type, relation by relation, sources first.
+
+    Parameters
+    ----------
+    targets: the target relations, by number.
+    places: of which links, in that order; None = of all.
+    """
+    places = np.arange(links.relations.size) if places is None else places
+    found = [np.empty(0, np.int64)]
+    for number, relation in enumerate(targets):
+        own = places[links.relations[places] == number]
+        for end, ids in ((relation.src, links.src), (relation.dst, links.dst)):
+            if end == node_type:
+                found.append(ids[own])
+    return np.concatenate(found)
 
 
 def link_offsets(schema: GraphSchema) -> Ids:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cache_server.draw import permutation
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.links import ends_of
 from hopper.graph.schema import Relation
 from hopper.hetero.metatree import Metatree
 from hopper.hetero.unroll import unroll
@@ -46,7 +47,7 @@ def sampled_weights(
         raise RequestError(
             f"weights: expected {tree.layers} fanouts, one per hop, given {len(fanouts)}"
         )
-    ids = _training_roots(graph)
+    ids = _roots_by_type(graph)
     if not any(own.size for own in ids.values()):
         raise RequestError(f"weights: {graph.path} has no training root to sample for")
     names = unroll(tree, by_depth=True, by="root")
@@ -74,7 +75,7 @@ def sampled_weights(
     return weights
 
 
-def _training_roots(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:
+def _roots_by_type(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:
     """By type, [n] int64, ascending: the roots that are trained."""
     schema = graph.schema
     if "train" not in schema.splits:
@@ -82,9 +83,5 @@ def _training_roots(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:
     if not schema.target_relations:
         return {schema.target_type(): np.asarray(graph.split("train"))}
     links = graph.links("train")
-    found: dict[str, list[NDArray[np.int64]]] = {each: [] for each in schema.root_types}
-    for number, relation in enumerate(schema.target_relations):
-        own = links.relations == number
-        found[relation.src].append(links.src[own])
-        found[relation.dst].append(links.dst[own])
-    return {each: np.unique(np.concatenate(ends)) for each, ends in found.items()}
+    ends = {each: ends_of(links, schema.target_relations, each) for each in schema.root_types}
+    return {each: np.unique(own) for each, own in ends.items()}

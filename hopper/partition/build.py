@@ -141,7 +141,9 @@ def partition_graph(
             description["topology"] = topology
             with phases.phase("divide the topology (edges)", edges) as counter:
                 for relation in schema.relations:
-                    split_topology(work, relation, maps[relation.dst].offsets, counter)
+                    split_topology(
+                        graph.schema, work, relation, maps[relation.dst].offsets, counter
+                    )
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)

@@ -203,7 +203,11 @@ def write_server(
 
 
 def split_topology(
-    work: Path, relation: Relation, offsets: NDArray[np.int64], progress: Progress
+    schema: GraphSchema,
+    work: Path,
+    relation: Relation,
+    offsets: NDArray[np.int64],
+    progress: Progress,
 ) -> None:
     """Give every server the in-edges of its own nodes; degrees stay where all find them.
 
@@ -212,11 +216,10 @@ def split_topology(
 
     Parameters
     ----------
+    schema: of the graph whose topology it is.
     offsets: [servers + 1] int64, of the destinations' type.
     """
-    optional: tuple[layout.StoredArray, ...] = ("weight_sums", "alias_table", "times", "by_time")
-    are_there = [e for e in optional if layout.topology_file(work, relation, e).exists()]
-    names: list[layout.StoredArray] = [*SPLIT_ARRAYS, *are_there]
+    names: list[layout.StoredArray] = [*SPLIT_ARRAYS, *layout.draw_arrays(schema, relation)]
     files = {name: layout.topology_file(work, relation, name) for name in names}
     indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
     edges = int(indptr[-1])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.links import Links
+from hopper.graph.links import Links, ends_of
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
@@ -98,14 +98,7 @@ class LinkTable:
         ----------
         places: of which links, in that order; None = of all.
         """
-        places = np.arange(self.ids.size) if places is None else places
-        found = [np.empty(0, np.int64)]
-        for number, relation in enumerate(self.targets):
-            own = places[self.relations[places] == number]
-            for end, ids in ((relation.src, self.src), (relation.dst, self.dst)):
-                if end == node_type:
-                    found.append(ids[own])
-        return np.concatenate(found)
+        return ends_of(self, self.targets, node_type, places)
 
 
 class TrainingLinks:
