@@ -9,20 +9,20 @@ so draws remain those of single nodes. Graphs have one node type.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draw import permutation
+from cache_server.draw import permuted
 from hopper.config import Config
 from hopper.engines.model_centric import ModelCentric
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.micrograph.frontier import Drawn
-from hopper.micrograph.route import GlobalBatch, RootSchedule
+from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.source_draw import take_flagged
 
@@ -49,7 +49,7 @@ class Clusters:
         """[nodes] int64: the number of each original id's batch."""
         known = self._dealt
         if known is None or known[0] != epoch:
-            order = permutation(self._seed, epoch, np.arange(self._count))
+            order = permuted(self._seed, epoch, self._count, np.arange(self._count))
             batches = np.empty(self._count, np.int64)
             batches[order] = np.arange(self._count) // self._per_batch
             known = self._dealt = (epoch, batches[self._of_node])
@@ -122,18 +122,19 @@ class ClusterSchedule(RootSchedule):
         ------
         RequestError: none of its clusters has a training node.
         """
-        order = self._epoch_order(epoch)
-        number = self._clusters.batch_of(epoch)[order]
+        nodes = cast(TrainingNodes, self._roots)
+        order = permuted(self._seed, epoch, nodes.count, np.arange(nodes.count))
+        number = self._clusters.batch_of(epoch)[nodes.ids[order]]
         first = iteration * self._models
         parts = [order[number == first + model] for model in range(self._models)]
-        roots = self._roots.find(np.concatenate(parts))
+        roots = nodes.at(np.concatenate(parts))
         if not roots.size:
             raise RequestError(
                 f"sampler.kind_options: no training node in epoch {epoch}, iteration {iteration}; "
                 "take more clusters per_batch"
             )
         bounds = np.concatenate(([0], np.cumsum([part.size for part in parts])))
-        homes = self._roots.home_ranks(roots)
+        homes = nodes.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
 

@@ -67,7 +67,8 @@ class Case(NamedTuple):
 
 CASES = (
     Case("cora", "edge", "sage", "dot", 20, ImportOptions(row_normalize=True)),
-    Case("amazon_computers", "edge", "sage", "dot", 1, ImportOptions(symmetrize=True, row_normalize=True)),
+    Case("amazon_computers", "edge", "sage", "dot", 1,
+         ImportOptions(symmetrize=True, row_normalize=True)),
     Case("acm_heco", "written_by", "rgcn", "distmult", 20,
          ImportOptions(add_reverse="cross-type", row_normalize=True)),
 )  # fmt: skip

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from cache_server.draw import permutation
+from cache_server.draw import permuted
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
@@ -80,8 +80,9 @@ class Workload:
         self.batches = []
         for index in range(batches):
             epoch, place = divmod(index, whole)
-            order = permutation(seed, epoch, train)
-            self.batches.append(global_ids[order[place * BATCH_SIZE : (place + 1) * BATCH_SIZE]])
+            places = np.arange(place * BATCH_SIZE, (place + 1) * BATCH_SIZE)
+            roots = train[permuted(seed, epoch, train.size, places)]
+            self.batches.append(global_ids[roots])
 
 
 def hopper_side(work: Workload) -> Sample:

@@ -24,6 +24,8 @@ numba.config.THREADING_LAYER = "threadsafe"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+VERSION: Final = 2
+"""of docs/draws.md: what began under another one draws otherwise"""
 GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
@@ -38,6 +40,10 @@ MERGING: Final = 8
 LEARNABLE: Final = 9
 NEGATIVES: Final = 10
 ARRIVALS: Final = 11
+
+# Of the network that permutes roots; fewer bits give too few functions for a good round.
+_ROUNDS: Final = 8
+_LEAST_BITS: Final = 8
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48
@@ -177,19 +183,44 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
     return out
 
 
-def permutation(seed: int, epoch: int, original_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order in which an epoch visits the training ids.
+@numba.njit(cache=True, nogil=True)
+def _permute(
+    keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """[n] int64: where the bijection takes each place; ``bits`` of the range that it is of."""
+    low = bits - bits // np.uint64(2)
+    high_shift, low_shift = np.uint64(64) - (bits - low), np.uint64(64) - low
+    mask = (np.uint64(1) << low) - np.uint64(1)
+    out = np.empty(places.size, np.int64)
+    for i in range(places.size):
+        x = np.uint64(places[i])
+        while True:
+            left, right = x >> low, x & mask
+            for pair in range(keys.size // 2):
+                left ^= variate(keys[2 * pair], right) >> high_shift
+                right ^= variate(keys[2 * pair + 1], left) >> low_shift
+            x = left << low | right
+            if x < count:
+                break
+        out[i] = x
+    return out
 
-    Ids are sorted by (key of the id, id), so the order does not depend on how they were given,
-    on how the graph is partitioned or on the number of ranks.
+
+def permuted(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What stands at some places of the order in which an epoch visits its roots.
+
+    A keyed bijection of [0, count): a Feistel network with cycle walking (Black and Rogaway,
+    CT-RSA 2002), so that no array is as long as there are roots.
 
     Parameters
     ----------
-    original_ids: [n] int64, distinct.
+    count: of the roots, counted in ascending order of their original ids. places: [n] int64.
 
     Returns
     -------
-    [n] int64, the same ids reordered.
+    [n] int64, of [0, count): the root at each place.
     """
-    keys = absorb_each(np.uint64(key_of(ROOTS, seed, epoch)), original_ids)
-    return original_ids[np.lexsort((original_ids, keys))]
+    key = key_of(ROOTS, seed, epoch)
+    keys = absorb_each(np.uint64(key), np.arange(_ROUNDS))
+    bits = max(_LEAST_BITS, (count - 1).bit_length())
+    return _permute(keys, np.uint64(count), np.uint64(bits), np.asarray(places, np.int64))

@@ -272,7 +272,7 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     roots = _training_roots(request)
     engine, batch_size = engines_of(request)[0], config.train.batch_size
     if config.sampler.kind == "full":
-        batch_size = -(-roots.ids.size // world)
+        batch_size = -(-roots.count // world)
     schedule = engine.schedule(
         roots,
         seed=config.train.seed,
@@ -285,7 +285,7 @@ def make_schedule(request: Request, world: int | None = None) -> RootSchedule:
     if schedule.iterations == 0:
         raise RequestError(
             f"train.batch_size: {batch_size} x {world} ranks with "
-            f'train.last_batch = "drop" leaves no iteration for {roots.ids.size} training '
+            f'train.last_batch = "drop" leaves no iteration for {roots.count} training '
             + ("edges" if request.schema.target_relations else "nodes")
         )
     return schedule

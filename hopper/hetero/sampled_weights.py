@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permutation
+from cache_server.draw import permuted
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.links import ends_of
@@ -60,7 +60,7 @@ def sampled_weights(
         seed,
         names=StoredNames(names.relations),
     )
-    orders = {each: permutation(seed, 0, own)[: BATCHES * BATCH_SIZE] for each, own in ids.items()}
+    orders = {each: _first_in_order(seed, own) for each, own in ids.items()}
     weights = dict.fromkeys(tree.roots, 0)
     longest = max(order.size for order in orders.values())
     for number, first in enumerate(range(0, longest, BATCH_SIZE)):
@@ -73,6 +73,11 @@ def sampled_weights(
                 int(hop[relation].indices.size) for hop in subgraph.hops for relation in relations
             )
     return weights
+
+
+def _first_in_order(seed: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    places = np.arange(min(BATCHES * BATCH_SIZE, ids.size))
+    return ids[permuted(seed, 0, ids.size, places)]
 
 
 def _roots_by_type(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permutation
+from cache_server.draw import permuted
 from hopper.errors import RequestError
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -119,7 +119,8 @@ def _roots(graph: PartitionedGraph, wanted: int, seed: int) -> NDArray[np.int64]
     ids = np.flatnonzero(counts) if counts.any() else np.arange(counts.size)
     if ids.size == 0:
         raise RequestError(f"{graph.path}: node type {target!r} has no node to take as a root")
-    return graph.global_ids(target)[permutation(seed, 0, ids)[:wanted]]
+    order = permuted(seed, 0, ids.size, np.arange(min(wanted, ids.size)))
+    return graph.global_ids(target)[ids[order]]
 
 
 def _colocated_shares(subgraph: Subgraph, book: PartitionBook) -> NDArray[np.float64]:

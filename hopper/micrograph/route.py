@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permutation
+from cache_server.draw import permuted
 from hopper.partition.placement import Placement
 
 
@@ -62,17 +62,15 @@ class GlobalBatch:
 
 
 class TrainingRoots(Protocol):
-    """The roots that are trained.
-
-    ids: [n] int64, distinct, that do not depend on how the graph is divided.
-    """
+    """The roots that are trained, counted in an order that does not depend on how the graph is
+    divided."""
 
     @property
-    def ids(self) -> NDArray[np.int64]:
-        """See above."""
+    def count(self) -> int:
+        """How many there are."""
 
-    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[m] int64: the roots of some of the ids, as :class:`GlobalBatch` has them."""
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[m] int64: the roots at some places of that order, as :class:`GlobalBatch` has them."""
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
         """[m] int64: the rank that owns each."""
@@ -85,7 +83,7 @@ class TrainingNodes:
     Attributes
     ----------
     placement: who owns them. node_type: theirs.
-    ids: [n] int64 original ids.
+    ids: [n] int64 original ids, ascending.
     global_ids: [count] int64, global id of every original id of the type.
     """
 
@@ -94,9 +92,14 @@ class TrainingNodes:
     ids: NDArray[np.int64]
     global_ids: NDArray[np.int64]
 
-    def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    @property
+    def count(self) -> int:
+        """See :class:`TrainingRoots`."""
+        return int(self.ids.size)
+
+    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """See :class:`TrainingRoots`: global ids."""
-        return self.global_ids[ids]
+        return self.global_ids[self.ids[places]]
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
         """See :class:`TrainingRoots`."""
@@ -127,16 +130,14 @@ class RootSchedule:
         most_iterations: int = 0,
     ) -> None:
         self._roots = roots
-        self._ids = np.asarray(roots.ids, np.int64)
         self._seed = seed
         self._size = batch_size * models
         self._models = models
-        whole, rest = divmod(self._ids.size, self._size)
+        whole, rest = divmod(roots.count, self._size)
         self._whole_epoch = whole + (1 if rest and not drop_last else 0)
         self.iterations = self._whole_epoch
         if most_iterations:
             self.iterations = min(self.iterations, most_iterations)
-        self._order: tuple[int, NDArray[np.int64]] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -145,21 +146,21 @@ class RootSchedule:
 
     def count(self, first: int, last: int) -> int:
         """How many roots an epoch's iterations have from ``first`` to, and without, ``last``."""
-        start, stop = (min(each * self._size, self._ids.size) for each in (first, last))
+        start, stop = (min(each * self._size, self._roots.count) for each in (first, last))
         return stop - start
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
         """The global batch of one iteration; a short last one is dealt evenly to the models."""
         start = iteration * self._size
-        roots = self._roots.find(self._epoch_order(epoch)[start : start + self._size])
+        roots = self._in_order(epoch, start, min(start + self._size, self._roots.count))
         bounds = np.arange(self._models + 1) * roots.size // self._models
         homes = self._roots.home_ranks(roots)
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
-    def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
-        if self._order is None or self._order[0] != epoch:
-            self._order = (epoch, permutation(self._seed, epoch, self._ids))
-        return self._order[1]
+    def _in_order(self, epoch: int, first: int, stop: int) -> NDArray[np.int64]:
+        """[m] int64: part of an epoch's roots, in the order in which it visits them."""
+        places = permuted(self._seed, epoch, self._roots.count, np.arange(first, stop))
+        return self._roots.at(places)
 
 
 class LocalRootSchedule(RootSchedule):
@@ -173,7 +174,7 @@ class LocalRootSchedule(RootSchedule):
 
     def count(self, first: int, last: int) -> int:
         """See :class:`RootSchedule`; but for how ranks round their shares."""
-        start, stop = (self._ids.size * each // self._whole_epoch for each in (first, last))
+        start, stop = (self._roots.count * each // self._whole_epoch for each in (first, last))
         return stop - start
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
@@ -193,7 +194,7 @@ class LocalRootSchedule(RootSchedule):
 
     def _roots_by_rank(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._by_rank is None or self._by_rank[0] != epoch:
-            roots = self._roots.find(self._epoch_order(epoch))
+            roots = self._in_order(epoch, 0, self._roots.count)
             homes = self._roots.home_ranks(roots)
             self._by_rank = (epoch, [roots[homes == rank] for rank in range(self._models)])
         return self._by_rank[1]

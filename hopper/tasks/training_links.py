@@ -118,13 +118,13 @@ class TrainingLinks:
         return LinkTable.of(self._graph, self._graph.links("train"))
 
     @property
-    def ids(self) -> Ids:
+    def count(self) -> int:
         """See :class:`hopper.micrograph.route.TrainingRoots`."""
-        return self.table.ids
+        return int(self.table.ids.size)
 
-    def find(self, ids: Ids) -> Ids:
-        """See :class:`hopper.micrograph.route.TrainingRoots`: places in the table."""
-        return np.searchsorted(self.table.ids, ids).astype(np.int64)
+    def at(self, places: Ids) -> Ids:
+        """See :class:`hopper.micrograph.route.TrainingRoots`: the table is in that order."""
+        return places
 
     def home_ranks(self, roots: Ids) -> Ids:
         """See :class:`hopper.micrograph.route.TrainingRoots`."""

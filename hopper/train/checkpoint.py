@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cache_server import draw
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
 from hopper.engines.optimizer import Optimizer
@@ -140,6 +141,7 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
     return identity | {
         "data.features": values["data"]["features"],
         "data.features_options": values["data"]["features_options"],
+        "the version of draws": draw.VERSION,
         "the division of the graph": read_division(graph.path),
         "the number of ranks": cluster.world,
         "ranks a server": cluster.ranks_per_server,

@@ -106,9 +106,24 @@ class Reference:
         limits = self.thresholds(self.weights(edges), size)
         return [i for i, u in enumerate(neighbours) if variates[i] < limits[u]]
 
-    def permutation(self, seed: int, epoch: int, ids: Sequence[int]) -> list[int]:
-        key = self.key(ROOTS, seed, epoch)
-        return sorted(ids, key=lambda each: (self.absorb(key, each), each))
+    def order(self, seed: int, epoch: int, count: int) -> list[int]:
+        """Which of ``count`` roots stands at each place of an epoch."""
+        bits = max(8, len(bin(count - 1)) - 2)
+        high = bits // 2
+        low = bits - high
+        keys = [self.key(ROOTS, seed, epoch, number) for number in range(8)]
+        found = []
+        for x in range(count):
+            walking = True
+            while walking:
+                left, right = divmod(x, 1 << low)
+                for even, odd in zip(keys[::2], keys[1::2], strict=True):
+                    left ^= self.variate(even, right) >> (64 - high)
+                    right ^= self.variate(odd, left) >> (64 - low)
+                x = (left << low) + right
+                walking = x >= count
+            found.append(x)
+        return found
 
     def sample(
         self,

@@ -87,11 +87,13 @@ def test_vectors_of_neighbours(reference: Any) -> None:
         assert reference.positions(key, degree, count) == row["positions"]
 
 
-def test_vectors_of_the_permutation(reference: Any) -> None:
-    for row in vectors()["permutation"]:
-        ids = np.array(row["ids"])
-        assert draw.permutation(row["seed"], row["epoch"], ids).tolist() == row["order"]
-        assert reference.permutation(row["seed"], row["epoch"], row["ids"]) == row["order"]
+def test_vectors_of_the_order_of_roots(reference: Any) -> None:
+    for row in vectors()["order"]:
+        moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
+        assert draw.permuted(*moment, places).tolist() == row["roots"]
+        if row["count"] < 10_000:
+            order = reference.order(*moment)
+            assert [order[place] for place in places] == row["roots"]
 
 
 @pytest.mark.parametrize(
@@ -254,23 +256,41 @@ def test_the_uniformity_test_can_fail() -> None:
     assert not is_uniform(Counter({0: 10_000}), 2, 10_000)
 
 
-def test_permutations_are_uniform_over_epochs() -> None:
-    ids = np.array([3, 1 << 40, 17, 0])
-    orders = Counter(tuple(draw.permutation(1, epoch, ids).tolist()) for epoch in range(2400))
+def test_orders_of_roots_are_uniform_over_epochs() -> None:
+    places = np.arange(4)
+    orders = Counter(tuple(draw.permuted(1, epoch, 4, places).tolist()) for epoch in range(2400))
     assert is_uniform(orders, 24, 2400)
 
 
+@pytest.mark.parametrize("count", [200, 300])
+def test_what_stands_first_is_uniform_over_epochs(count: int) -> None:
+    """The first root, and how far from it the second is."""
+    firsts = np.array([draw.permuted(5, epoch, count, np.arange(2)) for epoch in range(40 * count)])
+    apart = (firsts[:, 1] - firsts[:, 0]) % count - 1
+    assert is_uniform(Counter(firsts[:, 0].tolist()), count, 40 * count)
+    assert is_uniform(Counter(apart.tolist()), count - 1, 40 * count)
+
+
 @unhurried
-@given(
-    st.integers(0, 1 << 63),
-    st.integers(0, 1 << 40),
-    st.lists(st.integers(0, (1 << 62)), unique=True, max_size=60),
-    st.randoms(use_true_random=False),
-)
-def test_permutation_ignores_the_order_of_ids(
-    reference: Any, seed: int, epoch: int, ids: list[int], random: Any
+@given(st.integers(0, 1 << 63), st.integers(0, 1 << 40), st.integers(1, 600), st.data())
+def test_an_order_has_every_root_once(
+    reference: Any, seed: int, epoch: int, count: int, data: st.DataObject
 ) -> None:
-    order = draw.permutation(seed, epoch, np.array(ids, np.int64)).tolist()
-    assert order == reference.permutation(seed, epoch, ids)
-    random.shuffle(ids)
-    assert draw.permutation(seed, epoch, np.array(ids, np.int64)).tolist() == order
+    """And what stands at a place does not depend on which places are asked for."""
+    order = draw.permuted(seed, epoch, count, np.arange(count))
+    assert sorted(order.tolist()) == list(range(count))
+    assert order.tolist() == reference.order(seed, epoch, count)
+    places = data.draw(st.lists(st.integers(0, count - 1), max_size=9))
+    asked = np.array(places, np.int64)
+    assert draw.permuted(seed, epoch, count, asked).tolist() == order[asked].tolist()
+
+
+def test_an_order_of_more_roots_than_fit_in_memory() -> None:
+    """Places far apart of 2^40 + 5: distinct roots, all of the range."""
+    count = (1 << 40) + 5
+    places = np.concatenate([np.arange(1000), count - 1 - np.arange(1000)])
+    roots = draw.permuted(1, 0, count, places)
+    assert np.unique(roots).size == 2000
+    assert roots.min() >= 0
+    assert roots.max() < count
+    assert np.unique(roots >> 32).size > 200
