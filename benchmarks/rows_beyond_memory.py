@@ -1,23 +1,26 @@
-"""Rows of a mapped table that is larger than memory: as the kernel reads them, and each alone.
+"""Rows of a mapped table that is larger than memory: as the kernel reads them, and as Hopper does.
 
 usage: python benchmarks/rows_beyond_memory.py --out DIR [--work DIR] [--rows 1000000]
 [--memory 800M] [--rounds 5]
 
 A table of float32 [rows, 600] lies in a file. A process in a cgroup that holds it, and the page
-cache, to ``--memory`` reads 1,000 rows at a time, anywhere, for some seconds: mapped as it comes,
-and as :func:`cache_server.mapped_tables.read_rows_alone` has it, which features, and rows that
-feature servers send, are read by where memory does not hold them. Both take turns, in a new process
-each.
+cache, to ``--memory`` reads 10,000 rows at a time, anywhere, for some seconds: mapped as it comes;
+each alone (:func:`cache_server.mapped_tables.read_rows_alone`); and alone and asked for ahead
+(:func:`cache_server.read_ahead.read_ahead`), as features are read, and rows that feature servers
+send, where memory does not hold them. Beside them, what the disk itself does: blocks of 4 KiB of
+the same file, anywhere, past the page cache, by 64 threads. All take turns, in a new process each.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from cache_server.mapped_tables import read_rows_alone
+from cache_server.read_ahead import read_ahead
 from hopper.bench.emulate.limits import bound_hosts, remove_limits
 from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
@@ -35,8 +39,9 @@ from hopper.bench.statistics import paired_ratio
 from hopper.config.bounds import parse_size
 from hopper.whole_files import write_text
 
-WIDTH, AT_ONCE, SECONDS = 600, 1000, 8.0
-SIDES = ("as mapped", "rows alone")
+WIDTH, AT_ONCE, SECONDS = 600, 10_000, 8.0
+MAPPED, ALONE, AHEAD, DISK = SIDES = ("as mapped", "rows alone", "read ahead", "the disk, 4 KiB")
+THREADS, BLOCK = 64, 4096
 
 
 def make_table(file: Path, rows: int) -> None:
@@ -58,15 +63,43 @@ def forget(file: Path) -> None:
 
 
 def read(file: Path, side: str, seed: int) -> float:
-    """Rows a second."""
+    """Rows a second, or blocks."""
+    if side == DISK:
+        return read_blocks(file, seed)
     table = np.load(file, mmap_mode="r", allow_pickle=False)
-    if side == SIDES[1] and not read_rows_alone(table):
+    if side != MAPPED and not read_rows_alone(table):
         raise SystemExit(f"{file}: fits into memory; expected --rows larger than --memory")
+    read_ahead(np.ones((2, 2)), np.zeros(1, np.int64))  # compiled
     generator, begun, count = np.random.default_rng(seed), time.monotonic(), 0
     while time.monotonic() - begun < SECONDS:
-        np.take(table, generator.integers(0, len(table), AT_ONCE), axis=0)
-        count += AT_ONCE
+        rows = generator.integers(0, len(table), AT_ONCE)
+        # The first of them take long where they wait one for another.
+        for part in np.array_split(rows, 1 if side == AHEAD else 50):
+            if side == AHEAD:
+                read_ahead(table, part)
+            np.take(table, part, axis=0)
+            count += part.size
+            if time.monotonic() - begun >= SECONDS:
+                break
     return count / (time.monotonic() - begun)
+
+
+def read_blocks(file: Path, seed: int) -> float:
+    """Blocks a second."""
+    disk = os.open(file, os.O_RDONLY | os.O_DIRECT)
+    blocks, stop = file.stat().st_size // BLOCK, time.monotonic() + SECONDS
+
+    def work(number: int) -> int:
+        generator, count = np.random.default_rng((seed, number)), 0
+        with mmap.mmap(-1, BLOCK) as memory:  # begins where a block may
+            while time.monotonic() < stop:
+                for block in generator.integers(0, blocks, 100).tolist():
+                    os.preadv(disk, [memory], block * BLOCK)
+                count += 100
+        return count
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(work, range(THREADS))) / SECONDS
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -77,7 +110,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     rates: dict[str, list[float]] = {side: [] for side in SIDES}
     try:
         for number in range(options.rounds):
-            for side in SIDES if number % 2 else SIDES[::-1]:
+            for side in SIDES[number % 4 :] + SIDES[: number % 4]:
                 forget(file)
                 command = [sys.executable, __file__, "--read", str(file), side, str(number)]
                 enter = f'echo $$ > "{group}/cgroup.procs" && exec "$@"'
@@ -89,7 +122,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         remove_limits()
         file.unlink()
     per_row = {side: [1 / rate for rate in rates[side]] for side in SIDES}
-    ratio = paired_ratio(per_row[SIDES[0]], per_row[SIDES[1]])
+    ratios = {side: paired_ratio(per_row[side], per_row[AHEAD]) for side in SIDES if side != AHEAD}
     return {
         "schema": 1,
         "benchmark": "rows_beyond_memory",
@@ -102,13 +135,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "bound_bytes": memory,
         "rounds": options.rounds,
         "rows_a_second": rates,
-        "times_faster": {"mean": ratio.mean, "low": ratio.low, "high": ratio.high},
+        "read_ahead_to": {
+            side: {"mean": ratio.mean, "low": ratio.low, "high": ratio.high}
+            for side, ratio in ratios.items()
+        },
     }
 
 
 def page(result: dict[str, Any]) -> str:
     """What is shown of a result, in Markdown."""
-    faster = result["times_faster"]
     lines = [
         "# Rows of a table larger than memory",
         "",
@@ -121,12 +156,16 @@ def page(result: dict[str, Any]) -> str:
         "",
         "![Rows a second](picture.webp)",
         "",
-        "| how | rows a second, median |",
-        "|---|---:|",
+        "| how | rows (blocks) a second, median | read ahead: times as many |",
+        "|---|---:|---:|",
     ]
-    lines += [f"| {s} | {np.median(rates):,.0f} |" for s, rates in result["rows_a_second"].items()]
-    told = f"{faster['mean']:.1f} ({faster['low']:.1f} to {faster['high']:.1f})"
-    return "\n".join([*lines, "", f"Rows alone: {told} times as many.", ""])
+    for side, rates in result["rows_a_second"].items():
+        ratio = result["read_ahead_to"].get(side)
+        told = f"{ratio['mean']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else ""
+        lines.append(f"| {side} | {np.median(rates):,.0f} | {told} |")
+    pages = 1 + (WIDTH * 4 - 4) / BLOCK
+    told = f"A row lies on {pages:.2f} blocks on average, and all of them are read."
+    return "\n".join([*lines, "", told, ""])
 
 
 def draw(result: dict[str, Any], file: Path) -> None:

@@ -15,7 +15,7 @@ import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -137,9 +137,17 @@ class MappedTable(Table):
         super().__init__(spec, server)
         self.array = array
         self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
+        self._read_ahead: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
+        if read_rows_alone(array):
+            # Only here: compiled kernels take a server longer to import than all else.
+            from cache_server.read_ahead import read_ahead
+
+            self._read_ahead = read_ahead
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """See :class:`Table`."""
+        if self._read_ahead is not None:
+            self._read_ahead(self._bytes, rows)
         # With mode="raise" numpy would gather into a buffer of its own first.
         np.take(self._bytes, rows, axis=0, out=out, mode="clip")
 
@@ -403,7 +411,6 @@ def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
         raise ManifestError(f"{path}: shape: expected {shapes[0]}, found {array.shape}")
     if not array.flags.c_contiguous:
         raise ManifestError(f"{path}: order: expected row-major, found Fortran order")
-    read_rows_alone(array)
     return array.reshape(spec.count, spec.dim)
 
 

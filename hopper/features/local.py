@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cache_server.errors import SourceError
 from cache_server.mapped_tables import read_rows_alone
+from cache_server.read_ahead import read_ahead
 from hopper.errors import GraphError
 from hopper.features.copy_rows import copy_rows, read_pages
 from hopper.features.source import RowKind
@@ -27,6 +28,8 @@ class LocalRows:
         self._graph = graph
         self._server = server
         self._tables: dict[tuple[RowKind, str], NDArray[Any]] = {}
+        self._alone: set[tuple[RowKind, str]] = set()
+        """tables that memory does not hold"""
         self._mapped: dict[str, Tensor] = {}
         self._faults = -1
         """pages that this process had waited for when rows were last located"""
@@ -36,7 +39,7 @@ class LocalRows:
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        return np.take(self._table(kind, node_type), rows, axis=0)
+        return np.take(self._ready(kind, node_type, rows), rows, axis=0)
 
     def fill(
         self,
@@ -51,7 +54,7 @@ class LocalRows:
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
         else:
-            copy_rows(self._table(kind, node_type), rows, out, places)
+            copy_rows(self._ready(kind, node_type, rows), rows, out, places)
 
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
@@ -66,14 +69,14 @@ class LocalRows:
         whole = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):
             return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole)
-        stored = self._table("features", node_type)
+        stored = self._ready("features", node_type, rows)
         table = self._mapped.get(node_type)
         if table is None:
             table = self._mapped[node_type] = _read_only(stored)
-        # Where memory holds all that is read, nothing waits for a disk; where it does not, this
-        # thread had better wait than the one that computes.
+        # Where memory holds all that is read, nothing waits for a disk; until it does, this thread
+        # had better wait than the one that computes.
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        if faults != self._faults:
+        if faults != self._faults and ("features", node_type) not in self._alone:
             self._faults = faults
             read_pages(stored, rows)
         return RowPart(table, torch.from_numpy(rows), whole)
@@ -106,6 +109,13 @@ class LocalRows:
             )
         return rows
 
+    def _ready(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """As :meth:`_table`, once the disk has been asked for these rows of it."""
+        table = self._table(kind, node_type)
+        if (kind, node_type) in self._alone:
+            read_ahead(table, rows)
+        return table
+
     def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
         """[rows, dim] memory map of this server's rows."""
         found = self._tables.get((kind, node_type))
@@ -114,7 +124,8 @@ class LocalRows:
             stored = read(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
-            read_rows_alone(stored)
+            if read_rows_alone(stored):
+                self._alone.add((kind, node_type))
             found = stored if stored.ndim == 2 else stored[:, None]
             self._tables[kind, node_type] = found
         return found

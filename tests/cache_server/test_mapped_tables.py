@@ -1,8 +1,10 @@
-"""Tables that memory does not hold: the kernel is told that their rows are read alone."""
+"""Tables that memory does not hold: rows are read alone, and many at a time."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from cache_server import mapped_tables
 from cache_server.mapped_tables import read_rows_alone
+from cache_server.read_ahead import read_ahead
 
 
 def reads_around(file: Path) -> bool:
@@ -37,3 +40,41 @@ def test_only_what_does_not_fit_is_read_alone(
     # What is in memory has no kernel to be told.
     assert not read_rows_alone(np.ones((1000, 100), np.float32))
     assert mmap.MADV_RANDOM > 0
+
+
+def in_memory(table: np.ndarray) -> np.ndarray:
+    """[n] bool: which rows of a mapped table memory holds."""
+    first = table.ctypes.data // mmap.PAGESIZE * mmap.PAGESIZE
+    length = table.ctypes.data + table.nbytes - first
+    pages = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(first), ctypes.c_size_t(length), pages) == 0
+    held = np.frombuffer(pages, np.uint8) & 1
+    begin = table.ctypes.data - first + np.arange(len(table)) * table.strides[0]
+    last = (begin + table.strides[0] - 1) // mmap.PAGESIZE
+    return (held[begin // mmap.PAGESIZE] & held[last]).astype(bool)
+
+
+@pytest.mark.parametrize("width", [1500, 3])
+def test_rows_read_ahead_are_in_memory_and_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """More rows than are asked for at a time, repeats among them."""
+    count = 4000 if width > 1000 else 100_000
+    file = tmp_path / "rows.npy"
+    np.save(file, np.arange(count * width, dtype=np.float32).reshape(count, width))
+    table = np.load(file, mmap_mode="r")
+    monkeypatch.setattr(mapped_tables, "available_memory", lambda: 0)
+    assert read_rows_alone(table)
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+        os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if in_memory(table).any():
+        pytest.skip(f"{file} stays in memory")
+    rows = np.random.default_rng(1).integers(0, count // 2, 700)
+    read_ahead(table, rows[:0])
+    assert not in_memory(table).any()
+    read_ahead(table, rows)
+    held = in_memory(table)
+    assert held[rows].all()
+    assert held[count // 2 + 4000 // width + 1 :].mean() < 0.1
+    np.testing.assert_array_equal(table[rows], np.add.outer(rows * width, np.arange(width)))
