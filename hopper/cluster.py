@@ -73,6 +73,9 @@ class Cluster:
         self._store: Any = None
         # None is the group of all ranks that torch keeps.
         self._group: dist.ProcessGroup | None = None
+        self._levels: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = None
+        """the ranks of this server, and the first ones of all servers; None where that is nobody,
+        or everybody"""
         # gloo's ring and the rank after this one: do bytes to it leave the server?
         self._ring_leaves_server = self.server_of((rank + 1) % world) != self.server
 
@@ -121,6 +124,8 @@ class Cluster:
                 timeout=timedelta(seconds=max(start_timeout, timeout)),
             )
             cluster._learn_pids()
+            if 1 < ranks_per_server < world:
+                cluster._levels = cluster._make_levels()
             if is_direct:
                 # NCCL meets in the first message on a device, and wants all ranks there; one
                 # between some of them alone would wait for the others.
@@ -139,6 +144,8 @@ class Cluster:
         channels need not.
         """
         channel = copy.copy(self)
+        # Sums of another channel are small.
+        channel._levels = None
         # gloo reads host memory.
         channel.through_host = self.through_host or self.device.type == "cuda"
         if self.world > 1:
@@ -162,16 +169,50 @@ class Cluster:
         """The server a rank sits on."""
         return rank // self.ranks_per_server
 
-    def all_reduce(self, tensor: Tensor, cause: Cause, operation: str) -> None:
-        """Sum a tensor over all ranks, in place."""
+    def all_reduce(self, tensor: Tensor, cause: Cause, operation: str, *, apart: int = 0) -> None:
+        """Sum a tensor over all ranks, in place.
+
+        The ranks of a server add up first, and one of them goes on for all: what a server sends
+        does not grow with its ranks.
+
+        Parameters
+        ----------
+        apart: how many numbers at the end of a vector to sum over the ranks of this server alone.
+        """
         if self.world == 1:
             return
         own = self.outgoing(tensor)
+        shared = own[: len(own) - apart] if apart and self.servers > 1 else own
         with self.watched(operation):
-            self._wait(dist.all_reduce(own, group=self._group, async_op=True))
+            if self._levels is None:
+                self._wait(dist.all_reduce(shared, group=self._group, async_op=True))
+                self._count_ring(cause, 2 * (self.world - 1) * shared.nbytes // self.world)
+            else:
+                self._sum_by_levels(own, shared, cause)
         if own is not tensor:
             tensor.copy_(own)
-        self._count_ring(cause, 2 * (self.world - 1) * tensor.nbytes // self.world)
+
+    def _sum_by_levels(self, tensor: Tensor, shared: Tensor, cause: Cause) -> None:
+        """Sum a tensor over this server's ranks, and ``shared``, a part of it, over all ranks."""
+        assert self._levels is not None
+        server, firsts = self._levels
+        first = self.server * self.ranks_per_server
+        self._wait(dist.reduce(tensor, first, group=server, async_op=True))
+        if self.rank == first:
+            self._wait(dist.all_reduce(shared, group=firsts, async_op=True))
+            self.traffic.count(cause, 2 * (self.servers - 1) * shared.nbytes // self.servers)
+        self._wait(dist.broadcast(tensor, first, group=server, async_op=True))
+
+    def _make_levels(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """See ``_levels``; every rank takes part in making every group."""
+        size, limit = self.ranks_per_server, timedelta(seconds=self.timeout)
+        with self.watched("meeting the ranks of a server"):
+            servers = [
+                dist.new_group(list(range(first, first + size)), timeout=limit)
+                for first in range(0, self.world, size)
+            ]
+            firsts = dist.new_group(list(range(0, self.world, size)), timeout=limit)
+        return servers[self.server], firsts
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
         """[N, ...]: every rank's tensor (equal shapes and dtypes), in rank order."""

@@ -72,9 +72,8 @@ def servers_of_parameters(
 
 
 class ParameterHomes:
-    """The parameters of a packed model that one server alone computes with.
-
-    Where servers have several ranks there are none: these would have to add up among themselves.
+    """The parameters of a packed model that one server alone computes with: its ranks add their
+    gradients up, and nobody else.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class ParameterHomes:
         self._cluster = cluster
         self.numbers_apart = 0
         """how many numbers of the model one server alone computes with"""
-        if not homes or cluster.ranks_per_server != 1 or cluster.world == 1:
+        if not homes or cluster.servers == 1:
             return
         apart, mine, together = [], [], []
         at = 0
@@ -118,6 +117,11 @@ class ParameterHomes:
         self._apart = torch.from_numpy(np.concatenate([none, *apart])).to(device)
         self._mine = torch.from_numpy(np.concatenate([none, *mine]).astype(np.bool_)).to(device)
         self._others = self._apart[~self._mine]
+        self._summed = torch.cat((self._together, self._apart[self._mine]))
+        """what this server's ranks add up, with what goes on to other servers in front"""
+        tells = cluster.rank == cluster.server * cluster.ranks_per_server
+        self._told = self._mine if tells else torch.zeros_like(self._mine)
+        """what this rank tells all others of"""
         self.numbers_apart = self._apart.numel()
 
     def sum_gradients(self, operation: str) -> None:
@@ -140,9 +144,10 @@ class ParameterHomes:
                 f"and server {self._cluster.server} computed with it; what several aggregations "
                 "share has to be registered in each of them"
             )
-        shared = accumulated.index_select(0, self._together)
-        self._cluster.all_reduce(shared, "gradient", operation)
-        accumulated.index_copy_(0, self._together, shared)
+        summed = accumulated.index_select(0, self._summed)
+        apart = self._summed.numel() - self._together.numel()
+        self._cluster.all_reduce(summed, "gradient", operation, apart=apart)
+        accumulated.index_copy_(0, self._summed, summed)
 
     def squares(self, operation: str) -> float:
         """The sum of squares of all parameters' gradients, to the same bits on every rank."""
@@ -153,7 +158,7 @@ class ParameterHomes:
                 total.zero_()
             self._cluster.all_reduce(total, "control", operation)
             return float(total)
-        apart = gradients.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
+        apart = gradients.index_select(0, self._apart).masked_fill(~self._told, 0.0)
         total = apart.double().square().sum().reshape(1)
         if self._cluster.rank == 0:
             shared = gradients.index_select(0, self._together[:-1])
@@ -162,7 +167,7 @@ class ParameterHomes:
         return float(total)
 
     def complete(self, tensors: Sequence[Tensor], operation: str) -> None:
-        """Give every rank what only one has; every rank has to call it.
+        """Give every rank what only one server has; every rank has to call it.
 
         Parameters
         ----------
@@ -171,6 +176,6 @@ class ParameterHomes:
         if not self.numbers_apart:
             return
         for tensor in tensors:
-            own = tensor.index_select(0, self._apart).masked_fill(~self._mine, 0.0)
+            own = tensor.index_select(0, self._apart).masked_fill(~self._told, 0.0)
             self._cluster.all_reduce(own, "control", operation)
             tensor.index_copy_(0, self._apart, own)

@@ -28,6 +28,9 @@ def main(out: Path) -> None:
     total = torch.full((1000,), float(rank))
     cluster.all_reduce(total, "gradient", "adding")
     found["sum"] = total.unique().tolist()
+    total = torch.full((1000,), float(rank))
+    cluster.all_reduce(total, "gradient", "adding", apart=400)
+    found["apart"] = [part.unique().tolist() for part in (total[:600], total[600:])]
 
     found["gathered"] = cluster.all_gather(torch.tensor([rank * 10]), "control", "telling").tolist()
 

@@ -28,6 +28,8 @@ def test_collectives(ranks: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(ranks):
         assert found["server"] == rank // 2
         assert found["sum"] == [6.0]
+        # The last 400 numbers were added up on each server alone.
+        assert found["apart"] == [[6.0], [1.0] if rank < 2 else [5.0]]
         assert found["gathered"] == [[0], [10], [20], [30]]
         assert found["received"] == [
             [] if rank == (source + 1) % 4 else [10 * source + rank] * source for source in range(4)
@@ -36,9 +38,11 @@ def test_collectives(ranks: list[dict[str, Any]]) -> None:
 
 def test_only_bytes_that_leave_the_server_are_counted(ranks: list[dict[str, Any]]) -> None:
     for rank, found in enumerate(ranks):
+        # Ranks of a server add up, and ranks 0 and 2 tell each other: the numbers of all, and those
+        # of which 400 were the server's alone.
+        assert found["bytes"]["gradient"] == (4000 + 2400 if rank in (0, 2) else 0)
         # In the ring 0 -> 1 -> 2 -> 3 -> 0, ranks 1 and 3 send to the other server.
         leaves = rank in (1, 3)
-        assert found["bytes"]["gradient"] == (2 * 3 * 4000 // 4 if leaves else 0)
         assert found["bytes"]["control"] == (3 * 8 if leaves else 0)
         away = [to for to in range(4) if to // 2 != rank // 2 and to != (rank + 1) % 4]
         assert found["bytes"]["partial"] == rank * 2 * 8 * len(away)

@@ -153,6 +153,23 @@ def test_losses_and_scores_are_those_of_other_engines(
         assert raf["bytes"]["gradient"] < other["bytes"]["gradient"]
 
 
+def test_what_servers_send_does_not_grow_with_their_ranks(
+    graphs: dict[str, GraphDirectory], train_cases: TrainCases, tmp_path: Path
+) -> None:
+    """Relations' weights are added up on their server alone, and those of all by one rank each: the
+    same losses, with a bound on the norm that counts, and the same bytes of gradients."""
+    partition_by_relation(graphs[FEATURED], tmp_path / f"{FEATURED} by relation", 2, layers=3)
+    results = []
+    for ranks in (1, 2):
+        more = {"epochs": 2, "clip_norm": 0.3, "weight_decay": 0.01, "batch_size": 8 // ranks}
+        values = case(FEATURED, "rgcn", "raf", tmp_path, ranks, ranks, **more)
+        results += train_cases([values], 2 * ranks, tmp_path)
+    one, two = results
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-9)
+    assert two["val"] == one["val"]
+    assert two["bytes"]["gradient"] == one["bytes"]["gradient"] > 0
+
+
 def test_a_parameter_that_another_server_uses_too_is_named() -> None:
     """What is not seen to be shared would lose a part of its gradient."""
     model = torch.nn.Linear(3, 2)
