@@ -17,7 +17,7 @@ from benchmarks.paper.grid import Job
 from benchmarks.paper.materials import SEED
 from hopper.partition import PartitionedGraph
 from hopper.partition.assign import assign
-from hopper.partition.phases import Phases
+from hopper.phases import Phases
 from hopper.train.rank_processes import set_environment
 
 _PLUG_IN: Final = "benchmarks.cluster_gcn"

@@ -14,7 +14,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from hopper.partition.phases import Progress
+from hopper.phases import Progress
 
 
 def show_progress() -> tuple[Console, Progress]:

@@ -10,7 +10,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION
-from hopper.partition.phases import Progress
+from hopper.phases import Progress
 
 
 def divide_graph(

@@ -36,9 +36,9 @@ from hopper.partition.layouts import server_folder
 from hopper.partition.memory import format_bytes
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
-from hopper.partition.phases import Phases, Progress
 from hopper.partition.training import training_roots
 from hopper.partition.write import copy_shared, table_spec, unpublished_partitions, write_rows
+from hopper.phases import Phases, Progress
 
 _BYTES_AT_ONCE: Final = 16 << 20
 

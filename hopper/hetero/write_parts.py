@@ -19,8 +19,8 @@ from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
 from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import ROOTS_FOLDER, held_file
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.phases import Progress
 from hopper.partition.write import write_rows
+from hopper.phases import Progress
 
 Edges = NDArray[np.int64]
 

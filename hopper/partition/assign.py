@@ -17,10 +17,10 @@ from hopper.partition.balance import balance_classes
 from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.partitioner import NONE, assign_by, find_partitioner
-from hopper.partition.phases import Phases
 from hopper.partition.random import assign_random
 from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
+from hopper.phases import Phases
 from hopper.plug_ins import FORM
 
 METHODS: Final = ("metis", "stream", "random")

@@ -23,7 +23,6 @@ from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
-from hopper.partition.phases import Phases, Progress
 from hopper.partition.relabel import relabel
 from hopper.partition.training import training_roots
 from hopper.partition.write import (
@@ -36,6 +35,7 @@ from hopper.partition.write import (
     write_server,
     write_topology,
 )
+from hopper.phases import Phases, Progress
 
 
 def partition_graph(

@@ -17,10 +17,10 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition.alias_table import write_tables
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.phases import Progress
 from hopper.partition.row_ranges import row_ranges
 from hopper.partition.time_order import order_by_time
 from hopper.partition.weight_sums import add_up, units_of
+from hopper.phases import Progress
 
 Ids: TypeAlias = NDArray[np.int64]
 EdgesOf = Callable[[int, int], tuple[Ids, Ids]]

@@ -35,8 +35,8 @@ from hopper.partition.label_passes import (
     vote,
 )
 from hopper.partition.neighbor_stream import Chunk, NeighborStream
-from hopper.partition.phases import Phases, Progress
 from hopper.partition.place_blocks import TOLERANCE, Blocks, place_blocks
+from hopper.phases import Phases, Progress
 
 # A word no other stream of draws begins with, as in hopper.partition.random.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"streaming partition").digest()[:8], "little")

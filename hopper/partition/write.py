@@ -29,9 +29,9 @@ from hopper.partition.checksums import seal_directory
 from hopper.partition.draw_arrays import write_draw_arrays
 from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.mapped_pages import release_pages
-from hopper.partition.phases import Progress
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 from hopper.partition.row_ranges import EDGES_AT_ONCE, row_ranges
+from hopper.phases import Progress
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
 """of a relation's topology: what every server has of its own nodes, where topology is divided, and

@@ -13,8 +13,8 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import METHODS, assign
-from hopper.partition.phases import Phases
 from hopper.partition.training import training_roots
+from hopper.phases import Phases
 
 RANGES = "range_partitioner:RangePartitioner"
 

@@ -23,10 +23,10 @@ from hopper.partition import neighbor_stream, partition_graph
 from hopper.partition.balance import balance_classes
 from hopper.partition.memory import estimate_memory
 from hopper.partition.neighbor_stream import NeighborStream
-from hopper.partition.phases import Phases
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.partition.symmetrise import type_starts
 from hopper.partition.training import training_roots
+from hopper.phases import Phases
 
 MakeGraph = Callable[..., GraphDirectory]
 RELATION = Relation("node", "edge", "node")

@@ -1,4 +1,4 @@
-"""The phases of a partitioning: timed, and announced to whoever shows progress."""
+"""The phases of a piece of work: timed, and announced to whoever shows progress."""
 
 from __future__ import annotations
 
