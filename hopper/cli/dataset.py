@@ -12,9 +12,11 @@ from rich.console import Console
 
 from hopper.cli.dataset_tables import print_description
 from hopper.cli.numbers import seed, whole
+from hopper.cli.phases import show_progress
+from hopper.config.bounds import parse_size
 from hopper.graph.describe import describe
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.importers import KINDS, ImportOptions, RandomSplit, import_graph
+from hopper.graph.importers import KINDS, ImportOptions, RandomSplit, Watcher, import_graph
 
 
 def add_parser(subparsers: Any) -> None:
@@ -111,6 +113,11 @@ def _add_import(commands: Any) -> None:
     parser.add_argument(
         "--root", type=Path, default=Path("dataset"), metavar="DIR", help="of ogb's downloads"
     )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        help="of csv and parquet: memory of the import, e.g. 2G (default: half of what is free)",
+    )
     parser.set_defaults(run=run_import)
 
 
@@ -143,6 +150,8 @@ def run_import(arguments: argparse.Namespace) -> int:
     GraphError: the source is unusable; names file and field.
     RequestError: a missing library, an option that does not fit, an occupied destination.
     """
+    given = arguments.memory_limit
+    limit = parse_size(given, "--memory-limit") if given else None
     options = ImportOptions(
         symmetrize=arguments.symmetrize,
         add_reverse=arguments.add_reverse,
@@ -152,7 +161,9 @@ def run_import(arguments: argparse.Namespace) -> int:
         missing=arguments.missing,
         row_normalize=arguments.row_normalize,
         seed=arguments.seed,
+        memory_limit=limit,
     )
+    console, progress = show_progress()
     notes = import_graph(
         arguments.kind,
         arguments.source,
@@ -160,6 +171,7 @@ def run_import(arguments: argparse.Namespace) -> int:
         options,
         name=arguments.name,
         root=arguments.root,
+        watcher=Watcher(progress, console.print),
     )
     for note in notes:
         print(note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import threading
@@ -19,6 +20,9 @@ from hopper.errors import GraphError
 
 HEADER_BYTES = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
+
+BLOCK_BYTES: Final = 16 << 20
+"""of a block of an array that is passed through"""
 
 _READING_HEADERS: Final = threading.Lock()
 """numpy reads headers with Python's own parser, which in CPython 3.11 may fail when several threads
@@ -103,10 +107,43 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
 
 
 def save_array(file: Path, array: NDArray[Any]) -> None:
-    """Write a whole array in C order, creating the directory."""
+    """Write a whole array in C order, creating the directory; of a map a block at a time."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with named(file):
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    with named(file), file.open("wb") as stream:
+        header = npy_format.header_data_from_array_1_0(np.empty((0,), array.dtype))
+        npy_format.write_array_header_1_0(stream, header | {"shape": array.shape})
+        for _, rows in blocks(array):
+            # Not tofile, which tells of a full disk in words of its own.
+            stream.write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+
+
+def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Pairs of a first row and the rows from there on; pages of a map are given back after each.
+
+    Parameters
+    ----------
+    rows: of a block; None = 16 MiB of them.
+    """
+    step = rows or max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
+    for start in range(0, len(array), step):
+        yield start, array[start : start + step]
+        release_pages(array)
+
+
+def release_pages(array: NDArray[Any]) -> None:
+    """Let the pages of a map of a file leave this process's memory; what was written stays."""
+    owner: Any = array
+    while owner is not None and not isinstance(owner, np.memmap):
+        owner = getattr(owner, "base", None)
+    # Pages of a private map would lose what was written.
+    if owner is not None and owner.mode != "c" and owner.base is not None:
+        _map_of(owner).madvise(mmap.MADV_DONTNEED)
+
+
+def _map_of(array: Any) -> mmap.mmap:
+    while not isinstance(array, mmap.mmap):
+        array = array.base if isinstance(array, np.ndarray) else array.obj
+    return array
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
@@ -9,8 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.array_file import blocks, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.topology import Topology
+
+SortEdges = Callable[
+    [NDArray[np.integer[Any]], NDArray[np.integer[Any]], str],
+    Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.int64]]],
+]
+"""Gives sources, destinations and ids of edges, a block at a time, ordered by destination, source
+and id."""
 
 
 def build_topology(
@@ -57,14 +66,7 @@ def fill_topology(
 ) -> None:
     """Like :func:`build_topology`, into the arrays of ``out`` (which may be memory maps)."""
     edges = _check_edges(src, dst, where)
-    num_src, num_dst = out.out_degrees.size, out.in_degrees.size
-    for end, ids, count in (("src", src, num_src), ("dst", dst, num_dst)):
-        place = find_outside(ids, 0, count)
-        if place >= 0:
-            raise GraphError(
-                f"{where}: {end} of edge {place}: expected an id in [0, {count}), "
-                f"given {int(ids[place])}"
-            )
+    _check_ends(src, dst, out, where)
     _count(src, out.out_degrees)
     _count(dst, out.in_degrees)
     order = np.empty(edges, np.int32 if edges < 2**31 else np.int64)
@@ -72,6 +74,52 @@ def fill_topology(
     out.indptr[0] = 0
     _cumulate(out.in_degrees, out.indptr)
     _place_by_destination(dst, order, out.out_degrees, out.indptr, out.indices, out.edge_ids)
+
+
+def fill_sorted_topology(
+    src: NDArray[np.integer[Any]],
+    dst: NDArray[np.integer[Any]],
+    out: Topology,
+    sort: SortEdges,
+    *,
+    where: str = "edges",
+) -> None:
+    """Like :func:`fill_topology`, of edges that something else puts in order, a block at a time;
+    memory is 8 bytes a node and a block."""
+    _check_edges(src, dst, where)
+    _check_ends(src, dst, out, where)
+    out.out_degrees[:] = 0
+    out.in_degrees[:] = 0
+    first = 0
+    for sources, targets, edge_ids in sort(src, dst, where):
+        last = first + len(sources)
+        out.indices[first:last] = sources
+        out.edge_ids[first:last] = edge_ids
+        _add_degrees(sources, out.out_degrees)
+        _add_degrees(targets, out.in_degrees)
+        for array in (out.indices, out.edge_ids):
+            release_pages(array)
+        first = last
+    out.indptr[0] = 0
+    _cumulate(out.in_degrees, out.indptr)
+    for array in (out.indptr, out.in_degrees, out.out_degrees):
+        release_pages(array)
+
+
+def _check_ends(
+    src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], out: Topology, where: str
+) -> None:
+    for end, ids, count in (
+        ("src", src, out.out_degrees.size),
+        ("dst", dst, out.in_degrees.size),
+    ):
+        for first, part in blocks(ids):
+            place = find_outside(part, 0, count)
+            if place >= 0:
+                raise GraphError(
+                    f"{where}: {end} of edge {first + place}: expected an id in [0, {count}), "
+                    f"given {int(part[place])}"
+                )
 
 
 def _check_edges(src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], where: str) -> int:
@@ -91,6 +139,11 @@ def _check_edges(src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], w
 @numba.njit(cache=True, nogil=True)
 def _count(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
     degrees[:] = 0
+    _add_degrees(ids, degrees)
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_degrees(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
     for place in range(ids.size):
         degrees[ids[place]] += 1
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.array_file import blocks
 from hopper.graph.schema import Labels
 
 
@@ -34,9 +35,13 @@ def is_labelled(labels: Labels, values: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(~np.isnan(values.reshape(values.shape[0], -1)).any(axis=1))
 
 
-def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
+def check_labels(values: NDArray[Any], labels: Labels, where: str, first: int = 0) -> None:
     """Check label values: classes in [-1, classes), multi-hot 0 or 1, floats not infinite; of
     several tasks, each by its kind.
+
+    Parameters
+    ----------
+    first: the node whose label is the first of the values.
 
     Raises
     ------
@@ -47,21 +52,21 @@ def check_labels(values: NDArray[Any], labels: Labels, where: str) -> None:
             part = values[:, columns]
             if own.kind != "float" and not np.array_equal(part, np.trunc(part)):
                 raise GraphError(f"{where}: task {name}: expected whole numbers")
-            check_labels(task_values(own, part), own, f"{where}: task {name}")
+            check_labels(task_values(own, part), own, f"{where}: task {name}", first)
         return
     if labels.kind == "float":
         place = find_infinite(values.reshape(-1))
         if place >= 0:
             raise GraphError(
-                f"{where}: of node {place // labels.classes}: expected a finite number, or NaN for "
-                f"unlabelled, given {values.reshape(-1)[place]}"
+                f"{where}: of node {first + place // labels.classes}: expected a finite number, or "
+                f"NaN for unlabelled, given {values.reshape(-1)[place]}"
             )
         return
     low, high = (-1, labels.classes) if labels.kind == "class" else (0, 2)
     place = find_outside(values.reshape(-1), low, high)
     if place < 0:
         return
-    node = place if labels.kind == "class" else place // labels.classes
+    node = first + place if labels.kind == "class" else first + place // labels.classes
     expected = f"-1 or a class in [0, {labels.classes})" if labels.kind == "class" else "0 or 1"
     raise GraphError(
         f"{where}: of node {node}: expected {expected}, given {values.reshape(-1)[place]}"
@@ -90,12 +95,13 @@ def check_weights(weights: NDArray[Any], where: str) -> None:
     ------
     GraphError: naming ``where``, the edge, what was expected and given.
     """
-    place = find_no_weight(weights)
-    if place >= 0:
-        raise GraphError(
-            f"{where}: of edge {place}: expected a positive, finite number, given {weights[place]} "
-            "(an edge that is never to be drawn is best left out)"
-        )
+    for first, part in blocks(weights):
+        place = find_no_weight(part)
+        if place >= 0:
+            raise GraphError(
+                f"{where}: of edge {first + place}: expected a positive, finite number, given "
+                f"{part[place]} (an edge that is never to be drawn is best left out)"
+            )
 
 
 def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph import check_values, layout
-from hopper.graph.array_file import array_bytes, create_array, save_array
-from hopper.graph.build_topology import fill_topology
+from hopper.graph.array_file import array_bytes, blocks, create_array, save_array
+from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
 from hopper.graph.publish import unpublished
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import check_schema, write_schema
@@ -71,17 +71,25 @@ class GraphWriter:
             write_schema(self._work, self.schema)
 
     def topology(
-        self, relation: Relation, src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]]
+        self,
+        relation: Relation,
+        src: NDArray[np.integer[Any]],
+        dst: NDArray[np.integer[Any]],
+        sort: SortEdges | None = None,
     ) -> None:
         """Build and write a relation's CSC from its edge list, straight into the files.
 
         Parameters
         ----------
         src, dst: [edges] int32 or int64, the ends of edge 0, 1, ...; an edge's id is its position.
+        sort: puts edges in order where memory does not hold them; None = memory does.
         """
         relation = self._begin_relation(relation, src.size)
-        work = self._create_topology(relation)
-        fill_topology(src, dst, work, where=f"edges of {relation}")
+        work, where = self._create_topology(relation), f"edges of {relation}"
+        if sort is None:
+            fill_topology(src, dst, work, where=where)
+        else:
+            fill_sorted_topology(src, dst, work, sort, where=where)
         self._missing.discard(("topology", str(relation)))
 
     def topology_csc(self, relation: Relation, topology: Topology) -> None:
@@ -165,7 +173,8 @@ class GraphWriter:
                 f"{where}: expected {dtype} of shape {' or '.join(str(list(s)) for s in shapes)}, "
                 f"given {values.dtype} of shape {list(values.shape)}"
             )
-        check_values.check_labels(values, labels, where)
+        for first, rows in blocks(values):
+            check_values.check_labels(rows, labels, where, first)
         save_array(layout.labels_file(self._work, owner), values)
         self._missing.discard(("labels", str(owner)))
 
@@ -186,7 +195,9 @@ class GraphWriter:
             )
         if ids.size != self.schema.splits[name]:
             raise GraphError(f"{where}: expected {self.schema.splits[name]} ids, given {ids.size}")
-        ascending = np.sort(ids.astype(np.int64))
+        ascending: NDArray[Any] = ids
+        if ids.dtype != np.int64 or check_values.find_not_ascending(ids) >= 0:
+            ascending = np.sort(ids.astype(np.int64))
         check_values.check_split(ascending, self.schema.target_count, where)
         save_array(layout.split_file(self._work, name), ascending)
         self._missing.discard(("split", name))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from hopper.errors import RequestError
 from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.random_split import RandomSplit
 from hopper.graph.importers.tables import GraphTables
+from hopper.graph.importers.workspace import Watcher
 
 KINDS: Final = ("npy", "ogb", "dgl", "pyg", "csv", "parquet", "graphml")
 _READ_APART: Final = ("ogb", "dgl", "pyg", "parquet", "graphml")
 """whose libraries read binary formats in C++, unpickle, or expand what they read"""
+_TABLES: Final = ("csv", "parquet")
 
-__all__ = ["KINDS", "GraphTables", "ImportOptions", "RandomSplit", "import_graph", "write_tables"]
+__all__ = [
+    "KINDS",
+    "GraphTables",
+    "ImportOptions",
+    "RandomSplit",
+    "Watcher",
+    "import_graph",
+    "write_tables",
+]
 
 
 def import_graph(
@@ -26,6 +36,7 @@ def import_graph(
     *,
     name: str | None = None,
     root: str | Path = "dataset",
+    watcher: Watcher | None = None,
 ) -> list[str]:
     """Import a graph into a new graph directory.
 
@@ -36,6 +47,7 @@ def import_graph(
         file).
     name: what to call the graph; by default what its source calls it.
     root: where the ogb library keeps what it downloads.
+    watcher: is told what tables will need, and how far they are.
 
     Returns
     -------
@@ -47,13 +59,15 @@ def import_graph(
     RequestError: unknown kind, missing library, an option that does not fit, an occupied ``out``.
     """
     chosen = options or ImportOptions()
+    if chosen.memory_limit is not None and kind not in _TABLES:
+        raise RequestError(f"--memory-limit: expected an import of csv or parquet, given {kind}")
     if kind in _READ_APART:
         # Imported here: it is run as a program too.
         from hopper.graph.importers.apart import import_apart
 
         request = {"kind": kind, "source": source, "name": name, "root": str(root)}
-        return import_apart(request, Path(out), chosen)
-    return import_here(kind, source, out, chosen, name=name, root=root)
+        return import_apart(request, Path(out), chosen, watcher or Watcher())
+    return import_here(kind, source, out, chosen, name=name, root=root, watcher=watcher)
 
 
 def import_here(
@@ -64,8 +78,16 @@ def import_here(
     *,
     name: str | None,
     root: str | Path,
+    watcher: Watcher | None = None,
 ) -> list[str]:
     """:func:`import_graph`, in this process."""
+    if kind in _TABLES:
+        from hopper.graph.importers.table_folder import import_folder
+
+        suffix: Literal["csv", "parquet"] = "csv" if kind == "csv" else "parquet"
+        return import_folder(
+            Path(source), suffix, Path(out), options, name=name, watcher=watcher or Watcher()
+        )
     tables = _read(kind, source, Path(root))
     if name is not None:
         tables.name = name
@@ -94,8 +116,4 @@ def _read(kind: str, source: str, root: Path) -> GraphTables:
         from hopper.graph.importers.networkx import read_graphml
 
         return read_graphml(Path(source))
-    if kind in ("csv", "parquet"):
-        from hopper.graph.importers.table_folder import read_folder
-
-        return read_folder(Path(source), "csv" if kind == "csv" else "parquet")
     raise RequestError(f"import: expected one of {', '.join(KINDS)}, given {kind!r}")

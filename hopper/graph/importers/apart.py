@@ -1,4 +1,5 @@
-"""Import in a process of its own: ``python -m hopper.graph.importers.apart FOLDER PARENT``.
+"""Import in a process of its own: ``python -m hopper.graph.importers.apart FOLDER PARENT
+REPORTS``.
 
 Libraries that read binary formats in C++ may end their process on a damaged file, and take what
 their allocator gives them. In a process of its own the first becomes an error with a text, and
@@ -12,14 +13,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from cache_server.parent import end_with_parent
 from hopper.errors import GraphError, HopperError, RequestError
 from hopper.graph.importers.convert import ImportOptions
 from hopper.graph.importers.random_split import RandomSplit
+from hopper.graph.importers.workspace import Watcher, remove_spilled
 from hopper.graph.publish import remove_unfinished
 from hopper.scratch import scratch_folder
 
@@ -27,7 +32,9 @@ _REQUEST, _ANSWER = "request.json", "answer.json"
 _ERRORS: Final = {kind.__name__: kind for kind in (GraphError, RequestError)}
 
 
-def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> list[str]:
+def import_apart(
+    request: dict[str, Any], out: Path, options: ImportOptions, watcher: Watcher
+) -> list[str]:
     """Do what ``import_graph`` does, in another process.
 
     Parameters
@@ -42,16 +49,10 @@ def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> 
         content = request | {"out": str(out.absolute()), "options": asdict(options)}
         (folder / _REQUEST).write_text(json.dumps(content))
         try:
-            ended = subprocess.run(
-                [sys.executable, "-P", "-m", __name__, str(folder), str(os.getpid())],
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
+            ended = _run([str(folder), str(os.getpid())], watcher)
         finally:
             remove_unfinished(out)
+            remove_spilled(out)
         answer = folder / _ANSWER
         if not answer.exists():
             raise GraphError(f"{request['source']}: {_explain_end(ended)}")
@@ -59,6 +60,68 @@ def import_apart(request: dict[str, Any], out: Path, options: ImportOptions) -> 
     if "error" in told:
         raise _ERRORS[told["error"]](told["text"])
     return [str(note) for note in told["notes"]]
+
+
+def _run(arguments: list[str], watcher: Watcher) -> subprocess.CompletedProcess[bytes]:
+    """Run this module with some arguments; what it reports on the way is passed on."""
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as reports:
+        passing_on = threading.Thread(target=_pass_on, args=(reports, watcher))
+        passing_on.start()
+        try:
+            return subprocess.run(
+                [sys.executable, "-P", "-m", __name__, *arguments, str(writing)],
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writing],
+                check=False,
+            )
+        finally:
+            os.close(writing)
+            passing_on.join()
+
+
+def _pass_on(reports: Iterable[str], watcher: Watcher) -> None:
+    calls: dict[str, Callable[..., None]] = {
+        "tell": watcher.tell,
+        "begin": watcher.progress.begin,
+        "advance": watcher.progress.advance,
+        "end": watcher.progress.end,
+    }
+    for line in reports:
+        # What a process that was killed wrote last may be cut off.
+        with suppress(ValueError):
+            name, *values = json.loads(line)
+            calls[name](*values)
+
+
+class _Reports:
+    """Progress that another process shows."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def tell(self, text: str) -> None:
+        """Send a line of text."""
+        self._send("tell", text)
+
+    def begin(self, phase: str, total: int | None) -> None:
+        """See :class:`Progress`."""
+        self._send("begin", phase, total)
+
+    def advance(self, units: int) -> None:
+        """See :class:`Progress`."""
+        self._send("advance", units)
+
+    def end(self, seconds: float) -> None:
+        """See :class:`Progress`."""
+        self._send("end", seconds)
+
+    def _send(self, *report: object) -> None:
+        self._stream.write(json.dumps(report) + "\n")
+        self._stream.flush()
 
 
 def _explain_end(ended: subprocess.CompletedProcess[bytes]) -> str:
@@ -89,7 +152,10 @@ def main(arguments: list[str]) -> int:
     answer: dict[str, Any]
     try:
         chosen = ImportOptions(**options, split=None if split is None else RandomSplit(**split))
-        answer = {"notes": import_here(**request, options=chosen)}
+        with open(int(arguments[2]), "w", encoding="utf-8") as stream:
+            reports = _Reports(stream)
+            watcher = Watcher(reports, reports.tell)
+            answer = {"notes": import_here(**request, options=chosen, watcher=watcher)}
     except HopperError as error:
         kind = GraphError if isinstance(error, GraphError) else RequestError
         answer = {"error": kind.__name__, "text": str(error)}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.array_file import blocks
 from hopper.graph.check_values import check_weights
 from hopper.graph.importers.tables import FeatureTable, GraphTables, target_relations
 from hopper.graph.schema import Relation
@@ -89,12 +90,13 @@ def _check_ends(
                 f"{node_type!r}"
             )
         count = tables.counts[node_type]
-        if ids.size and not 0 <= ids.min() <= ids.max() < count:
-            edge = int(np.flatnonzero((ids < 0) | (ids >= count))[0])
-            raise GraphError(
-                f"edges of {relation}: {end} of edge {edge}: expected an id of {node_type} in [0, "
-                f"{count}), given {ids[edge]}"
-            )
+        for first, part in blocks(ids):
+            if not 0 <= part.min() <= part.max() < count:
+                place = int(np.flatnonzero((part < 0) | (part >= count))[0])
+                raise GraphError(
+                    f"edges of {relation}: {end} of edge {first + place}: expected an id of "
+                    f"{node_type} in [0, {count}), given {part[place]}"
+                )
 
 
 def _check_of_edges(
@@ -126,10 +128,11 @@ def _check_split(tables: GraphTables, name: str, ids: NDArray[Any]) -> None:
             f"split {name}: expected integers of shape [n], given {ids.dtype} of shape "
             f"{list(ids.shape)}"
         )
-    if ids.size and not 0 <= ids.min() <= ids.max() < count:
+    bounds = [(int(part.min()), int(part.max())) for _, part in blocks(ids)]
+    low, high = min((a for a, _ in bounds), default=0), max((b for _, b in bounds), default=-1)
+    if not 0 <= low <= high + 1 <= count:
         raise GraphError(
-            f"split {name}: expected ids of {what} in [0, {count}), given {ids.min()} to "
-            f"{ids.max()}"
+            f"split {name}: expected ids of {what} in [0, {count}), given {low} to {high}"
         )
 
 

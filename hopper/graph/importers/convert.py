@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
+from hopper.graph.array_file import release_pages
 from hopper.graph.check_values import is_labelled
 from hopper.graph.importers.check_tables import check_finite
 from hopper.graph.importers.component import keep_largest_component
 from hopper.graph.importers.direction import add_reverse_relations, symmetrize_tables
+from hopper.graph.importers.estimate import require_memory
 from hopper.graph.importers.link_targets import draw_link_split, set_link_targets
 from hopper.graph.importers.random_split import RandomSplit, draw_split, split_by_time
 from hopper.graph.importers.tables import (
@@ -23,8 +25,10 @@ from hopper.graph.importers.tables import (
     align_labels,
     target_relations,
 )
+from hopper.graph.importers.workspace import Workspace
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
+from hopper.phases import Phases
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,23 @@ class ImportOptions:
     row_normalize: bool = False
     """divide every row of node features by its sum, where that is not 0"""
     seed: int = 0
+    memory_limit: int | None = None
+    """bytes that an import of tables may take; None = half of what can be had"""
 
 
-def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -> list[str]:
+def write_tables(
+    tables: GraphTables,
+    out: str | Path,
+    options: ImportOptions,
+    space: Workspace | None = None,
+) -> list[str]:
     """Apply the options and write the graph directory.
 
     Features pass through in chunks of about 64 MiB.
+
+    Parameters
+    ----------
+    space: what sorts edges and bounds memory; None = edges are sorted in memory.
 
     Returns
     -------
@@ -67,6 +82,10 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
     """
     if options.targets:
         set_link_targets(tables, options.targets)
+    if space is not None:
+        require_memory(tables, options, space)
+    sort = None if space is None else space.engine.sort_edges
+    phases = Phases() if space is None else space.phases
     if options.largest_component:
         keep_largest_component(tables)
     symmetrize = options.symmetrize or options.add_reverse == "cross-type"
@@ -79,7 +98,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
     align_labels(tables)
     with GraphWriter(out, _schema(tables)) as writer:
         for relation, (src, dst) in tables.edges.items():
-            writer.topology(relation, src, dst)
+            with phases.phase(f"edges of {relation}: in order"):
+                writer.topology(relation, src, dst, sort)
         for node_type, table in tables.features.items():
             where = f"features of {node_type}"
             filled = _fill_missing(table, options.missing, where, tables.notes)
@@ -98,8 +118,8 @@ def write_tables(tables: GraphTables, out: str | Path, options: ImportOptions) -
             writer.labels(owner, values)
         for name, ids in tables.splits.items():
             writer.split(name, ids)
-        for node_type, names in tables.names.items():
-            writer.names(node_type, names)
+        for node_type, called in tables.names.items():
+            writer.names(node_type, called)
         for owner, names in tables.label_names.items():
             writer.label_names(owner, names)
         for owner, by_task in tables.task_names.items():
@@ -252,6 +272,7 @@ def _copy(
         out[start : start + rows.shape[0]] = (
             _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
         )
+        release_pages(out)
 
 
 def _normalized(rows: NDArray[Any], where: str) -> NDArray[Any]:

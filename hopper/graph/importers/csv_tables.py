@@ -1,46 +1,306 @@
-"""Node and edge tables in CSV: read row by row, errors naming file, line and column."""
+"""Node and edge tables in CSV: parsed in batches of texts by pyarrow; errors name file, line and
+column."""
 
 from __future__ import annotations
 
-import csv
-import math
-import sys
-from array import array
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.errors import GraphError
-from hopper.graph.importers.feature_columns import (
-    MOST_CATEGORIES,
-    FeatureColumn,
-    number_texts,
-    width_of,
-)
-from hopper.graph.importers.label_columns import (
-    Read,
-    all_columns,
-    find_label_columns,
-    join_read,
-    kind_of,
-)
-from hopper.graph.importers.source_files import require_file
+from hopper.errors import GraphError, RequestError
+from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
+from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn, one_hot, width_of
+from hopper.graph.importers.label_columns import Read, kind_of
+from hopper.graph.importers.source_files import first_line
+from hopper.graph.importers.spool import Spool
+from hopper.graph.importers.table_columns import TextClasses
+from hopper.graph.importers.table_file import BATCH_ROWS, LabelReader
 from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 from hopper.graph.times import parse_time
 
-_MOST_CLASSES = 2**31
+_BLOCK: Final = 8 << 20
+"""bytes of a file that are parsed at once"""
+_SAMPLE: Final = 1 << 20
+"""bytes from which the length of lines is estimated"""
+
+
+class CsvFile:
+    """A :class:`TableFile`: its columns are of texts, empty where nothing stands.
+
+    Raises
+    ------
+    GraphError: the header is missing or repeats a column.
+    RequestError: pyarrow is missing.
+    """
+
+    texts_count = True
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.where = file, f"{file}: line 1"
+        self.names: Sequence[str] = read_header(file)
+        try:
+            import pyarrow.csv  # noqa: F401
+        except ImportError as error:
+            raise RequestError(
+                f"import csv: pyarrow cannot be imported ({error}); install it with: pip install "
+                "'hopper-gnn[tables]'"
+            ) from error
+
+    def estimate_rows(self) -> int:
+        """From the number of lines in the first MiB."""
+        with self.file.open("rb") as stream:
+            sample = stream.read(_SAMPLE)
+        lines = max(sample.count(b"\n"), sample.count(b"\r"), 1)
+        return int(self.file.stat().st_size * lines / max(1, len(sample)))
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
+        """See :class:`TableFile`; names the first line that cannot be read."""
+        import pyarrow
+        from pyarrow import csv
+
+        try:
+            with self.file.open("rb") as stream:
+                counted = _Quotes(stream)
+                reader = csv.open_csv(
+                    pyarrow.PythonFile(counted, mode="r"),
+                    csv.ReadOptions(block_size=_BLOCK),
+                    csv.ParseOptions(newlines_in_values=True),
+                    csv.ConvertOptions(
+                        column_types=dict.fromkeys(columns, pyarrow.string()),
+                        include_columns=list(columns),
+                        strings_can_be_null=False,
+                    ),
+                )
+                first = 0
+                for block in reader:
+                    for start in range(0, block.num_rows, BATCH_ROWS):
+                        batch = block.slice(start, BATCH_ROWS)
+                        yield first, batch
+                        first += batch.num_rows
+                if counted.number % 2:
+                    raise pyarrow.ArrowInvalid("a quote that is opened and not closed")
+        except pyarrow.ArrowInvalid as error:
+            for _ in read_lines(self.file):
+                # Where a line is at fault, this tells which.
+                pass
+            raise GraphError(f"{self.file}: cannot be read as CSV: {first_line(error)}") from error
+        except OSError as error:
+            raise GraphError(f"{self.file}: cannot be read as CSV: {error}") from error
+
+    def ids(self, batch: Any, column: str, first: int) -> Any:
+        """The texts; an empty one is refused in a node table, and unknown in a table of edges."""
+        texts = batch.column(column)
+        if column == "id":
+            empty = _first(_is_empty(texts))
+            if empty is not None:
+                raise self.refuse(first + empty, column, "a distinct id")
+        return texts
+
+    def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
+        """All are texts."""
+        return column
+
+    def weights(self, batch: Any, first: int) -> NDArray[np.float32]:
+        """Positive numbers."""
+        found = self.numbers(batch, "weight", first, empty_is_missing=False)
+        wrong = np.flatnonzero(found <= 0)
+        if wrong.size:
+            raise self.refuse(first + int(wrong[0]), "weight", "a positive number")
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32)
+
+    def times(self, batch: Any, first: int) -> NDArray[np.int64]:
+        """See :func:`parse_time`."""
+        import pyarrow
+        from pyarrow import compute
+
+        texts = batch.column("time")
+        # pyarrow reads hexadecimal numbers as well.
+        if not compute.any(compute.match_substring(texts, "x", ignore_case=True)).as_py():
+            try:
+                return np.asarray(texts.cast(pyarrow.int64()).to_numpy())
+            except pyarrow.ArrowInvalid:
+                pass
+        found = np.empty(len(texts), np.int64)
+        for place, text in enumerate(texts.to_pylist()):
+            try:
+                found[place] = parse_time(text)
+            except ValueError as error:
+                raise self.refuse(first + place, "time", str(error)) from None
+        return found
+
+    def numbers(
+        self, batch: Any, column: str, first: int, *, empty_is_missing: bool
+    ) -> NDArray[np.float64]:
+        """[n] finite numbers of a column; NaN where nothing stands, if that may be."""
+        import pyarrow
+        from pyarrow import compute
+
+        texts = batch.column(column)
+        empty = _is_empty(texts)
+        try:
+            nothing = pyarrow.scalar(None, pyarrow.string())
+            values = compute.if_else(pyarrow.array(empty), nothing, texts)
+            found = values.cast(pyarrow.float64()).to_numpy(zero_copy_only=False)
+        except pyarrow.ArrowInvalid:
+            # Python reads what pyarrow does not, such as blanks around a number.
+            found = self._converted(texts, column, first, empty)
+        missing = empty if empty_is_missing else np.zeros_like(empty)
+        place = _first(empty & ~missing)
+        if place is not None:
+            raise self.refuse(first + place, column, "a number")
+        place = _first(~np.isfinite(found) & ~empty)
+        if place is not None:
+            raise self.refuse(first + place, column, "a finite number")
+        return np.asarray(found, np.float64)
+
+    def _converted(
+        self, texts: Any, column: str, first: int, empty: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        found = np.full(len(texts), np.nan)
+        for place, text in enumerate(texts.to_pylist()):
+            if not empty[place]:
+                try:
+                    found[place] = float(text)
+                except ValueError:
+                    raise self.refuse(first + place, column, "a number") from None
+        return found
+
+    def label_reader(self, columns: list[str], folder: Path) -> LabelReader:
+        """See :class:`TableFile`."""
+        if kind_of(columns[0]) == "label":
+            expected = "a class (an integer of at least 0) or nothing"
+            return TextClasses(
+                columns[0], folder, lambda row: self.refuse(row, columns[0], expected)
+            )
+        return _LabelNumbers(self, columns, folder)
+
+    def feature_reader(self, columns: list[str]) -> _Features:
+        """See :class:`TableFile`."""
+        return _Features(self, columns)
+
+    def refuse(self, row: int, column: str, expected: str) -> GraphError:
+        """The error that a value is not what was expected; looks for its line."""
+        return find_line(self.file, row).refuse(column, expected)
+
+    def refuse_repeated(self, row: int) -> GraphError:
+        """See :class:`TableFile`."""
+        return self.refuse(row, "id", "a distinct id")
+
+    def refuse_unknown(self, row: int, column: str) -> GraphError:
+        """See :class:`TableFile`."""
+        return self.refuse(row, column, "an id of the node table")
+
+
+class _Quotes:
+    """A file that counts the quotes that are read from it: pyarrow takes a quote that is not closed
+    for one around all the rest."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.number = stream, 0
+
+    def read(self, size: int) -> bytes:
+        data = bytes(self._stream.read(size))
+        self.number += data.count(b'"')
+        return data
+
+    @property
+    def closed(self) -> bool:
+        return bool(self._stream.closed)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _LabelNumbers:
+    """Labels that are numbers, or several of 0 and 1."""
+
+    def __init__(self, source: CsvFile, columns: list[str], folder: Path) -> None:
+        self._source, self._columns = source, columns
+        self._is_value = kind_of(columns[0]) == "value"
+        self._found = (
+            Spool(folder, np.float32) if self._is_value else Spool(folder, np.uint8, len(columns))
+        )
+
+    def read(self, first: int, batch: Any) -> None:
+        """See :class:`LabelReader`."""
+        if self._is_value:
+            name = self._columns[0]
+            found = self._source.numbers(batch, name, first, empty_is_missing=True)
+            with np.errstate(over="ignore"):
+                self._found.append(found.astype(np.float32))
+            return
+        parts = [self._zeros_and_ones(batch, name, first) for name in self._columns]
+        self._found.append(np.stack(parts, 1))
+
+    def finish(self) -> Read:
+        """See :class:`LabelReader`."""
+        labels = Labels("float", 1) if self._is_value else Labels("multi_hot", len(self._columns))
+        return (labels, self._found.finish()), []
+
+    def _zeros_and_ones(self, batch: Any, name: str, first: int) -> NDArray[np.uint8]:
+        texts = batch.column(name).dictionary_encode()
+        known = [_zero_or_one(text) for text in texts.dictionary.to_pylist()]
+        found = np.array(known, np.int8)[texts.indices.to_numpy()]
+        wrong = np.flatnonzero(found < 0)
+        if wrong.size:
+            raise self._source.refuse(first + int(wrong[0]), name, "0 or 1")
+        return found.astype(np.uint8)
+
+
+class _Features:
+    """Finds out what columns of features hold: what stands in one first says whether numbers or
+    texts do."""
+
+    def __init__(self, source: CsvFile, names: list[str]) -> None:
+        self._source, self._names = source, names
+        self._undecided, self._texts = list(names), dict[str, set[str]]()
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """All: in any of them texts may stand."""
+        return self._names
+
+    def read(self, first: int, batch: Any) -> None:
+        """See :class:`FeatureReader`."""
+        for name in list(self._undecided):
+            place = _first(~_is_empty(batch.column(name)))
+            if place is not None:
+                self._undecided.remove(name)
+                if not _is_float(batch.column(name)[place].as_py()):
+                    self._texts[name] = set()
+        for name, found in self._texts.items():
+            texts = batch.column(name)
+            new = set(texts.unique().to_pylist()) - {""} - found
+            if len(found) + len(new) > MOST_CATEGORIES:
+                raise self._refuse(first, texts, name, found)
+            found |= new
+
+    def finish(self, rows: int) -> CsvFeatures | None:
+        """The columns' features."""
+        columns = [
+            FeatureColumn(name, tuple(sorted(self._texts.get(name, ())))) for name in self._names
+        ]
+        return CsvFeatures(self._source, columns, rows) if columns else None
+
+    def _refuse(self, first: int, texts: Any, name: str, known: set[str]) -> GraphError:
+        """That there are too many texts, at the line of the first one too many."""
+        new = [text for text in texts.unique().to_pylist() if text and text not in known]
+        place = texts.to_pylist().index(new[MOST_CATEGORIES - len(known)])
+        expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
+        return self._source.refuse(first + place, name, expected)
 
 
 @dataclass(frozen=True)
 class CsvFeatures:
     """The feature columns of a table, read again, in chunks, when they are asked for."""
 
-    file: Path
+    source: CsvFile
     columns: list[FeatureColumn]
     rows: int
 
@@ -61,286 +321,40 @@ class CsvFeatures:
 
     def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
         """Chunks of at most 64 MiB; NaN where nothing stands."""
-        width = self.shape[1]
-        step = max(1, CHUNK_BYTES // (4 * width))
-        part = np.empty((min(step, self.rows), width), np.float32)
-        start = filled = 0
-        for line in read_lines(self.file):
-            row: list[float] = []
-            for column in self.columns:
-                if not column.categories:
-                    row.append(line.number(column.name) if line.values[column.name] else math.nan)
-                    continue
-                place = column.places.get(line.values[column.name])
-                row += [float(place == other) for other in range(column.width)]
-            part[filled] = row
-            filled += 1
-            if filled == step:
-                yield start, part[:filled]
-                start, filled = start + filled, 0
-        if filled:
-            yield start, part[:filled]
+        step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
+        for first, batch in self.source.batches([column.name for column in self.columns]):
+            for start in range(0, batch.num_rows, step):
+                yield first + start, self._rows(batch.slice(start, step), first + start)
 
-
-@dataclass
-class NodeTable:
-    """What a node table says, apart from its features."""
-
-    rows: dict[str, int]
-    """id in the table -> row"""
-    labels: tuple[Labels, NDArray[Any]] | None
-    label_names: list[str]
-    """of classes that the table does not number"""
-    splits: dict[str, array[int]] | None
-    """rows by split; None where the table has no such column"""
-    features: CsvFeatures | None
-    times: NDArray[np.int64] | None
-    task_names: dict[str, list[str]]
-    """of classes, by task where labels are of several"""
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-        return len(self.rows)
-
-    @property
-    def names(self) -> list[str] | None:
-        """The ids by row; None where they are 0, 1, ... in order, so that nothing is lost by
-        forgetting them."""
-        is_numbered = all(name == str(row) for name, row in self.rows.items())
-        return None if is_numbered else list(self.rows)
-
-
-@dataclass
-class EdgeTable:
-    """What an edge table says, apart from its features."""
-
-    src: NDArray[np.int64]
-    dst: NDArray[np.int64]
-    weights: NDArray[np.float32] | None
-    labels: tuple[Labels, NDArray[Any]] | None
-    label_names: list[str]
-    splits: dict[str, array[int]] | None
-    features: CsvFeatures | None
-    times: NDArray[np.int64] | None
-    task_names: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One data line of a table."""
-
-    file: Path
-    number_in_file: int
-    values: dict[str, str]
-
-    def refuse(self, column: str, expected: str) -> GraphError:
-        """The error that a value is not what was expected."""
-        return GraphError(
-            f"{self.file}: line {self.number_in_file}: column {column}: expected {expected}, "
-            f"given {self.values.get(column)!r}"
-        )
-
-    def number(self, column: str) -> float:
-        """A float, finite."""
-        try:
-            value = float(self.values[column])
-        except ValueError:
-            raise self.refuse(column, "a number") from None
-        if not np.isfinite(value):
-            raise self.refuse(column, "a finite number")
-        return value
-
-    def time(self, column: str) -> int:
-        """See :func:`parse_time`."""
-        try:
-            return parse_time(self.values[column])
-        except ValueError as error:
-            raise self.refuse(column, str(error)) from None
-
-    def integer(self, column: str, low: int, high: int, expected: str) -> int:
-        """An integer in [low, high)."""
-        try:
-            value = int(self.values[column])
-        except ValueError:
-            raise self.refuse(column, expected) from None
-        if not low <= value < high:
-            raise self.refuse(column, expected)
-        return value
-
-
-def read_lines(file: Path) -> Iterator[Line]:
-    """The data lines of a table.
-
-    Raises
-    ------
-    GraphError: the header is missing or repeats a column, a line has another number of values, or
-        the file is not UTF-8.
-    """
-    header = read_header(file)
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, strict=True)
-            next(reader)
-            for values in reader:
-                if not values:
-                    continue
-                if len(values) != len(header):
-                    raise GraphError(
-                        f"{file}: line {reader.line_num}: expected {len(header)} columns, "
-                        f"given {len(values)}"
+    def _rows(self, batch: Any, first: int) -> NDArray[np.float32]:
+        part, place = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
+        for column in self.columns:
+            own = slice(place, place + column.width)
+            if column.categories:
+                part[:, own] = one_hot(batch.column(column.name), column)
+            else:
+                with np.errstate(over="ignore"):
+                    part[:, place] = self.source.numbers(
+                        batch, column.name, first, empty_is_missing=True
                     )
-                yield Line(file, reader.line_num, dict(zip(header, values, strict=True)))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
+            place += column.width
+        return part
 
 
-def read_header(file: Path) -> list[str]:
-    """The names of a table's columns.
+def _is_empty(texts: Any) -> NDArray[np.bool_]:
+    from pyarrow import compute
 
-    Raises
-    ------
-    GraphError: there is no header, or it repeats a column.
-    """
-    try:
-        with require_file(file, "table").open(newline="", encoding="utf-8-sig") as stream:
-            header = next(csv.reader(stream, strict=True), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise GraphError(f"{file}: cannot be read as CSV: {error}") from error
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if not header or repeated:
-        raise GraphError(
-            f"{file}: line 1: expected a header of distinct columns, given {repeated or 'nothing'}"
-        )
-    return header
+    found = compute.equal(compute.binary_length(texts), 0)
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
-def read_node_table(file: Path) -> NodeTable:
-    """Read a node table.
-
-    Raises
-    ------
-    GraphError: naming file, line and column.
-    """
-    header = read_header(file)
-    _require(file, header, "id")
-    label_columns = find_label_columns(header, f"{file}: line 1")
-    rows: dict[str, int] = {}
-    labels = [_LabelColumns(own) for own in label_columns.values()]
-    splits: dict[str, array[int]] | None = {} if "split" in header else None
-    times = array("q") if "time" in header else None
-    taken = ("id", "time", "split", *all_columns(label_columns))
-    features = _Columns(name for name in header if name not in taken)
-    for line in read_lines(file):
-        name = line.values["id"]
-        if not name or name in rows:
-            raise line.refuse("id", "a distinct id")
-        _add_split(splits, line, len(rows))
-        rows[name] = len(rows)
-        if times is not None:
-            times.append(line.time("time"))
-        for own in labels:
-            own.read(line)
-        features.read(line)
-    found = features.finish(file, len(rows))
-    read, names = _finish(label_columns, labels, file)
-    return NodeTable(rows, *read, splits, found, _times(times), names)
+def _first(mask: NDArray[np.bool_]) -> int | None:
+    """The first place where it is true."""
+    place = int(mask.argmax()) if mask.size else 0
+    return place if mask.size and mask[place] else None
 
 
-def read_edge_table(file: Path, sources: NodeTable, targets: NodeTable) -> EdgeTable:
-    """Read an edge table.
-
-    Parameters
-    ----------
-    sources, targets: of the source and the destination type.
-
-    Raises
-    ------
-    GraphError: naming file, line and column.
-    """
-    header = read_header(file)
-    _require(file, header, "src")
-    _require(file, header, "dst")
-    src, dst = array("q"), array("q")
-    label_columns = find_label_columns(header, f"{file}: line 1")
-    labels = [_LabelColumns(own) for own in label_columns.values()]
-    weights, has_weights = array("f"), "weight" in header
-    times = array("q") if "time" in header else None
-    taken = ("src", "dst", "weight", "time", "split", *all_columns(label_columns))
-    features = _Columns(name for name in header if name not in taken)
-    splits: dict[str, array[int]] | None = {} if "split" in header else None
-    for line in read_lines(file):
-        for column, ids, known in (("src", src, sources.rows), ("dst", dst, targets.rows)):
-            row = known.get(line.values[column])
-            if row is None:
-                raise line.refuse(column, "an id of the node table")
-            ids.append(row)
-        _add_split(splits, line, len(src) - 1)
-        for own in labels:
-            own.read(line)
-        if has_weights:
-            weight = line.number("weight")
-            if weight <= 0:
-                raise line.refuse("weight", "a positive number")
-            weights.append(weight)
-        if times is not None:
-            times.append(line.time("time"))
-        features.read(line)
-    read, names = _finish(label_columns, labels, file)
-    return EdgeTable(
-        np.array(src, np.int64),
-        np.array(dst, np.int64),
-        np.array(weights, np.float32) if has_weights else None,
-        *read,
-        splits,
-        features.finish(file, len(src)),
-        _times(times),
-        names,
-    )
-
-
-def _finish(
-    columns: dict[str, list[str]], labels: list[_LabelColumns], file: Path
-) -> tuple[Read, dict[str, list[str]]]:
-    found = {task: own.finish() for task, own in zip(columns, labels, strict=True)}
-    return join_read(found, f"{file}: labels")
-
-
-def _times(found: array[int] | None) -> NDArray[np.int64] | None:
-    return None if found is None else np.array(found, np.int64)
-
-
-class _Columns:
-    """Finds out what columns of features hold: what stands in one first says whether numbers or
-    texts do."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = list(names)
-        self._undecided, self._texts = list(self._names), dict[str, set[str]]()
-
-    def read(self, line: Line) -> None:
-        """Look at a line."""
-        for name in [name for name in self._undecided if line.values[name]]:
-            self._undecided.remove(name)
-            if not _is_number(line.values[name]):
-                self._texts[name] = set()
-        for name, found in self._texts.items():
-            if line.values[name]:
-                found.add(line.values[name])
-                if len(found) > MOST_CATEGORIES:
-                    raise line.refuse(
-                        name, f"a number, or at most {MOST_CATEGORIES:,} different texts"
-                    )
-
-    def finish(self, file: Path, rows: int) -> CsvFeatures | None:
-        """The columns' features."""
-        columns = [
-            FeatureColumn(name, tuple(sorted(self._texts.get(name, ())))) for name in self._names
-        ]
-        return CsvFeatures(file, columns, rows) if columns else None
-
-
-def _is_number(text: str) -> bool:
+def _is_float(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -348,72 +362,10 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@dataclass
-class _LabelColumns:
-    """Collects the labels of a table of which the label columns are known."""
-
-    columns: list[str]
-    found: array[float] = field(default_factory=lambda: array("d"))
-    texts: list[str] = field(default_factory=list)
-    numbers: dict[str, int | None] = field(default_factory=dict)
-    """by text that stands for a class, its number; None of a name"""
-    outside: Line | None = None
-    """the first line with a number that no class has"""
-
-    def read(self, line: Line) -> None:
-        kind = kind_of(self.columns[0])
-        for column in self.columns:
-            if kind == "value":
-                empty = not line.values[column]
-                self.found.append(float("nan") if empty else line.number(column))
-            elif kind == "label":
-                # Few are different, so each is kept once.
-                text = sys.intern(line.values[column])
-                self.texts.append(text)
-                if text and text not in self.numbers:
-                    number = self.numbers[text] = _integer(text)
-                    if number is not None and not 0 <= number < _MOST_CLASSES:
-                        self.outside = self.outside or line
-            else:
-                self.found.append(line.integer(column, 0, 2, "0 or 1"))
-
-    def finish(self) -> Read:
-        """The labels, and what classes are called that the table does not number."""
-        if kind_of(self.columns[0]) == "label":
-            return self._classes()
-        return self._numbers(), []
-
-    def _classes(self) -> tuple[tuple[Labels, NDArray[Any]], list[str]]:
-        if None in self.numbers.values():
-            classes, names = number_texts(self.texts)
-            return (Labels("class", max(1, len(names))), classes), names
-        if self.outside is not None:
-            expected = "a class (an integer of at least 0) or nothing"
-            raise self.outside.refuse(self.columns[0], expected)
-        known = {"": -1, **self.numbers}
-        classes = np.array([known[each] for each in self.texts], np.int64)
-        return (Labels("class", max(1, int(classes.max(initial=-1)) + 1)), classes), []
-
-    def _numbers(self) -> tuple[Labels, NDArray[Any]]:
-        values = np.array(self.found, np.float64)
-        if kind_of(self.columns[0]) == "value":
-            return Labels("float", 1), values.astype(np.float32)
-        table = values.reshape(-1, len(self.columns))
-        return Labels("multi_hot", len(self.columns)), table.astype(np.uint8)
-
-
-def _integer(text: str) -> int | None:
+def _zero_or_one(text: str) -> int:
+    """0 or 1; -1 of another text."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        return None
-
-
-def _require(file: Path, header: list[str], column: str) -> None:
-    if column not in header:
-        raise GraphError(f"{file}: line 1: column {column}: expected, but missing in {header}")
-
-
-def _add_split(splits: dict[str, array[int]] | None, line: Line, row: int) -> None:
-    if splits is not None and (name := line.values["split"]):
-        splits.setdefault(name, array("q")).append(row)
+        return -1
+    return number if number in (0, 1) else -1

@@ -60,6 +60,17 @@ def number_texts(texts: Sequence[str | None]) -> tuple[NDArray[np.int64], list[s
     return np.array([places[text] if text else -1 for text in texts], np.int64), names
 
 
+def one_hot(column: Any, own: FeatureColumn) -> NDArray[np.float32]:
+    """[n, categories]: 1 for the category of each row, of a pyarrow array of texts."""
+    import pyarrow
+    from pyarrow import compute
+
+    known = pyarrow.array(own.categories, pyarrow.string())
+    places = compute.index_in(column.cast("string"), value_set=known).fill_null(-1)
+    found: NDArray[Any] = places.to_numpy(zero_copy_only=False)
+    return (found[:, None] == np.arange(own.width)).astype(np.float32)
+
+
 def told_classes(names: Sequence[str]) -> str:
     """Which numbers classes got, for a note."""
     some = ", ".join(f"{number} = {name}" for number, name in enumerate(names[:10]))

@@ -12,151 +12,123 @@ file. ``.parquet`` files have the same names and columns.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.importers import csv_tables
+from hopper.graph.importers.check_tables import check_tables
+from hopper.graph.importers.convert import ImportOptions, write_tables
+from hopper.graph.importers.csv_tables import CsvFile
+from hopper.graph.importers.estimate import estimate_disk, tell_estimate
 from hopper.graph.importers.feature_columns import told_classes
-from hopper.graph.importers.tables import (
-    FeatureTable,
-    GraphTables,
-    labelled,
-    read_relation,
+from hopper.graph.importers.parquet_tables import ParquetFile
+from hopper.graph.importers.read_tables import (
+    EdgeTable,
+    NodeTable,
+    read_edge_table,
+    read_node_table,
 )
+from hopper.graph.importers.table_file import TableFile
+from hopper.graph.importers.tables import GraphTables, labelled, read_relation
+from hopper.graph.importers.workspace import Watcher, Workspace, open_workspace
 from hopper.graph.layout import check_name
-from hopper.graph.schema import Labelled, Labels, Relation
+from hopper.graph.publish import refuse_occupied
+from hopper.graph.schema import Labelled, Relation
+from hopper.phases import Phases
 
 Suffix = Literal["csv", "parquet"]
 _KINDS: Final = {"csv": "CSV", "parquet": "Parquet"}
 
 
-class NamedFeatures(FeatureTable, Protocol):
-    """Features whose columns have names."""
-
-    @property
-    def names(self) -> list[str]:
-        """Of the columns."""
-
-
-class NodeTable(Protocol):
-    """What a node table says."""
-
-    @property
-    def count(self) -> int:
-        """Number of nodes."""
-
-    @property
-    def names(self) -> list[str] | None:
-        """The ids by row; None where they are 0, 1, ... in order."""
-
-    @property
-    def labels(self) -> tuple[Labels, NDArray[Any]] | None:
-        """Their labels, if there are any."""
-
-    @property
-    def label_names(self) -> list[str]:
-        """Of classes that the table does not number."""
-
-    @property
-    def splits(self) -> Mapping[str, Any] | None:
-        """Rows by split; None where the table has no such column."""
-
-    @property
-    def features(self) -> NamedFeatures | None:
-        """Their features, if there are any."""
-
-    @property
-    def times(self) -> NDArray[np.int64] | None:
-        """Their times, if there are any."""
-
-    @property
-    def task_names(self) -> dict[str, list[str]]:
-        """Of classes that the table does not number, by task."""
-
-
-class EdgeTable(Protocol):
-    """What an edge table says: the rows of both ends; the rest as of :class:`NodeTable`."""
-
-    src: NDArray[np.int64]
-    dst: NDArray[np.int64]
-
-    @property
-    def weights(self) -> NDArray[np.float32] | None:
-        """Their weights, if there are any."""
-
-    @property
-    def labels(self) -> tuple[Labels, NDArray[Any]] | None:
-        """See :class:`NodeTable`."""
-
-    @property
-    def label_names(self) -> list[str]:
-        """See :class:`NodeTable`."""
-
-    @property
-    def splits(self) -> Mapping[str, Any] | None:
-        """See :class:`NodeTable`."""
-
-    @property
-    def features(self) -> NamedFeatures | None:
-        """See :class:`NodeTable`."""
-
-    @property
-    def times(self) -> NDArray[np.int64] | None:
-        """See :class:`NodeTable`."""
-
-    @property
-    def task_names(self) -> dict[str, list[str]]:
-        """See :class:`NodeTable`."""
-
-
-def read_folder(folder: Path, suffix: Suffix) -> GraphTables:
+def read_folder(folder: Path, suffix: Suffix, space: Workspace | None = None) -> GraphTables:
     """Read such a folder.
 
     The target is the node type or the relations whose tables have a ``split`` column; without one,
     the one node type with labels, or else the one relation, or the only node type.
 
+    Parameters
+    ----------
+    space: what the work may use; None = half of the memory, and a folder for temporary files.
+
     Raises
     ------
     GraphError: a table is missing or malformed; names file, line or row, and column.
-    RequestError: Parquet cannot be read, since pyarrow is missing.
+    RequestError: a library is missing that reads or joins tables, or memory does not suffice.
     """
-    reader: Any = csv_tables
-    if suffix == "parquet":
-        from hopper.graph.importers import parquet_tables
+    if space is None:
+        with open_workspace(Path(tempfile.gettempdir()) / "hopper-tables") as own:
+            return read_folder(folder, suffix, own)
+    node_files, edge_files = find_tables(folder, suffix)
+    tables = GraphTables(folder.name, f"{_KINDS[suffix]} tables {folder.name}", "", {}, {})
+    nodes: dict[str, NodeTable] = {}
+    for name, file in node_files.items():
+        nodes[name] = read_node_table(file, space)
+        tables.counts[name] = nodes[name].count
+    edges = {
+        relation: read_edge_table(file, nodes[relation.src], nodes[relation.dst], space)
+        for relation, file in edge_files.items()
+    }
+    _fill(tables, nodes, edges, folder)
+    return tables
 
-        reader = parquet_tables
-    nodes: dict[str, Any] = {}
+
+def import_folder(
+    folder: Path,
+    suffix: Suffix,
+    out: Path,
+    options: ImportOptions,
+    *,
+    name: str | None,
+    watcher: Watcher,
+) -> list[str]:
+    """Read such a folder and write a graph directory; see ``import_graph``."""
+    refuse_occupied(out)
+    nodes, edges = find_tables(folder, suffix)
+    with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
+        both_ways = bool(options.symmetrize or options.add_reverse)
+        needed = estimate_disk(nodes, edges, reverse=both_ways)
+        watcher.tell(tell_estimate(out, needed, space))
+        tables = read_folder(folder, suffix, space)
+        if name is not None:
+            tables.name = name
+        check_tables(tables)
+        return write_tables(tables, out, options, space)
+
+
+def find_tables(
+    folder: Path, suffix: Suffix
+) -> tuple[dict[str, TableFile], dict[Relation, TableFile]]:
+    """The tables of nodes by type, and of edges by relation; of each the header is read.
+
+    Raises
+    ------
+    GraphError: there are none of nodes, or a name is wrong.
+    """
+    kind: type[CsvFile] | type[ParquetFile] = CsvFile if suffix == "csv" else ParquetFile
+    nodes: dict[str, TableFile] = {}
     for file in _files(folder, "nodes", suffix):
         node_type = _parts(file, 1, ["node"])[0]
         if node_type in nodes:
             raise GraphError(f"{file}: node type {node_type} has two tables")
-        nodes[node_type] = reader.read_node_table(file)
+        nodes[node_type] = kind(file)
     if not nodes:
         raise GraphError(
             f"{folder}: expected nodes.{suffix} or nodes__<type>.{suffix}, given neither"
         )
-    tables = GraphTables(
-        folder.name,
-        f"{_KINDS[suffix]} tables {folder.name}",
-        "",
-        {name: t.count for name, t in nodes.items()},
-        {},
-    )
-    edges: dict[Relation, EdgeTable] = {}
+    edges: dict[Relation, TableFile] = {}
     for file in _files(folder, "edges", suffix):
         src, rel, dst = _parts(file, 3, ["node", "edge", "node"])
         relation = read_relation(src, rel, dst, edges, str(file))
         for end in (src, dst):
             if end not in nodes:
                 raise GraphError(f"{file}: expected a table nodes__{end}.{suffix}, given none")
-        edges[relation] = reader.read_edge_table(file, nodes[src], nodes[dst])
-    _fill(tables, nodes, edges, folder)
-    return tables
+        edges[relation] = kind(file)
+    return nodes, edges
 
 
 def _fill(

@@ -83,7 +83,7 @@ class GraphTables:
     """of the nodes of a type, or of the edges of a relation"""
     labels: dict[Labelled, tuple[Labels, NDArray[Any]]] = field(default_factory=dict)
     splits: dict[str, NDArray[Any]] = field(default_factory=dict)
-    names: dict[str, list[str]] = field(default_factory=dict)
+    names: dict[str, Sequence[str]] = field(default_factory=dict)
     """what the source called the nodes of a type, by row, where it did not number them"""
     label_names: dict[Labelled, list[str]] = field(default_factory=dict)
     """what the source called classes, where it did not number them"""

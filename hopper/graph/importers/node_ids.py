@@ -1,0 +1,175 @@
+"""The ids of node tables, and the ends of edges that name them: numbered by a join."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.graph.importers.spool import Spool, TextSpool
+from hopper.graph.importers.table_file import TableFile, is_text
+from hopper.graph.importers.workspace import Workspace
+
+_INT32: Final = 2**31
+"""nodes from which on ends of edges take 8 bytes"""
+
+
+class NodeIds:
+    """The ids of a node table, added in batches.
+
+    As long as they are 0, 1, 2, ... they are only counted; other ids go into a table of the
+    engine, and their texts into names.
+    """
+
+    def __init__(self, source: TableFile, space: Workspace) -> None:
+        self.source, self.count = source, 0
+        self.table: str | None = None
+        """of the engine; None = ids are rows"""
+        self.type: Any = None
+        """pyarrow's"""
+        self._space, self._names = space, TextSpool(space.folder)
+        self.names: Sequence[str] | None = None
+
+    def add(self, column: Any) -> None:
+        """Add ids, a pyarrow array without nulls."""
+        import pyarrow
+
+        rows = pyarrow.array(np.arange(self.count, self.count + len(column)))
+        self.type = column.type
+        if self.table is None and not _are_rows(column, rows, self.source.texts_count):
+            self.table = f"ids of {self.source.file.name}"
+            for start in range(0, self.count, len(column)):
+                early = pyarrow.array(np.arange(start, min(start + len(column), self.count)))
+                self._keep(early, early.cast(column.type))
+        self.count += len(column)
+        if self.table is not None:
+            self._keep(rows, column)
+
+    def finish(self) -> None:
+        """Check that they are distinct.
+
+        Raises
+        ------
+        GraphError: one is not; names file, column, and line or row.
+        """
+        if self.table is None:
+            return
+        row = self._space.engine.find_repeated(self.table)
+        if row is not None:
+            raise self.source.refuse_repeated(row)
+        self.names = self._names.finish()
+
+    def _keep(self, rows: Any, column: Any) -> None:
+        import pyarrow
+
+        assert self.table is not None
+        self._space.engine.add(self.table, pyarrow.table({"row": rows, "id": column}))
+        if is_text(column.type) or pyarrow.types.is_integer(column.type):
+            self._names.append(column.cast(pyarrow.large_string()))
+        else:
+            self._names.append(pyarrow.array([str(each) for each in column.to_pylist()]))
+
+
+class EdgeEnds:
+    """The ends of the edges of a table, added in batches as ids, and given back as rows."""
+
+    def __init__(
+        self, source: TableFile, sources: NodeIds, targets: NodeIds, space: Workspace
+    ) -> None:
+        self._source, self._space = source, space
+        self._nodes: dict[Literal["src", "dst"], NodeIds] = {"src": sources, "dst": targets}
+        self._found = {
+            end: Spool(space.folder, np.int32 if nodes.count < _INT32 else np.int64)
+            for end, nodes in self._nodes.items()
+        }
+        self._table = f"edges of {source.file.name}"
+        self._joins = any(nodes.table is not None for nodes in self._nodes.values())
+        self._count = 0
+
+    def add(self, first: int, batch: Any) -> None:
+        """Add the columns ``src`` and ``dst`` of a batch whose first row is ``first``.
+
+        Raises
+        ------
+        GraphError: an id is of another kind than those of the node table, or none of them; names
+            file, column, and line or row.
+        """
+        import pyarrow
+
+        columns: dict[str, Any] = {}
+        for end, nodes in self._nodes.items():
+            column = self._source.ids(batch, end, first)
+            if nodes.type is not None:
+                column = self._source.match_type(column, nodes.type, end, first)
+            columns[end] = column if nodes.table is not None else self._as_rows(column, end, first)
+        if self._joins:
+            edges = pyarrow.array(np.arange(first, first + batch.num_rows))
+            self._space.engine.add(self._table, pyarrow.table({"edge": edges, **columns}))
+            self._count += batch.num_rows
+            return
+        for end, spool in self._found.items():
+            spool.append(columns[end])
+
+    def finish(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The rows of both ends, [edges] each, in order of the edges.
+
+        Raises
+        ------
+        GraphError: an id is none of the node table; names file, column, and line or row.
+        """
+        if self._joins and self._count:
+            self._join()
+        return self._found["src"].finish(), self._found["dst"].finish()
+
+    def _join(self) -> None:
+        tables: dict[str, str | None] = {end: nodes.table for end, nodes in self._nodes.items()}
+        phase = f"{self._source.file.name}: ids to numbers"
+        first = 0
+        with self._space.phases.phase(phase, self._count) as progress:
+            for rows in self._space.engine.find_rows(self._table, tables):
+                for end, spool in self._found.items():
+                    missing = np.flatnonzero(rows[end] < 0)
+                    if missing.size:
+                        raise self._source.refuse_unknown(first + int(missing[0]), end)
+                    spool.append(rows[end])
+                first += len(rows["src"])
+                progress.advance(len(rows["src"]))
+        self._space.engine.drop(self._table)
+
+    def _as_rows(self, column: Any, end: Literal["src", "dst"], first: int) -> NDArray[np.int64]:
+        """Ids that are rows, checked to be there."""
+        count = self._nodes[end].count
+        rows = as_integers(column)
+        wrong = np.flatnonzero((rows < 0) | (rows >= count))
+        if wrong.size:
+            raise self._source.refuse_unknown(first + int(wrong[0]), end)
+        return rows
+
+
+def _are_rows(column: Any, rows: Any, texts_count: bool) -> bool:
+    import pyarrow
+    from pyarrow import compute
+
+    if pyarrow.types.is_integer(column.type):
+        return bool(np.array_equal(column.to_numpy(), rows.to_numpy()))
+    return texts_count and bool(
+        compute.all(compute.equal(column, rows.cast(column.type)), min_count=0).as_py()
+    )
+
+
+def as_integers(column: Any) -> NDArray[np.int64]:
+    """[n] integers that ids are; -1 of texts that are none, or are not written as one is."""
+    import pyarrow
+    from pyarrow import compute
+
+    if pyarrow.types.is_integer(column.type):
+        return np.asarray(column.to_numpy(), np.int64)
+    try:
+        numbers = column.cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid:
+        found = [int(t) if t.isascii() and t.isdecimal() else -1 for t in column.to_pylist()]
+        numbers = pyarrow.array([each if each < 2**63 else -1 for each in found])
+    same = compute.equal(numbers.cast(column.type), column)
+    return np.asarray(compute.if_else(same, numbers, -1).to_numpy(zero_copy_only=False), np.int64)
