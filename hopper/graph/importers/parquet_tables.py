@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from hopper.graph.importers.table_file import (
 )
 from hopper.graph.importers.tables import CHUNK_BYTES, read_times
 from hopper.graph.schema import Labels
+
+_BUFFER: Final = 1 << 20
+"""bytes of a column that are read at once"""
 
 
 class ParquetFile:
@@ -337,7 +340,8 @@ def _open(file: Path) -> Any:
         ) from error
     require_file(file, "table")
     try:
-        return parquet.ParquetFile(file)
+        # Otherwise row groups are read whole, and stay in memory until the last is read.
+        return parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER)
     except Exception as error:
         raise GraphError(f"{file}: not readable as Parquet: {first_line(error)}") from error
 
