@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hopper.errors import RequestError
+from hopper.graph.importers.node_ids import are_rows
 from hopper.graph.importers.table_file import TableFile
 from hopper.graph.importers.tables import GraphTables, target_relations
 from hopper.graph.importers.workspace import Workspace
@@ -24,6 +30,10 @@ _KEPT: Final = 16
 """bytes of an edge that is kept while tables are read: both its ends"""
 _SORTED: Final = 40
 """bytes of an edge that the engine sorts on disk"""
+_JOINED: Final = 40
+"""bytes of an edge whose ids the engine joins on disk, beside their texts"""
+_SAMPLE: Final = 1 << 20
+"""edges whose rate tells of all"""
 _SYMMETRIZED: Final = 96
 """bytes of memory an edge: keys there and back, sorted, and what becomes of them"""
 _COMPONENT_EDGE: Final = 60
@@ -32,34 +42,101 @@ _DRAWN: Final = 40
 """bytes of memory a node or an edge that splits are drawn from"""
 
 
-def estimate_disk(
-    nodes: Mapping[str, TableFile], edges: Mapping[Relation, TableFile], *, reverse: bool
-) -> int:
-    """Bytes, about, that an import takes on the disk of its destination while it works."""
-    total = sum(_NODE * table.estimate_rows() + _columns(table) for table in nodes.values())
-    rows = [table.estimate_rows() for table in edges.values()]
-    # Both directions are written, and one after the other sorted.
-    total += sum(rows) * (_KEPT + _EDGE * (2 if reverse else 1)) + _SORTED * max(rows, default=0)
-    return total + sum(map(_columns, edges.values()))
+@dataclass(frozen=True)
+class Estimate:
+    """What an import will take, about.
 
-
-def tell_estimate(out: Path, needed: int, space: Workspace) -> str:
-    """One line on memory and disk.
-
-    Raises
-    ------
-    RequestError: the disk has too little space; names both numbers.
+    Attributes
+    ----------
+    disk: bytes of the destination's disk, while it works.
+    seconds: None = too few edges to say.
     """
-    free = shutil.disk_usage(space.folder).free
-    if needed > free:
-        raise RequestError(
-            f"{out.absolute().parent}: too little disk space: about {needed / 2**30:.2f} GiB "
-            f"needed for the graph and what is spilled, {free / 2**30:.2f} GiB available"
+
+    disk: int
+    seconds: float | None
+
+    def tell(self, out: Path, space: Workspace) -> str:
+        """One line on memory, disk and time.
+
+        Raises
+        ------
+        RequestError: the disk has too little space; names both numbers.
+        """
+        free = shutil.disk_usage(space.folder).free
+        if self.disk > free:
+            raise RequestError(
+                f"{out.absolute().parent}: too little disk space: about {self.disk / 2**30:.2f} "
+                f"GiB needed for the graph and what is spilled, {free / 2**30:.2f} GiB available"
+            )
+        line = (
+            f"memory: at most {space.limit / 2**30:.2f} GiB (--memory-limit); disk: about "
+            f"{self.disk / 2**30:.2f} GiB while it works, {free / 2**30:.2f} GiB available"
         )
-    return (
-        f"memory: at most {space.limit / 2**30:.2f} GiB (--memory-limit); disk: about "
-        f"{needed / 2**30:.2f} GiB while it works, {free / 2**30:.2f} GiB available"
+        if self.seconds is None:
+            return line
+        return f"{line}; time: about {self.seconds:.0f} s, at the rate of {_SAMPLE:,} edges"
+
+
+def estimate_import(
+    nodes: Mapping[str, TableFile],
+    edges: Mapping[Relation, TableFile],
+    space: Workspace,
+    *,
+    both_ways: bool,
+) -> Estimate:
+    """From the sizes of tables, and the rate at which a few rows are read and sorted.
+
+    Parameters
+    ----------
+    both_ways: reverses of edges are written as well.
+    """
+    rows = {relation: table.estimate_rows() for relation, table in edges.items()}
+    copies = 2 if both_ways else 1
+    numbered = {name for name, table in nodes.items() if _begins_with_rows(table)}
+    joined = {each for each in edges if not {each.src, each.dst} <= numbered}
+    disk = sum(_NODE * table.estimate_rows() + _columns(table) for table in nodes.values())
+    disk += sum(
+        2 * table.file.stat().st_size for name, table in nodes.items() if name not in numbered
     )
+    disk += sum(rows.values()) * (_KEPT + _EDGE * copies) + sum(map(_columns, edges.values()))
+    # Both directions are written, and one after the other sorted; so are ids that are joined.
+    joins = [_JOINED * rows[each] + 2 * edges[each].file.stat().st_size for each in joined]
+    disk += max([_SORTED * max(rows.values(), default=0), *joins])
+    if max(rows.values(), default=0) < 4 * _SAMPLE:
+        return Estimate(disk, None)
+    passes = sum(rows[each] * (3 if each in joined else 1) for each in edges)
+    largest = edges[max(rows, key=lambda each: rows[each])]
+    longer = math.log(max(rows.values())) / math.log(_SAMPLE)
+    seconds = sum(rows.values()) * _time_to_read(largest)
+    return Estimate(disk, seconds + passes * copies * longer * _time_to_sort(space))
+
+
+def _begins_with_rows(table: TableFile) -> bool:
+    if "id" not in table.names:
+        # Refused when it is read.
+        return True
+    for first, batch in table.batches(["id"]):
+        return are_rows(table.ids(batch, "id", first), table.texts_count)
+    return True
+
+
+def _time_to_read(table: TableFile) -> float:
+    """Seconds an edge, from the first of a table."""
+    start, rows = time.perf_counter(), 0
+    for _, batch in table.batches([name for name in table.names if name in ("src", "dst")]):
+        rows += batch.num_rows
+        if rows >= _SAMPLE:
+            break
+    return (time.perf_counter() - start) / max(1, rows)
+
+
+def _time_to_sort(space: Workspace) -> float:
+    """Seconds an edge, from a few that are drawn."""
+    ends = np.random.default_rng(0).integers(0, _SAMPLE, (2, _SAMPLE), np.int32)
+    start = time.perf_counter()
+    for _ in space.engine.sort_edges(ends[0], ends[1], "edges"):
+        pass
+    return (time.perf_counter() - start) / _SAMPLE
 
 
 def require_memory(tables: GraphTables, options: ImportOptions, space: Workspace) -> None:

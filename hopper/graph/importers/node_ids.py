@@ -38,7 +38,7 @@ class NodeIds:
 
         rows = pyarrow.array(np.arange(self.count, self.count + len(column)))
         self.type = column.type
-        if self.table is None and not _are_rows(column, rows, self.source.texts_count):
+        if self.table is None and not are_rows(column, self.source.texts_count, self.count):
             self.table = f"ids of {self.source.file.name}"
             for start in range(0, self.count, len(column)):
                 early = pyarrow.array(np.arange(start, min(start + len(column), self.count)))
@@ -148,15 +148,24 @@ class EdgeEnds:
         return rows
 
 
-def _are_rows(column: Any, rows: Any, texts_count: bool) -> bool:
+def are_rows(column: Any, texts_count: bool, first: int = 0) -> bool:
+    """Whether ids are the numbers of their rows.
+
+    Parameters
+    ----------
+    texts_count: whether texts that are written as numbers count as such.
+    first: the row of the first.
+    """
     import pyarrow
     from pyarrow import compute
 
+    rows = np.arange(first, first + len(column))
     if pyarrow.types.is_integer(column.type):
-        return bool(np.array_equal(column.to_numpy(), rows.to_numpy()))
-    return texts_count and bool(
-        compute.all(compute.equal(column, rows.cast(column.type)), min_count=0).as_py()
-    )
+        return bool(np.array_equal(column.to_numpy(), rows))
+    if not texts_count:
+        return False
+    same = compute.equal(column, pyarrow.array(rows).cast(column.type))
+    return bool(compute.all(same, min_count=0).as_py())
 
 
 def as_integers(column: Any) -> NDArray[np.int64]:
@@ -169,7 +178,8 @@ def as_integers(column: Any) -> NDArray[np.int64]:
     try:
         numbers = column.cast(pyarrow.int64())
     except pyarrow.ArrowInvalid:
-        found = [int(t) if t.isascii() and t.isdecimal() else -1 for t in column.to_pylist()]
-        numbers = pyarrow.array([each if each < 2**63 else -1 for each in found])
+        texts = column.to_pylist()
+        found = [int(t) if t.isascii() and t.isdecimal() and len(t) < 19 else -1 for t in texts]
+        numbers = pyarrow.array(found, pyarrow.int64())
     same = compute.equal(numbers.cast(column.type), column)
     return np.asarray(compute.if_else(same, numbers, -1).to_numpy(zero_copy_only=False), np.int64)

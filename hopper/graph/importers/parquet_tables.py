@@ -72,7 +72,8 @@ class ParquetFile:
                 ) from error
             if batch is None:
                 return
-            yield first, batch
+            if batch.num_rows:
+                yield first, batch
             first += batch.num_rows
 
     def ids(self, batch: Any, column: str, first: int) -> Any:

@@ -24,7 +24,7 @@ from hopper.errors import GraphError
 from hopper.graph.importers.check_tables import check_tables
 from hopper.graph.importers.convert import ImportOptions, write_tables
 from hopper.graph.importers.csv_tables import CsvFile
-from hopper.graph.importers.estimate import estimate_disk, tell_estimate
+from hopper.graph.importers.estimate import estimate_import
 from hopper.graph.importers.feature_columns import told_classes
 from hopper.graph.importers.parquet_tables import ParquetFile
 from hopper.graph.importers.read_tables import (
@@ -91,8 +91,8 @@ def import_folder(
     nodes, edges = find_tables(folder, suffix)
     with open_workspace(out, options.memory_limit, Phases(watcher.progress)) as space:
         both_ways = bool(options.symmetrize or options.add_reverse)
-        needed = estimate_disk(nodes, edges, reverse=both_ways)
-        watcher.tell(tell_estimate(out, needed, space))
+        estimate = estimate_import(nodes, edges, space, both_ways=both_ways)
+        watcher.tell(estimate.tell(out, space))
         tables = read_folder(folder, suffix, space)
         if name is not None:
             tables.name = name

@@ -1,0 +1,212 @@
+"""Tables under a bound of memory: numbered, joined and sorted by an engine, to the same result."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopper.cli import main
+from hopper.errors import GraphError, RequestError
+from hopper.graph import GraphDirectory, Relation
+from hopper.graph.array_file import create_array, open_array, release_pages, save_array
+from hopper.graph.build_topology import build_topology
+from hopper.graph.importers import ImportOptions, csv_tables, estimate, import_graph
+from hopper.graph.importers.spool import Spool, TextSpool
+from hopper.graph.importers.table_engine import TableEngine
+from hopper.graph.layout import TOPOLOGY_ARRAYS
+
+EDGES = Relation("node", "edge", "node")
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+
+
+def write(folder: Path, **tables: str) -> str:
+    folder.mkdir(exist_ok=True)
+    for name, text in tables.items():
+        (folder / f"{name}.csv").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def csv(header: str, *columns: list[object]) -> str:
+    return "\n".join([header, *(",".join(map(str, row)) for row in zip(*columns, strict=True))])
+
+
+@pytest.mark.parametrize("named", ["neither", "sources", "both"])
+def test_the_edges_of_a_table_are_those_of_an_array(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parallel edges included; whether ids need a join or not, and whatever a batch holds."""
+    monkeypatch.setattr(csv_tables, "BATCH_ROWS", 700)
+    draw = np.random.default_rng(1)
+    src, dst = draw.integers(0, 90, 5000), draw.integers(0, 40, 5000)
+    # Those that are not named begin like numbers of rows.
+    sources = [f"n{i}" if named != "neither" else i for i in draw.permutation(90)]
+    targets = [*range(30), *(f"t{i}" if named == "both" else i for i in range(30, 40))]
+    if named == "neither":
+        sources = list(range(90))
+    folder = write(
+        tmp_path / "tables",
+        nodes__a=csv("id", sources),
+        nodes__b=csv("id,label", targets, [0] * 40),
+        edges__a__to__b=csv(
+            "src,dst,weight", [sources[i] for i in src], [targets[i] for i in dst], range(1, 5001)
+        ),
+    )
+    import_graph("csv", folder, tmp_path / "graph")
+    graph, relation = GraphDirectory.open(tmp_path / "graph"), Relation("a", "to", "b")
+    expected = build_topology(src, dst, 90, 40)
+    for array in TOPOLOGY_ARRAYS:
+        found = getattr(graph.topology(relation), array)
+        np.testing.assert_array_equal(found, getattr(expected, array), err_msg=array)
+    np.testing.assert_array_equal(graph.edge_weights(relation), np.arange(1, 5001))
+    for node_type, ids in (("a", sources), ("b", targets)):
+        file = tmp_path / "graph" / "names" / f"{node_type}.txt"
+        kept = file.read_text().split() if file.exists() else None
+        assert kept == (None if ids == list(range(len(ids))) else [str(each) for each in ids])
+
+
+def test_what_does_not_fit_memory_is_sorted_on_disk(tmp_path: Path) -> None:
+    draw, edges = np.random.default_rng(2), 3_000_000
+    src = draw.integers(0, 1000, edges).astype(np.int32)
+    dst = draw.integers(0, 1000, edges).astype(np.int32)
+    engine, spilled, blocks = TableEngine(tmp_path, 40 << 20), 0, []
+    for block in engine.sort_edges(src, dst, "edges"):
+        spilled = max(spilled, sum(file.stat().st_size for file in (tmp_path / "engine").iterdir()))
+        blocks.append(block)
+    engine.close()
+    assert spilled > 10 << 20
+    found = [np.concatenate(part) for part in zip(*blocks, strict=True)]
+    order = np.lexsort((np.arange(edges), src, dst))
+    for array, expected in zip(found, (src[order], dst[order], order), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
+BAD = [
+    ("id\n0\n1\n", "src,dst\n0,01\n", r"line 2: column dst: expected an id of .* given '01'"),
+    ("id\n0\n1\n", "src,dst\n0,0x1\n", r"line 2: column dst: expected an id of .* given '0x1'"),
+    ("id\n0\n1\n", "src,dst\n0,1\n-1,0\n", r"line 3: column src: expected an id of .* given '-1'"),
+    ("id\na\n\nb\n", "src,dst\na,\n", r"line 2: column dst: expected an id of .* given ''"),
+    ("id\na\nb\na\n", "src,dst\n", r"line 4: column id: expected a distinct id, given 'a'"),
+    ('id,x\n0,1\n1,"2\n', "src,dst\n", r"nodes\.csv: cannot be read as CSV"),
+    ("id,time\n0,0x10\n", "src,dst\n", r"line 2: column time: expected an integer, or a date"),
+    ("id,x\n0, 1.5\n1,1_0\n2,--\n", "src,dst\n", r"line 4: column x: expected a number"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "edges", "text"), BAD)
+def test_the_line_at_fault_is_named(nodes: str, edges: str, text: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "tables", nodes=nodes, edges=edges)
+    with pytest.raises(GraphError, match=text):
+        import_graph("csv", folder, tmp_path / "graph")
+    assert [each.name for each in tmp_path.iterdir()] == ["tables"]
+
+
+def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
+    nodes = "id,x,value\n0, 1.5,\n1,1_0,+2\n2,,1e-3\n"
+    folder = write(tmp_path / "tables", nodes=nodes, edges="src,dst\n0,1\n")
+    import_graph("csv", folder, tmp_path / "graph", ImportOptions(missing="zero"))
+    graph = GraphDirectory.open(tmp_path / "graph")
+    assert graph.features("node")[:, 0].tolist() == [1.5, 10, 0]
+    np.testing.assert_array_equal(graph.labels("node"), np.array([np.nan, 2, 1e-3], np.float32))
+
+
+def test_what_is_too_much_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "tables", nodes="id,label\n0,1\n1,0\n", edges="src,dst\n0,1\n")
+    out = tmp_path / "graph"
+
+    def refuse(text: str, **options: object) -> None:
+        with pytest.raises(RequestError, match=text):
+            import_graph("csv", folder, out, ImportOptions(**options))  # type: ignore[arg-type]
+        assert [each.name for each in tmp_path.iterdir()] == ["tables"]
+
+    refuse(r"--memory-limit: expected at least \d+M, given 100M", memory_limit=100 << 20)
+    with pytest.raises(RequestError, match="--memory-limit: expected an import of csv or parquet"):
+        import_graph("npy", folder, out, ImportOptions(memory_limit=4 << 30))
+    with monkeypatch.context() as changed:
+        changed.setattr(estimate, "_NODE", 2**60)
+        refuse(r"too little disk space: about [\d.]+ GiB needed for the graph and what is spilled")
+    with monkeypatch.context() as changed:
+        changed.setattr(estimate, "_SYMMETRIZED", 2**60)
+        refuse("--symmetrize: needs about .* of which --memory-limit leaves", symmetrize=True)
+    with monkeypatch.context() as changed:
+        changed.setattr(estimate, "_COMPONENT_NODE", 2**60)
+        refuse("--largest-component: needs about", largest_component=True)
+    with monkeypatch.context() as changed:
+        changed.setitem(sys.modules, "duckdb", None)
+        refuse(r"duckdb cannot be imported .* pip install 'hopper-gnn\[tables\]'")
+
+
+def test_the_command_tells_what_it_needs_and_how_far_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from the process that reads Parquet; what a killed import left goes."""
+    from pyarrow import parquet
+
+    tables, left = tmp_path / "tables", tmp_path / ".graph.spilled-abcdefgh"
+    tables.mkdir()
+    left.mkdir()
+    parquet.write_table(pyarrow.table({"id": ["a", "b"]}), tables / "nodes.parquet")
+    ends = pyarrow.table({"src": ["b", "a"], "dst": ["a", "a"]})
+    parquet.write_table(ends, tables / "edges.parquet")
+    out = tmp_path / "graph"
+    request = ["dataset", "import", "parquet", str(tables), "--out", str(out)]
+    assert main([*request, "--memory-limit", "1G"]) == 0
+    told = capfd.readouterr()
+    lines = told.err.splitlines()
+    assert lines[0].startswith("memory: at most 1.00 GiB (--memory-limit); disk: about ")
+    assert [line.rsplit(":", 1)[0] for line in lines[1:]] == [
+        "nodes.parquet",
+        "edges.parquet",
+        "edges.parquet: ids to numbers",
+        f"edges of {EDGES}: in order",
+    ]
+    assert told.out == f"{out}: tables: 2 nodes, 2 edges\n"
+    assert {each.name for each in tmp_path.iterdir()} == {"tables", "graph"}
+    np.testing.assert_array_equal(GraphDirectory.open(out).topology(EDGES).indices, [0, 1])
+
+
+def test_pages_of_maps_are_given_back(tmp_path: Path) -> None:
+    """What was written through them stays."""
+    file = tmp_path / "array.npy"
+    array = create_array(file, np.int64, (1 << 20,))
+    array[:] = np.arange(1 << 20)
+    assert _resident(file) >= 8 << 20
+    release_pages(array[5:].reshape(-1))
+    assert _resident(file) < 1 << 20
+    save_array(tmp_path / "copy.npy", array)
+    assert _resident(file) < 1 << 20
+    assert (tmp_path / "copy.npy").read_bytes() == file.read_bytes()
+    np.testing.assert_array_equal(open_array(file, "x", np.int64, (1 << 20,)), array)
+
+
+def _resident(file: Path) -> int:
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    begins = [place for place, line in enumerate(lines) if line.endswith(str(file))]
+    return sum(
+        1024 * int(line.split()[1])
+        for begin in begins
+        for line in lines[begin : begin + 5]
+        if line.startswith("Rss:")
+    )
+
+
+def test_columns_are_spooled(tmp_path: Path) -> None:
+    table, texts = Spool(tmp_path, np.float32, 3), TextSpool(tmp_path)
+    assert table.finish().shape == (0, 3)
+    given = np.random.default_rng(0).random((200_000, 3)).astype(np.float32)
+    table = Spool(tmp_path, np.float32, 3)
+    for start in range(0, 200_000, 7_000):
+        table.append(given[start : start + 7_000])
+    np.testing.assert_array_equal(table.finish(), given)
+    assert list(tmp_path.iterdir()) == []
+    named = ["", "ä", "two\nlines", *map(str, range(100_000))]
+    for start in range(0, len(named), 30_000):
+        texts.append(pyarrow.array(["left out", *named[start : start + 30_000]])[1:])
+    found = texts.finish()
+    assert (len(found), found[1], found[-1], found[1:3]) == (100_003, "ä", "99999", named[1:3])
+    assert list(found) == named
