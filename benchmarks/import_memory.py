@@ -1,0 +1,220 @@
+"""Imports of tables that are larger than the memory they may take.
+
+usage: python benchmarks/import_memory.py --out DIR [--work DIR] [--edges 100000000] [--memory 2G]
+
+Tables of nodes and edges with integer ids are made, in Parquet and in CSV, and tables of a fifth as
+many edges whose ids are texts in no order, which are joined. `hopper dataset import` reads each in
+a process of its own, with ``--memory-limit``; meanwhile the resident memory of its processes is
+added up, pages that they share counted in each. The first graph is then divided at random by
+`hopper partition`, whose memory is measured in the same way and has no bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from hopper.bench.machine import commit, machine, tell_machine, versions
+from hopper.bench.results import format_result
+from hopper.config.bounds import parse_size
+from hopper.whole_files import write_text
+
+HOPPER = [sys.executable, "-m", "hopper.cli"]
+BLOCK = 1 << 20
+DEGREE = 20
+IMPORTS = ("parquet", "csv", "parquet, ids are texts")
+
+
+def make_tables(folder: Path, kind: str, edges: int, *, texts: bool) -> None:
+    """A table of nodes and one of edges, whose destinations are skewed."""
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    nodes, generator = max(1, edges // DEGREE), np.random.default_rng(0)
+    ids = np.arange(nodes)
+    called: Any = pyarrow.array(ids)
+    if texts:
+        called = pyarrow.array([f"node-{each}" for each in generator.permutation(nodes).tolist()])
+    folder.mkdir(parents=True)
+
+    def open_table(name: str, columns: Sequence[str]) -> Any:
+        schema = pyarrow.schema([(column, called.type) for column in columns])
+        file = str(folder / f"{name}.{kind}")
+        return csv.CSVWriter(file, schema) if kind == "csv" else parquet.ParquetWriter(file, schema)
+
+    with open_table("nodes", ["id"]) as table:
+        table.write_table(pyarrow.table({"id": called}))
+    with open_table("edges", ["src", "dst"]) as table:
+        for start in range(0, edges, BLOCK):
+            count = min(BLOCK, edges - start)
+            src = generator.integers(0, nodes, count)
+            dst = (generator.random(count) ** 2 * nodes).astype(np.int64)
+            table.write_table(pyarrow.table({"src": called.take(src), "dst": called.take(dst)}))
+
+
+def run(words: Sequence[str], log: Path, spill: Callable[[], int]) -> dict[str, float]:
+    """Seconds that a command takes, and the most memory that its processes have at once.
+
+    Parameters
+    ----------
+    spill: bytes on disk now.
+    """
+    begun, peak, private, disk = time.monotonic(), 0, 0, 0
+    with log.open("wb") as out:
+        process = psutil.Popen([*HOPPER, *words], stdout=out, stderr=subprocess.STDOUT)
+        while process.poll() is None:
+            found = []
+            for each in [process, *_children(process)]:
+                try:
+                    found.append(each.memory_info())
+                except psutil.Error:
+                    continue
+            peak = max(peak, sum(each.rss for each in found))
+            private = max(private, sum(each.rss - each.shared for each in found))
+            disk = max(disk, spill())
+            time.sleep(0.05)
+    if process.returncode:
+        raise SystemExit(f"{words}: ended with {process.returncode}; see {log}")
+    return {
+        "seconds": time.monotonic() - begun,
+        "peak_bytes": peak,
+        "private_bytes": private,
+        "disk_bytes": disk,
+    }
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Make tables, import them, and divide a graph."""
+    work: Path = options.work
+    work.mkdir(parents=True)
+    found: dict[str, Any] = {}
+    free = shutil.disk_usage(work).free
+    for name in IMPORTS:
+        kind, texts = name.split(",")[0], "texts" in name
+        tables, graph = work / "tables", work / "graph"
+        edges = options.edges // 5 if texts else options.edges
+        make_tables(tables, kind, edges, texts=texts)
+        size = sum(file.stat().st_size for file in tables.iterdir())
+        free = shutil.disk_usage(work).free
+        words = ["dataset", "import", kind, str(tables), "--out", str(graph)]
+        words += ["--memory-limit", options.memory]
+        log = work / "import.log"
+        # Files without a name take space too, so the disk is asked.
+        taken = run(words, log, lambda before=free: before - shutil.disk_usage(work).free)
+        found[name] = taken | {"edges": edges, "table_bytes": size, "told": _told(log)}
+        shutil.rmtree(tables)
+        if name == IMPORTS[0]:
+            parts = work / "parts"
+            words = ["partition", str(graph), "--servers", "2", "--method", "random"]
+            words += ["--out", str(parts)]
+            divided = run(words, work / "partition.log", lambda: 0)
+            shutil.rmtree(parts)
+        shutil.rmtree(graph)
+    return {
+        "schema": 1,
+        "benchmark": "import_memory",
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+        "bound_bytes": parse_size(options.memory, "--memory"),
+        "imports": found,
+        "partition": divided,
+    }
+
+
+def _told(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if line.startswith(("memory:", "edges"))]
+
+
+def page(result: dict[str, Any]) -> str:
+    """What is shown of a result, in Markdown."""
+    lines = [
+        "# Imports larger than memory",
+        "",
+        "`python benchmarks/import_memory.py --out DIR`",
+        "",
+        f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}",
+        f"- `--memory-limit`: {result['bound_bytes'] / 2**20:,.0f} MiB",
+        "- resident memory of all processes, pages that they share counted in each",
+        "",
+        "![Memory](picture.webp)",
+        "",
+        "| import | edges | tables, MiB | seconds | peak, MiB | of which not of files, MiB "
+        "| disk at most, MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, row in result["imports"].items():
+        sizes = [row[each] / 2**20 for each in ("peak_bytes", "private_bytes", "disk_bytes")]
+        lines.append(
+            f"| {name} | {row['edges']:,} | {row['table_bytes'] / 2**20:,.0f} | "
+            f"{row['seconds']:.1f} | " + " | ".join(f"{size:,.0f}" for size in sizes) + " |"
+        )
+    divided = result["partition"]
+    lines += [
+        "",
+        f"`hopper partition --method random --servers 2` of the first: {divided['seconds']:.1f} s, "
+        f"peak {divided['peak_bytes'] / 2**20:,.0f} MiB, of which not of files "
+        f"{divided['private_bytes'] / 2**20:,.0f} MiB.",
+        "",
+        "What the imports said:",
+        "",
+        *[f"- {name}: {line}" for name, row in result["imports"].items() for line in row["told"]],
+    ]
+    return "\n".join([*lines, ""])
+
+
+def draw(result: dict[str, Any], file: Path) -> None:
+    """What each import held, and the bound."""
+    figure = Figure((7, 2.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    names = list(result["imports"])[::-1]
+    peaks = [result["imports"][name]["peak_bytes"] / 2**20 for name in names]
+    axes.barh(names, peaks, color="tab:blue")
+    axes.axvline(result["bound_bytes"] / 2**20, color="tab:red", label="--memory-limit")
+    axes.set_xlabel("MiB")
+    axes.legend(loc="lower right")
+    figure.savefig(file, dpi=110)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("import-memory-work"))
+    parser.add_argument("--edges", type=int, default=100_000_000)
+    parser.add_argument("--memory", default="2G", help="the imports' --memory-limit")
+    options = parser.parse_args(argv)
+    result = measure(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    write_text(options.out / "result.json", format_result(result))
+    write_text(options.out / "README.md", page(result))
+    draw(result, options.out / "picture.webp")
+    shutil.rmtree(options.work)
+    Console().print(page(result), markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
