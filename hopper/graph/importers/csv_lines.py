@@ -29,8 +29,8 @@ class Line:
 
 
 def find_line(file: Path, row: int) -> Line:
-    """The line of a row, counted from 0."""
-    return next(islice(read_lines(file), row, None))
+    """The line of a row, counted from 0; without values where there are fewer."""
+    return next(islice(read_lines(file), row, None), None) or Line(file, row + 2, {})
 
 
 def read_lines(file: Path) -> Iterator[Line]:

@@ -85,10 +85,14 @@ class ParquetFile:
         return found.cast(pyarrow.string()) if is_text(found.type) else found
 
     def match_type(self, column: Any, kind: Any, name: str, first: int) -> Any:
-        """Numbers of the type that the node table's have."""
+        """Integers as they are; what else there is becomes of the node table's type."""
+        from pyarrow import types
+
         try:
             if is_text(column.type) != is_text(kind):
                 raise TypeError("texts are no numbers")
+            if types.is_integer(kind) and types.is_integer(column.type):
+                return column
             return column.cast(kind)
         except Exception as error:
             raise GraphError(
