@@ -85,11 +85,12 @@ def fill_sorted_topology(
     where: str = "edges",
 ) -> None:
     """Like :func:`fill_topology`, of edges that something else puts in order, a block at a time;
-    memory is 8 bytes a node and a block."""
+    memory is a block, and 8 bytes a source node."""
     _check_edges(src, dst, where)
     _check_ends(src, dst, out, where)
     out.out_degrees[:] = 0
-    out.in_degrees[:] = 0
+    for _, degrees in blocks(out.in_degrees):
+        degrees[:] = 0
     first = 0
     for sources, targets, edge_ids in sort(src, dst, where):
         last = first + len(sources)
@@ -97,13 +98,16 @@ def fill_sorted_topology(
         out.edge_ids[first:last] = edge_ids
         _add_degrees(sources, out.out_degrees)
         _add_degrees(targets, out.in_degrees)
-        for array in (out.indices, out.edge_ids):
+        # Destinations ascend, so their degrees are not touched again.
+        for array in (out.indices, out.edge_ids, out.in_degrees):
             release_pages(array)
         first = last
+    release_pages(out.out_degrees)
     out.indptr[0] = 0
-    _cumulate(out.in_degrees, out.indptr)
-    for array in (out.indptr, out.in_degrees, out.out_degrees):
-        release_pages(array)
+    for row, degrees in blocks(out.in_degrees):
+        bounds = out.indptr[row : row + len(degrees) + 1]
+        _cumulate(degrees, bounds)
+        release_pages(out.indptr)
 
 
 def _check_ends(
@@ -150,7 +154,7 @@ def _add_degrees(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _cumulate(degrees: NDArray[np.int64], indptr: NDArray[np.int64]) -> None:
-    total = np.int64(0)
+    total = indptr[0]
     for row in range(degrees.size):
         total += degrees[row]
         indptr[row + 1] = total

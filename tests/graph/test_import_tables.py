@@ -16,6 +16,7 @@ from hopper.graph.build_topology import build_topology
 from hopper.graph.importers import ImportOptions, csv_tables, estimate, import_graph
 from hopper.graph.importers.spool import Spool, TextSpool
 from hopper.graph.importers.table_engine import TableEngine
+from hopper.graph.importers.workspace import open_workspace
 from hopper.graph.layout import TOPOLOGY_ARRAYS
 
 EDGES = Relation("node", "edge", "node")
@@ -136,6 +137,13 @@ def test_what_is_too_much_is_refused_before_the_work(
     with monkeypatch.context() as changed:
         changed.setattr(estimate, "_COMPONENT_NODE", 2**60)
         refuse("--largest-component: needs about", largest_component=True)
+    with open_workspace(out, 2 << 30) as space:
+        with space.reserve(200 << 20, "edges"):
+            pass
+        with pytest.raises(
+            RequestError, match=r"edges: needs about 2\.\d+ GiB of memory, of which"
+        ):
+            space.reserve(2 << 30, "edges").__enter__()
     with monkeypatch.context() as changed:
         changed.setitem(sys.modules, "duckdb", None)
         refuse(r"duckdb cannot be imported .* pip install 'hopper-gnn\[tables\]'")

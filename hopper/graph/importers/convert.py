@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -98,7 +99,10 @@ def write_tables(
     align_labels(tables)
     with GraphWriter(out, _schema(tables)) as writer:
         for relation, (src, dst) in tables.edges.items():
-            with phases.phase(f"edges of {relation}: in order"):
+            what = f"edges of {relation}: in order"
+            degrees = 8 * tables.counts[relation.src]
+            reserved = nullcontext() if space is None else space.reserve(degrees, what)
+            with phases.phase(what), reserved:
                 writer.topology(relation, src, dst, sort)
         for node_type, table in tables.features.items():
             where = f"features of {node_type}"

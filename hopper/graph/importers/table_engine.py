@@ -62,6 +62,10 @@ class TableEngine:
         """Let its files go."""
         self._database.close()
 
+    def bound_memory(self, memory: int) -> None:
+        """Give it so many bytes from now on."""
+        self._execute(f"SET memory_limit = '{memory >> 10}KiB'")
+
     def add(self, table: str, batch: Any) -> None:
         """Add rows, a pyarrow table or batch, to a table, which begins with its first rows."""
         with self._explained(table):

@@ -71,6 +71,21 @@ class Workspace:
                 f"leaves {self.arrays / 2**30:.2f} GiB"
             )
 
+    @contextmanager
+    def reserve(self, needed: int, what: str) -> Iterator[None]:
+        """Take memory from the engine for a while.
+
+        Raises
+        ------
+        RequestError: it would have too little left; names what it is for, and both numbers.
+        """
+        self.require(needed + int(_LEAST / _OVER), what)
+        self.engine.bound_memory(int((self.arrays - needed) * _OVER))
+        try:
+            yield
+        finally:
+            self.engine.bound_memory(int(self.arrays * _OVER))
+
 
 def default_limit() -> int:
     """Half of the memory that can be had."""
