@@ -28,7 +28,7 @@ _NODE: Final = 32
 """bytes of a node in the graph: a degree each way, a bound, and what stands for its id"""
 _KEPT: Final = 16
 """bytes of an edge that is kept while tables are read: both its ends"""
-_SORTED: Final = 40
+_SORTED: Final = 24
 """bytes of an edge that the engine sorts on disk"""
 _JOINED: Final = 40
 """bytes of an edge whose ids the engine joins on disk, beside their texts"""
