@@ -172,6 +172,8 @@ def _attributes(tables: GraphTables, relation: Relation) -> int:
 
 
 def _columns(table: TableFile) -> int:
-    """Bytes of a table's columns besides its first ones: 8 of a number, kept and written."""
+    """Bytes of a table's columns besides its first ones: 8 of a number, kept and written, or the
+    file's own, where a column holds lists."""
     given = [name for name in table.names if name not in ("id", "src", "dst")]
-    return 8 * len(given) * table.estimate_rows()
+    size = table.file.stat().st_size if given else 0
+    return max(size, 8 * len(given) * table.estimate_rows())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -41,11 +40,6 @@ class FeatureColumn:
         if self.numbers == 1:
             return [self.name]
         return [f"{self.name}_{place}" for place in range(self.numbers)]
-
-    @cached_property
-    def places(self) -> dict[str, int]:
-        """By category, its place."""
-        return {category: place for place, category in enumerate(self.categories)}
 
 
 def width_of(columns: Iterable[FeatureColumn]) -> int:
