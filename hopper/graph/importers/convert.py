@@ -29,7 +29,7 @@ from hopper.graph.importers.tables import (
 from hopper.graph.importers.workspace import Workspace
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.write import GraphWriter
-from hopper.phases import Phases
+from hopper.phases import Phases, Progress
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,16 @@ def write_tables(
             where = f"features of {node_type}"
             filled = _fill_missing(table, options.missing, where, tables.notes)
             names = tables.column_names.get(node_type, [])
-            _copy(filled, writer.features(node_type), options.row_normalize, where, names)
+            normalize, into = options.row_normalize, writer.features(node_type)
+            with phases.phase(where, table.shape[0]) as progress:
+                _copy(filled, into, normalize, where, names, progress)
         for relation, table in tables.edge_features.items():
             where = f"edge features of {relation}"
             filled = _fill_missing(table, options.missing, where, tables.notes)
             names = tables.column_names.get(relation, [])
-            _copy(filled, writer.edge_features(relation), False, where, names)
+            into = writer.edge_features(relation)
+            with phases.phase(where, table.shape[0]) as progress:
+                _copy(filled, into, False, where, names, progress)
         for relation, weights in tables.weights.items():
             writer.edge_weights(relation, weights)
         for owner, times in tables.times.items():
@@ -267,7 +271,12 @@ def _fill_missing(
 
 
 def _copy(
-    table: FeatureTable, out: NDArray[Any], row_normalize: bool, what: str, names: Sequence[str]
+    table: FeatureTable,
+    out: NDArray[Any],
+    row_normalize: bool,
+    what: str,
+    names: Sequence[str],
+    progress: Progress,
 ) -> None:
     for start, rows in table.chunks():
         with np.errstate(over="ignore"):
@@ -277,6 +286,7 @@ def _copy(
             _normalized(part, f"{what}: rows from {start} on") if row_normalize else part
         )
         release_pages(out)
+        progress.advance(rows.shape[0])
 
 
 def _normalized(rows: NDArray[Any], where: str) -> NDArray[Any]:

@@ -49,7 +49,7 @@ class Estimate:
     Attributes
     ----------
     disk: bytes of the destination's disk, while it works.
-    seconds: None = too few edges to say.
+    seconds: of reading and sorting, features apart; None = too few edges to say.
     """
 
     disk: int
@@ -74,7 +74,7 @@ class Estimate:
         )
         if self.seconds is None:
             return line
-        return f"{line}; time: about {self.seconds:.0f} s, at the rate of {_SAMPLE:,} edges"
+        return f"{line}; time: about {self.seconds:.0f} s to read and sort, by {_SAMPLE:,} edges"
 
 
 def estimate_import(
@@ -98,7 +98,8 @@ def estimate_import(
     disk += sum(
         2 * table.file.stat().st_size for name, table in nodes.items() if name not in numbered
     )
-    disk += sum(rows.values()) * (_KEPT + _EDGE * copies) + sum(map(_columns, edges.values()))
+    disk += sum(rows.values()) * (_KEPT + _EDGE * copies)
+    disk += (1 + copies) * sum(map(_columns, edges.values()))
     # Both directions are written, and one after the other sorted; so are ids that are joined.
     joins = [_JOINED * rows[each] + 2 * edges[each].file.stat().st_size for each in joined]
     disk += max([_SORTED * max(rows.values(), default=0), *joins])
