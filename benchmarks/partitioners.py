@@ -101,7 +101,10 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
         printed = process.stdout.read()
     os.sync()
     seconds = time.perf_counter() - start
-    stored = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    files = [file.stat() for file in out.rglob("*") if file.is_file()]
+    # A link is no second file.
+    linked = {file.stat().st_ino for file in graph.rglob("*") if file.is_file()}
+    sizes = {file.st_ino: file.st_size for file in files if file.st_ino not in linked}
     shutil.rmtree(out, ignore_errors=True)
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {words[-1:]}")
@@ -114,7 +117,8 @@ def partition(graph: Path, method: str, servers: int, out: Path, *more: str) -> 
         "own_mib": max(each["own_mib"] for each in peaks.phases.values()),
         "assign_seconds": assign_seconds(peaks.phases),
         "phases": peaks.phases,
-        "stored_bytes": stored,
+        "stored_bytes": sum(file.st_size for file in files),
+        "written_bytes": sum(sizes.values()),
         **{name: description.get(name) for name in kept},
     }
 

@@ -82,6 +82,11 @@ def add_parser(subparsers: Any) -> None:
         help="meta: cut what takes more on a server, e.g. 16G (default: nothing)",
     )
     parser.add_argument(
+        "--tables",
+        metavar="link|copy",
+        help="meta: link whole files to the graph's where possible (default), or copy them",
+    )
+    parser.add_argument(
         "--seed", type=seed, default=_OF_NODES["seed"], metavar="K", help="default 0"
     )
     parser.add_argument("--json", action="store_true", help="print partition.json only")
@@ -129,7 +134,15 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_by_relation(arguments)
     options = _options(arguments.method_options)
     check_method(arguments.servers, arguments.method, options)
-    for name in ("layers", "target", "metapath", "weights", "weights_fanouts", "server_memory"):
+    for name in (
+        "layers",
+        "target",
+        "metapath",
+        "weights",
+        "weights_fanouts",
+        "server_memory",
+        "tables",
+    ):
         if getattr(arguments, name) not in (None, []):
             option = name.replace("_", "-")
             raise RequestError(f"--{option}: only --method meta reads it, not {arguments.method}")
@@ -182,6 +195,7 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         metapaths=split_metapaths(arguments.metapath),
         weights_fanouts=weights_fanouts,
         server_memory=_size("server-memory", arguments.server_memory),
+        tables=arguments.tables,
         progress=progress,
     )
     if arguments.json:
@@ -317,7 +331,8 @@ def _show_by_relation(description: dict[str, Any], out: Path) -> None:
     console.print(table)
     console.print(
         f"a node is held by {meta['replication']:.2f} servers · largest share over mean: nodes "
-        f"{description['balance']['nodes']:.3f}, edges {description['balance']['edges']:.3f}"
+        f"{description['balance']['nodes']:.3f}, edges {description['balance']['edges']:.3f} · "
+        f"{format_bytes(meta['linked_bytes'])} are links to the graph's files"
     )
     if meta["unreachable"]:
         console.print(

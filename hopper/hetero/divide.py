@@ -10,6 +10,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION
+from hopper.partition.stored_files import Tables
 from hopper.phases import Progress
 
 
@@ -24,6 +25,7 @@ def divide_graph(
     metapaths: Sequence[Sequence[str]] = (),
     weights_fanouts: Sequence[int] | None = None,
     server_memory: int | None = None,
+    tables: Tables | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> PartitionedGraph:
@@ -32,10 +34,11 @@ def divide_graph(
     Parameters
     ----------
     method: "metis", "stream" or "random" divide nodes; "meta" divides whole relations.
-    layers, target, metapaths, weights_fanouts, server_memory: of "meta": hops that models read at
-        most (2), the type of the roots, the relations that hops follow, path by path (all), fanouts
-        to weigh sub-metatrees by sampling with (they are weighed by what is stored), and the bytes
-        that a server may store, above which a sub-metatree is cut (as many as there are).
+    layers, target, metapaths, weights_fanouts, server_memory, tables: of "meta": hops that models
+        read at most (2), the type of the roots, the relations that hops follow, path by path (all),
+        fanouts to weigh sub-metatrees by sampling with (they are weighed by what is stored), the
+        bytes that a server may store, above which a sub-metatree is cut (as many as there are), and
+        whether whole files are links to the graph's ("link") or copies ("copy").
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -45,10 +48,10 @@ def divide_graph(
     """
     if method == BY_RELATION and options:
         raise RequestError(f"{', '.join(options)}: --method {BY_RELATION} does not read that")
-    given = [layers, target, metapaths or None, weights_fanouts, server_memory]
+    given = [layers, target, metapaths or None, weights_fanouts, server_memory, tables]
     if method != BY_RELATION and any(each is not None for each in given):
         raise RequestError(
-            "layers, target, metapaths, weights_fanouts, server_memory: only --method "
+            "layers, target, metapaths, weights_fanouts, server_memory, tables: only --method "
             f"{BY_RELATION} reads them, not {method}"
         )
     if method != BY_RELATION:
@@ -66,5 +69,6 @@ def divide_graph(
         metapaths=metapaths,
         weights_fanouts=weights_fanouts,
         server_memory=server_memory,
+        tables="link" if tables is None else tables,
         progress=progress,
     )

@@ -1,46 +1,45 @@
 """Write a graph divided by relation: each server's folder is all that it needs (Heta, section 5).
 
 Nodes keep their original ids. A server stores every node of the types that its sub-metatrees read,
-and their relations whole; files are copied piece by piece, so memory does not grow with the graph.
-Of a sub-metatree that is too large for a server it stores a part (:mod:`hopper.hetero.vertex_cut`).
+and their relations whole: links to the graph's files, or copies made piece by piece, so memory does
+not grow with the graph. Of a sub-metatree that is too large for a server it stores a part
+(:mod:`hopper.hetero.vertex_cut`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.shard import write_manifest
+from cache_server.shard import TableSpec, write_manifest
 from hopper.errors import RequestError
-from hopper.graph import layout
-from hopper.graph.array_file import array_bytes
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.publish import refuse_occupied
+from hopper.graph.publish import refuse_occupied, require_space
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
 from hopper.hetero.metagraph import Metagraph, make_metagraph
 from hopper.hetero.metatree import Metatree, make_metatree
 from hopper.hetero.sampled_weights import sampled_weights
 from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
-from hopper.hetero.write_parts import write_part
+from hopper.hetero.write_parts import name_degrees, write_part, written_bytes
+from hopper.hetero.write_whole import Write, name_share, name_topology, whole_bytes
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
-from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import server_folder
 from hopper.partition.memory import format_bytes
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
+from hopper.partition.stored_files import StoredFiles, Tables
 from hopper.partition.training import training_roots
-from hopper.partition.write import copy_shared, table_spec, unpublished_partitions, write_rows
+from hopper.partition.write import copy_shared, unpublished_partitions
 from hopper.phases import Phases, Progress
-
-_BYTES_AT_ONCE: Final = 16 << 20
 
 
 def partition_by_relation(
@@ -53,6 +52,7 @@ def partition_by_relation(
     metapaths: Sequence[Sequence[str]] = (),
     weights_fanouts: Sequence[int] | None = None,
     server_memory: int | None = None,
+    tables: Tables = "link",
     progress: Progress | None = None,
 ) -> PartitionedGraph:
     """Divide whole relations over servers and write the partitioned directory.
@@ -68,6 +68,8 @@ def partition_by_relation(
         of by what is stored.
     server_memory: bytes that a server may store; a sub-metatree with more is cut, and others are
         dealt by their bytes, unless there are ``weights_fanouts``.
+    tables: "link": whole files are links to the graph's where its file system allows it; "copy":
+        none is.
 
     Raises
     ------
@@ -75,6 +77,8 @@ def partition_by_relation(
         ``server_memory`` on a server, however cut.
     GraphError: the graph directory is damaged.
     """
+    if tables not in get_args(Tables):
+        raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
     out = Path(out)
     others = _check_target(graph.schema, target, cuts=server_memory is not None)
     refuse_occupied(out)
@@ -88,6 +92,7 @@ def partition_by_relation(
             metapaths=metapaths,
             weights_fanouts=weights_fanouts,
             server_memory=server_memory,
+            tables=tables,
         )
     return PartitionedGraph.open(out)
 
@@ -104,6 +109,7 @@ def _partition(
     metapaths: Sequence[Sequence[str]],
     weights_fanouts: Sequence[int] | None,
     server_memory: int | None,
+    tables: Tables,
 ) -> None:
     """Divide and write a graph of message edges; other parameters and errors as of
     :func:`partition_by_relation`.
@@ -120,7 +126,7 @@ def _partition(
     parts: dict[Relation, list[CutPart]] = {}
     if server_memory is not None:
         alone = divide(metagraph, tree, len(tree.roots)).shares
-        bytes_of = {share.roots[0]: sum(_sizes(graph, share, None)) for share in alone}
+        bytes_of = {share.roots[0]: sum(whole_bytes(graph, share)) for share in alone}
         with phases.phase("cut what is too large for a server"):
             parts = _cuts(graph, tree, bytes_of, servers, server_memory)
         # What is limited is what is balanced.
@@ -132,23 +138,23 @@ def _partition(
     sizes = [_sizes(graph, share, _part_of(share, parts)) for share in partition.shares]
     if server_memory is not None:
         _check_sizes(partition, sizes, server_memory)
-    predicted = graph.schema.target_relations
-    total = sum(rows + topology for rows, topology in sizes)
-    total += sum(_topology_bytes(graph, each) for each in predicted)
-    with unpublished_partitions(out, total) as work:
+    with unpublished_partitions(out, 0) as work:
         copy_shared(graph, work)
-        with phases.phase("copy every server's relations and rows (bytes)", total) as counter:
-            for each in predicted:
-                # Wherever a link is ranked, its known ones have to be told.
-                _write_topology(graph, work, each, counter)
-            for server, share in enumerate(partition.shares):
-                part = _part_of(share, parts)
-                _write_server(graph, work, server, servers, share, part, counter)
+        files = StoredFiles(tables)
+        with phases.phase("link what is stored whole"):
+            writes = _name_files(graph, work, partition, parts, files)
+        require_space(out.absolute().parent, files.bytes_to_write)
+        with phases.phase("write what is no link (bytes)", files.bytes_to_write) as counter:
+            for write in writes:
+                write(counter)
+            files.write_copies(counter)
         description = _describe(graph, partition, sizes)
         description["meta"] |= {
             "metapaths": [list(path) for path in metapaths],
             "weights_fanouts": None if weights_fanouts is None else list(weights_fanouts),
             "server_memory": server_memory,
+            "tables": tables,
+            "linked_bytes": files.linked_bytes,
         }
         if reverses:
             description["reverse_relations"] = {
@@ -278,98 +284,38 @@ def _check_sizes(partition: MetaPartition, sizes: Sequence[tuple[int, int]], mem
             )
 
 
-def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
-    return [each for each in share.node_types if each in graph.schema.labels]
-
-
-def _with_features(graph: GraphDirectory, share: Share) -> list[str]:
-    types = graph.schema.node_types
-    return [each for each in share.node_types if types[each].feature_dim is not None]
-
-
-def _edge_tables(graph: GraphDirectory, share: Share) -> list[Relation]:
-    relations = graph.schema.relations
-    return [each for each in share.relations if relations[each].feature_dim is not None]
-
-
-def _topology_files(folder: Path, relation: Relation) -> list[Path]:
-    return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
-
-
 def _sizes(graph: GraphDirectory, share: Share, part: CutPart | None) -> tuple[int, int]:
-    """Bytes of a server's rows (features, edge features, labels) and of its topology."""
-    if part is not None:
-        return part_bytes(graph, part)
-    tables = [graph.features(each) for each in _with_features(graph, share)]
-    tables += [graph.labels(each) for each in _labelled(graph, share)]
-    tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
-    topology = sum(_topology_bytes(graph, each) for each in share.relations)
-    return sum(table.nbytes for table in tables), topology
+    """Bytes of a server's rows and of its topology."""
+    return whole_bytes(graph, share) if part is None else part_bytes(graph, part)
 
 
-def _topology_bytes(graph: GraphDirectory, relation: Relation) -> int:
-    """With what draws by weight and in time read."""
-    files = _topology_files(graph.topology_folder(relation), relation)
-    arrays = layout.draw_arrays(graph.schema, relation).values()
-    shape = (graph.schema.relations[relation].count,)
-    found = sum(array_bytes(dtype, shape) for dtype in arrays)
-    return found + sum(file.stat().st_size for file in files)
-
-
-def _write_server(
+def _name_files(
     graph: GraphDirectory,
     work: Path,
-    server: int,
-    servers: int,
-    share: Share,
-    part: CutPart | None,
-    progress: Progress,
-) -> None:
-    folder = server_folder(work, server)
-    folder.mkdir()
-    if part is not None:
-        write_part(graph, folder, part, progress)
-        # A feature server finds a row by its id's distance from a first one: here it cannot.
-        write_manifest(folder, server, servers, [])
-        return
-    for relation in share.relations:
-        _write_topology(graph, folder, relation, progress)
-    tables = []
-    for node_type in _with_features(graph, share):
-        source = layout.features_file(graph.path, node_type)
-        file = layout.features_file(folder, node_type)
-        _copy(source, file, progress)
-        rows = graph.features(node_type)
-        tables.append(table_spec("features", node_type, file, folder, 0, len(rows), rows))
-    for node_type in _labelled(graph, share):
-        file = layout.labels_file(folder, node_type)
-        _copy(layout.labels_file(graph.path, node_type), file, progress)
-        labels = graph.labels(node_type)
-        tables.append(table_spec("labels", node_type, file, folder, 0, len(labels), labels))
-    for relation in _edge_tables(graph, share):
-        # In order of the topology, as in every partitioned directory.
-        edges = np.asarray(graph.topology(relation).edge_ids)
-        file = layout.edge_features_file(folder, relation)
-        write_rows(graph.edge_features(relation), edges, file, progress)
-    write_manifest(folder, server, servers, tables)
-
-
-def _write_topology(
-    graph: GraphDirectory, folder: Path, relation: Relation, progress: Progress
-) -> None:
-    """Copy a whole relation, and write what draws by weight and in time read."""
-    source = _topology_files(graph.topology_folder(relation), relation)
-    for file, copy in zip(source, _topology_files(folder, relation), strict=True):
-        _copy(file, copy, progress)
-    write_draw_arrays_into(graph, folder, relation, None, progress)
-
-
-def _copy(source: Path, target: Path, progress: Progress) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with source.open("rb") as read, target.open("wb") as written:
-        while piece := read.read(_BYTES_AT_ONCE):
-            written.write(piece)
-            progress.advance(len(piece))
+    partition: MetaPartition,
+    parts: Mapping[Relation, Sequence[CutPart]],
+    files: StoredFiles,
+) -> list[Write]:
+    """Link and reserve all files of all servers; returns what writes those that are no copies."""
+    writes: list[Write] = []
+    for relation in graph.schema.target_relations:
+        # Wherever a link is ranked, its known ones have to be told.
+        writes += name_topology(graph, work, relation, files)
+    servers = len(partition.shares)
+    for server, share in enumerate(partition.shares):
+        folder, part = server_folder(work, server), _part_of(share, parts)
+        folder.mkdir()
+        specs: list[TableSpec] = []
+        if part is not None:
+            # A feature server finds a row by its id's distance from a first one: here it cannot.
+            name_degrees(graph, folder, part, files)
+            files.bytes_to_write += written_bytes(graph, part)
+            writes.append(partial(write_part, graph, folder, part))
+        else:
+            written, specs = name_share(graph, folder, share, files)
+            writes += written
+        write_manifest(folder, server, servers, specs)
+    return writes
 
 
 def _describe(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,33 @@ from hopper.graph.array_file import create_array, save_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.hetero.vertex_cut import CutPart, edges_into, root_edges
+from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
 from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import ROOTS_FOLDER, held_file
 from hopper.partition.mapped_pages import release_pages
+from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
 from hopper.phases import Progress
 
 Edges = NDArray[np.int64]
+DEGREES: Final[tuple[layout.TopologyArray, ...]] = ("in_degrees", "out_degrees")
+
+
+def name_degrees(graph: GraphDirectory, folder: Path, part: CutPart, files: StoredFiles) -> None:
+    """Store the degrees that nodes have in whole relations, which a part has whole."""
+    stored = [(folder, each) for each in part.relations] + [(folder / ROOTS_FOLDER, part.root)]
+    for where, relation in stored:
+        whole = graph.topology_folder(relation)
+        for name in DEGREES:
+            source = layout.topology_file(whole, relation, name)
+            files.store(source, layout.topology_file(where, relation, name))
+
+
+def written_bytes(graph: GraphDirectory, part: CutPart) -> int:
+    """Bytes that :func:`write_part` writes."""
+    topologies = [graph.topology(each) for each in (*part.relations, part.root)]
+    degrees = sum(each.in_degrees.nbytes + each.out_degrees.nbytes for each in topologies)
+    return sum(part_bytes(graph, part)) - degrees
 
 
 def write_part(
@@ -31,8 +50,8 @@ def write_part(
     part: CutPart,
     progress: Progress,
 ) -> None:
-    """Write the topology, rows and ids of a part into a server's folder; progress advances by
-    bytes."""
+    """Write the topology, rows and ids of a part into a server's folder, where its degrees
+    are; progress advances by bytes."""
     for relation in part.relations:
         expanded = part.expanded[relation.dst]
         below = partial(edges_into, graph.topology(relation), expanded)
@@ -54,7 +73,7 @@ def _write_edges(
     *,
     with_positions: bool = False,
 ) -> None:
-    """Write some edges of a relation, with the degrees that nodes have in the whole.
+    """Write some edges of a relation.
 
     Parameters
     ----------
@@ -85,10 +104,6 @@ def _write_edges(
         release_pages(indices, edge_ids, whole.edge_ids)
         at += edges.size
         progress.advance((3 if with_positions else 2) * edges.nbytes)
-    for name in ("in_degrees", "out_degrees"):
-        degrees = getattr(whole, name)
-        create(name, degrees.size)[:] = degrees
-        progress.advance(degrees.nbytes)
     progress.advance(indptr.nbytes)
     if graph.schema.relations[relation].feature_dim is not None:
         # In order of the topology, as in every partitioned directory.

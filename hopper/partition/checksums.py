@@ -164,12 +164,13 @@ def check_rows(
 
 
 def _sum_up(paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Bytes and checksums by name; a file with several names is read once."""
+    stats = {name: path.stat() for name, path in paths.items()}
+    files = {name: (stat.st_dev, stat.st_ino) for name, stat in stats.items()}
+    distinct = {files[name]: path for name, path in paths.items()}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
-        digests = pool.map(file_checksum, paths.values())
-        return {
-            name: [path.stat().st_size, digest]
-            for (name, path), digest in zip(paths.items(), digests, strict=True)
-        }
+        digests = dict(zip(distinct, pool.map(file_checksum, distinct.values()), strict=True))
+    return {name: [stats[name].st_size, digests[file]] for name, file in files.items()}
 
 
 def _canonical(content: Any) -> bytes:

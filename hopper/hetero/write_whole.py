@@ -1,0 +1,134 @@
+"""Store what a server has of whole relations: links, copies, and what is made of them.
+
+Files get their names first, and what is not a link is written afterwards
+(:class:`hopper.partition.stored_files.StoredFiles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.shard import TableSpec
+from hopper.graph import layout
+from hopper.graph.array_file import array_bytes
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import Relation
+from hopper.hetero.meta_partition import Share
+from hopper.partition.draw_arrays import write_draw_arrays_into
+from hopper.partition.stored_files import StoredFiles
+from hopper.partition.write import table_spec, write_rows
+from hopper.phases import Progress
+
+Write = Callable[[Progress], None]
+"""writes some files; progress advances by bytes"""
+
+
+def whole_bytes(graph: GraphDirectory, share: Share) -> tuple[int, int]:
+    """Bytes of a share's rows (features, edge features, labels) and of its topology."""
+    tables = [graph.features(each) for each in _with_features(graph, share)]
+    tables += [graph.labels(each) for each in _labelled(graph, share)]
+    tables += [graph.edge_features(each) for each in _edge_tables(graph, share)]
+    topology = sum(_topology_bytes(graph, each) for each in share.relations)
+    return sum(table.nbytes for table in tables), topology
+
+
+def name_share(
+    graph: GraphDirectory, folder: Path, share: Share, files: StoredFiles
+) -> tuple[list[Write], list[TableSpec]]:
+    """Name all files of a server's folder.
+
+    Returns
+    -------
+    What writes those that are neither links nor copies, and the tables of ``shard.json``.
+    """
+    writes: list[Write] = []
+    for relation in share.relations:
+        writes += name_topology(graph, folder, relation, files)
+    writes += _name_edge_features(graph, folder, share, files)
+    return writes, _name_tables(graph, folder, share, files)
+
+
+def name_topology(
+    graph: GraphDirectory, folder: Path, relation: Relation, files: StoredFiles
+) -> list[Write]:
+    """Name the files of a whole relation, and of what draws by weight and in time read of it;
+    returns as :func:`name_share`."""
+    source = _topology_files(graph.topology_folder(relation), relation)
+    for file, target in zip(source, _topology_files(folder, relation), strict=True):
+        files.store(file, target)
+    edges, writes = graph.schema.relations[relation].count, list[Write]()
+    for name, dtype in layout.draw_arrays(graph.schema, relation).items():
+        file = layout.topology_file(folder, relation, name)
+        if files.reserve((name, relation), file, edges * np.dtype(dtype).itemsize):
+            # They are written together.
+            writes = [partial(write_draw_arrays_into, graph, folder, relation, None)]
+    return writes
+
+
+def _name_tables(
+    graph: GraphDirectory, folder: Path, share: Share, files: StoredFiles
+) -> list[TableSpec]:
+    """Features and labels of whole types."""
+    specs = []
+    for node_type in _with_features(graph, share):
+        rows, file = graph.features(node_type), layout.features_file(folder, node_type)
+        files.store(layout.features_file(graph.path, node_type), file)
+        specs.append(table_spec("features", node_type, file, folder, 0, len(rows), rows))
+    for node_type in _labelled(graph, share):
+        labels, file = graph.labels(node_type), layout.labels_file(folder, node_type)
+        files.store(layout.labels_file(graph.path, node_type), file)
+        specs.append(table_spec("labels", node_type, file, folder, 0, len(labels), labels))
+    return specs
+
+
+def _name_edge_features(
+    graph: GraphDirectory, folder: Path, share: Share, files: StoredFiles
+) -> list[Write]:
+    """In order of the topology, as in every partitioned directory."""
+    writes: list[Write] = []
+    for relation in _edge_tables(graph, share):
+        rows, file = graph.edge_features(relation), layout.edge_features_file(folder, relation)
+        edges = np.asarray(graph.topology(relation).edge_ids)
+        size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
+        if files.reserve(("edge features", relation), file, size):
+            writes.append(partial(_write_rows, rows, edges, file))
+    return writes
+
+
+def _write_rows(
+    table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress
+) -> None:
+    write_rows(table, rows, file, progress)
+
+
+def _labelled(graph: GraphDirectory, share: Share) -> list[str]:
+    return [each for each in share.node_types if each in graph.schema.labels]
+
+
+def _with_features(graph: GraphDirectory, share: Share) -> list[str]:
+    types = graph.schema.node_types
+    return [each for each in share.node_types if types[each].feature_dim is not None]
+
+
+def _edge_tables(graph: GraphDirectory, share: Share) -> list[Relation]:
+    relations = graph.schema.relations
+    return [each for each in share.relations if relations[each].feature_dim is not None]
+
+
+def _topology_files(folder: Path, relation: Relation) -> list[Path]:
+    return [layout.topology_file(folder, relation, name) for name in layout.TOPOLOGY_ARRAYS]
+
+
+def _topology_bytes(graph: GraphDirectory, relation: Relation) -> int:
+    """With what draws by weight and in time read."""
+    files = _topology_files(graph.topology_folder(relation), relation)
+    arrays = layout.draw_arrays(graph.schema, relation).values()
+    shape = (graph.schema.relations[relation].count,)
+    found = sum(array_bytes(dtype, shape) for dtype in arrays)
+    return found + sum(file.stat().st_size for file in files)
