@@ -142,12 +142,14 @@ def _partition(
         copy_shared(graph, work)
         files = StoredFiles(tables)
         with phases.phase("link what is stored whole"):
-            writes = _name_files(graph, work, partition, parts, files)
+            writes, tables_of = _name_files(graph, work, partition, parts, files)
         require_space(out.absolute().parent, files.bytes_to_write)
         with phases.phase("write what is no link (bytes)", files.bytes_to_write) as counter:
             for write in writes:
                 write(counter)
             files.write_copies(counter)
+        for server, specs in enumerate(tables_of):
+            write_manifest(server_folder(work, server), server, servers, specs)
         description = _describe(graph, partition, sizes)
         description["meta"] |= {
             "metapaths": [list(path) for path in metapaths],
@@ -295,13 +297,18 @@ def _name_files(
     partition: MetaPartition,
     parts: Mapping[Relation, Sequence[CutPart]],
     files: StoredFiles,
-) -> list[Write]:
-    """Link and reserve all files of all servers; returns what writes those that are no copies."""
+) -> tuple[list[Write], list[list[TableSpec]]]:
+    """Name all files of all servers.
+
+    Returns
+    -------
+    What writes those that are neither links nor copies, and the tables of every ``shard.json``.
+    """
     writes: list[Write] = []
+    tables_of: list[list[TableSpec]] = []
     for relation in graph.schema.target_relations:
         # Wherever a link is ranked, its known ones have to be told.
         writes += name_topology(graph, work, relation, files)
-    servers = len(partition.shares)
     for server, share in enumerate(partition.shares):
         folder, part = server_folder(work, server), _part_of(share, parts)
         folder.mkdir()
@@ -314,8 +321,8 @@ def _name_files(
         else:
             written, specs = name_share(graph, folder, share, files)
             writes += written
-        write_manifest(folder, server, servers, specs)
-    return writes
+        tables_of.append(specs)
+    return writes, tables_of
 
 
 def _describe(

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, get_args
 
 import numpy as np
 import pytest
@@ -21,6 +27,8 @@ from hopper.graph.schema import Relation
 from hopper.hetero.divide import divide_graph
 from hopper.hetero.write_partition import partition_by_relation
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.checksums import check_rows, check_structure
+from hopper.partition.stored_files import Tables
 
 WRITES = Relation("author", "writes", "paper")
 CITES = Relation("paper", "cites", "paper")
@@ -123,6 +131,78 @@ def test_replicas_and_bytes_are_described(graph: GraphDirectory, tmp_path: Path)
         described = share["feature_bytes"] + share["topology_bytes"]
         # Headers of rows' files are not counted.
         assert described <= on_disk <= described + 128 * len(files)
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {str(file.relative_to(folder)): file.stat().st_ino for file in files}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in inodes(folder)}
+
+
+def test_links_are_the_graphs_files_and_equal_copies(graph: GraphDirectory, tmp_path: Path) -> None:
+    made = {
+        tables: partition_by_relation(graph, tmp_path / tables, 2, layers=2, tables=tables)
+        for tables in get_args(Tables)
+    }
+    linked, copied, whole = inodes(made["link"].path), inodes(made["copy"].path), inodes(graph.path)
+    for table in ("features/paper.npy", "labels/paper.npy", f"topology/{WRITES}/indices.npy"):
+        for server in range(2):
+            assert linked[f"server-{server}/{table}"] == whole[table]
+        # What several servers store is written once.
+        assert copied[f"server-0/{table}"] == copied[f"server-1/{table}"]
+    edges = f"edge_features/{WRITES}.npy"
+    assert linked[f"server-0/{edges}"] == linked[f"server-1/{edges}"]
+    assert set(copied.values()).isdisjoint(whole.values())
+    mine, theirs = contents(made["link"].path), contents(made["copy"].path)
+    told = [json.loads(each.pop("partition.json")) for each in (mine, theirs)]
+    assert [each["meta"]["tables"] for each in told] == ["link", "copy"]
+    assert told[0]["meta"]["linked_bytes"] > told[1]["meta"]["linked_bytes"] == 0
+    for each in (mine, theirs):
+        each.pop("checksums.json")  # that of partition.json, too
+    assert mine == theirs
+    check_structure(made["link"].path, [0, 1])
+    check_rows(made["link"].path, [0, 1])
+    with pytest.raises(RequestError, match="--tables: expected link or copy, given move"):
+        partition_by_relation(graph, tmp_path / "other", 2, layers=2, tables="move")  # type: ignore[arg-type]
+
+
+def test_the_disk_has_to_hold_what_is_no_link(
+    graph: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge_features = 80 * 2 * 4
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=edge_features))
+    partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    with pytest.raises(RequestError, match="too little disk space"):
+        partition_by_relation(graph, tmp_path / "copies", 2, layers=2, tables="copy")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=edge_features - 1))
+    with pytest.raises(RequestError, match=rf"{edge_features} bytes\) needed"):
+        partition_by_relation(graph, tmp_path / "links", 2, layers=2)
+    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+
+
+_KILLED: Final = """
+import os, signal, sys
+from hopper.graph import GraphDirectory
+from hopper.hetero.write_partition import partition_by_relation
+os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+partition_by_relation(GraphDirectory.open(sys.argv[1]), sys.argv[2], 2, layers=2, tables="copy")
+"""
+
+
+def test_a_killed_partition_leaves_nothing_half_written(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    before = contents(graph.path)
+    command = [sys.executable, "-c", _KILLED, str(graph.path), str(tmp_path / "parts")]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".parts.unfinished-")
+    partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
+    assert [each.name for each in tmp_path.iterdir()] == ["parts"]
+    assert contents(graph.path) == before
 
 
 def test_a_failure_leaves_nothing(graph: GraphDirectory, tmp_path: Path) -> None:

@@ -1,0 +1,118 @@
+"""Whole files of a partitioned directory: links where they can be, else copies."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hopper.partition.stored_files import StoredFiles
+from hopper.phases import Silent
+
+
+class Counter(Silent):
+    """Counts units."""
+
+    total = 0
+
+    def advance(self, units: int) -> None:
+        """Adds them."""
+        self.total += units
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    file = tmp_path / "graph" / "rows.npy"
+    file.parent.mkdir()
+    file.write_bytes(os.urandom(100_003))
+    return file
+
+
+def fail_with(code: int) -> object:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def test_a_link_has_the_inode_of_its_source(source: Path, tmp_path: Path) -> None:
+    files, target = StoredFiles("link"), tmp_path / "parts" / "server-0" / "rows.npy"
+    files.store(source, target)
+    assert target.stat().st_ino == source.stat().st_ino
+    assert (files.bytes_to_write, files.linked_bytes) == (0, 100_003)
+    with pytest.raises(FileExistsError):
+        files.store(source, target)
+
+
+def test_a_symbolic_link_is_followed(source: Path, tmp_path: Path) -> None:
+    name = tmp_path / "name.npy"
+    name.symlink_to(source)
+    StoredFiles("link").store(name, tmp_path / "stored.npy")
+    assert not (tmp_path / "stored.npy").is_symlink()
+    assert (tmp_path / "stored.npy").stat().st_ino == source.stat().st_ino
+
+
+def test_another_file_system_gets_one_copy(source: Path, tmp_path: Path) -> None:
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    files, counter = StoredFiles("link"), Counter()
+    far = shared / f"hopper-test-{os.getpid()}.npy"
+    try:
+        far.write_bytes(source.read_bytes())
+        targets = [tmp_path / f"server-{server}" / "rows.npy" for server in range(3)]
+        for target in targets:
+            files.store(far, target)
+        assert (files.bytes_to_write, files.linked_bytes) == (100_003, 0)
+        files.write_copies(counter)
+        assert counter.total == 100_003
+        assert all(target.read_bytes() == source.read_bytes() for target in targets)
+        assert len({target.stat().st_ino for target in targets}) == 1
+    finally:
+        far.unlink()
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP])
+def test_where_no_link_can_be_every_name_gets_a_copy(
+    code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", fail_with(code))
+    files, targets = StoredFiles("link"), [tmp_path / "a.npy", tmp_path / "b.npy"]
+    for target in targets:
+        files.store(source, target)
+    assert (files.bytes_to_write, files.linked_bytes) == (200_006, 0)
+    files.write_copies(Silent())
+    assert all(target.read_bytes() == source.read_bytes() for target in targets)
+    assert len({each.stat().st_ino for each in (source, *targets)}) == 3
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL])
+def test_a_kernel_that_stops_copying_is_no_error(
+    code: int, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def copy_some(read: int, written: int, size: int) -> int:
+        calls.append(size)
+        if len(calls) > 1:
+            raise OSError(code, os.strerror(code))
+        return os.write(written, os.read(read, 10_000))
+
+    monkeypatch.setattr(os, "copy_file_range", copy_some)
+    files, counter = StoredFiles("copy"), Counter()
+    files.store(source, tmp_path / "copy.npy")
+    files.write_copies(counter)
+    assert (tmp_path / "copy.npy").read_bytes() == source.read_bytes()
+    assert (len(calls), counter.total) == (2, 100_003)
+
+
+def test_a_full_disk_is_an_error_that_names_the_file(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = StoredFiles("copy")
+    files.store(source, tmp_path / "copy.npy")
+    monkeypatch.setattr(os, "copy_file_range", fail_with(errno.ENOSPC))
+    with pytest.raises(OSError, match=r"No space left on device: .*copy\.npy"):
+        files.write_copies(Silent())
