@@ -26,7 +26,6 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
 from hopper.hetero.metagraph import Metagraph, make_metagraph
 from hopper.hetero.metatree import Metatree, make_metatree
-from hopper.hetero.sampled_weights import sampled_weights
 from hopper.hetero.vertex_cut import CutPart, cut, part_bytes
 from hopper.hetero.write_parts import name_degrees, write_part, written_bytes
 from hopper.hetero.write_whole import Write, name_share, name_topology, whole_bytes
@@ -120,6 +119,9 @@ def _partition(
     """
     weights = None
     if weights_fanouts is not None:
+        # It needs torch, which takes longer to load than most graphs to divide.
+        from hopper.hetero.sampled_weights import sampled_weights
+
         divide(metagraph, tree, servers)  # refuses an impossible number before any sampling
         with phases.phase("weigh sub-metatrees by sampling"):
             weights = sampled_weights(graph, tree, weights_fanouts)

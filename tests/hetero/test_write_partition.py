@@ -187,7 +187,10 @@ _KILLED: Final = """
 import os, signal, sys
 from hopper.graph import GraphDirectory
 from hopper.hetero.write_partition import partition_by_relation
-os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+def die(_):
+    print("torch" in sys.modules, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = die
 partition_by_relation(GraphDirectory.open(sys.argv[1]), sys.argv[2], 2, layers=2, tables="copy")
 """
 
@@ -197,7 +200,8 @@ def test_a_killed_partition_leaves_nothing_half_written(
 ) -> None:
     before = contents(graph.path)
     command = [sys.executable, "-c", _KILLED, str(graph.path), str(tmp_path / "parts")]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    killed = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, "False\n"), killed.stderr
     (left,) = tmp_path.iterdir()
     assert left.name.startswith(".parts.unfinished-")
     partition_by_relation(graph, tmp_path / "parts", 2, layers=2)
