@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from cache_server.draw import permuted
+from cache_server.hop_draw import Drawn
+from cache_server.source_draw import take_flagged
 from hopper.config import Config
 from hopper.engines.model_centric import ModelCentric
 from hopper.errors import RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
-from hopper.micrograph.source_draw import take_flagged
 
 
 class Clusters:

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from benchmarks.sampler import BATCH_SIZE, FANOUTS, WARM_UP, Workload, use_threads
+from cache_server.alias_table import write_tables
 from hopper.bench.machine import commit, machine, tell_machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
 from hopper.micrograph.samplers import SAMPLERS
-from hopper.partition.alias_table import write_tables
 from hopper.partition.weight_sums import add_up, units_of
 from hopper.whole_files import write_text
 

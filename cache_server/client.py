@@ -15,12 +15,14 @@ from grpc.experimental import ChannelOptions
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
+from cache_server.ask import Operation, Question, begin_all, run_all
 from cache_server.errors import BadRequest
-from cache_server.fetch import Fetch, Part, run_all
+from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
 from cache_server.retry import Deadline, Patience
+from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.shard import TableDescription
-from cache_server.wire import DESCRIBE, FETCH_ROWS, IDS_PER_REQUEST, SERVICE
+from cache_server.wire import DESCRIBE, FETCH_ROWS, IDS_PER_REQUEST, SAMPLE_NEIGHBORS, SERVICE
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -99,6 +101,7 @@ class FeatureClient:
         self._channels = [grpc.insecure_channel(a, _CHANNEL_OPTIONS) for a in self.addresses]
         # Without serialisers grpc passes bytes through as they are.
         self._fetch = [channel.unary_stream(FETCH_ROWS) for channel in self._channels]
+        self._sample = [channel.unary_stream(SAMPLE_NEIGHBORS) for channel in self._channels]
         self._pool = futures.ThreadPoolExecutor(
             max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
         )
@@ -179,25 +182,65 @@ class FeatureClient:
         self._check_open()
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
-        deadline = Deadline(self.deadline, limit)
-        fetch = Fetch(kind, type, out, deadline, self._ids_per_request)
+        fetch = Fetch(kind, type, out)
         parts = []
         for server, wanted in ids.items():
             self._check_server(server)
-            parts.append(Part(server, wanted, fetch.rows, places[server]))
+            parts.append(Part(server, wanted, fetch, places[server]))
+        operation = self._operation(fetch.operation, limit)
+        tasks = self._tasks(operation, parts, self._fetch, self._on_transfer)
+        run_all(self._pool, tasks, operation.abandon)
 
-        def fill(part: Part) -> None:
+    def begin_sampling(
+        self,
+        draws: Mapping[int, Sequence[NeighbourDraw]],
+        on_transfer: Callable[[int, int, int], None] | None = None,
+    ) -> Callable[[], None]:
+        """Ask all servers in ``draws`` at once to draw neighbours of their nodes.
+
+        Parameters
+        ----------
+        draws: by server; they have what was drawn once all have answered.
+        on_transfer: called as the client's own, for every ``SampleNeighbors`` request.
+
+        Returns
+        -------
+        What waits until all have answered. Its errors are those of :meth:`fetch_rows`.
+
+        Raises
+        ------
+        BadRequest: no server can be asked for that; nothing was sent.
+        """
+        self._check_open()
+        questions = []
+        for server, own in draws.items():
+            self._check_server(server)
+            questions.append(DrawQuestion(server, own))
+        operation = self._operation("SampleNeighbors", None)
+        tasks = self._tasks(operation, questions, self._sample, on_transfer)
+        return begin_all(self._pool, tasks, operation.abandon)
+
+    def _operation(self, name: str, limit: float | None) -> Operation:
+        return Operation(name, Deadline(self.deadline, limit), self._ids_per_request)
+
+    def _tasks(
+        self,
+        operation: Operation,
+        questions: Sequence[Question],
+        stubs: Sequence[Callable[..., Any]],
+        told: Callable[[int, int, int], None] | None,
+    ) -> list[Callable[[], None]]:
+        """What asks each server that is asked for anything."""
+
+        def ask(question: Question) -> None:
+            server = question.server
             patience = Patience(
-                part.server,
-                self.addresses[part.server],
-                fetch.operation,
-                fetch.deadline,
-                fetch.stop,
+                server, self.addresses[server], operation.name, operation.deadline, operation.stop
             )
-            stub = partial(self._invoke, self._fetch[part.server])
-            fetch.fill(part, stub, patience, self._count)
+            stub = partial(self._invoke, stubs[server])
+            operation.ask(question, stub, patience, partial(self._count, told))
 
-        run_all(self._pool, [partial(fill, part) for part in parts if part.ids.size], fetch.abandon)
+        return [partial(ask, question) for question in questions if question.size]
 
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
         address = self.addresses[server]
@@ -261,10 +304,16 @@ class FeatureClient:
             self._check_open()
             raise
 
-    def _count(self, server: int, sent: int, received: int) -> None:
-        if self._on_transfer is not None:
+    def _count(
+        self,
+        told: Callable[[int, int, int], None] | None,
+        server: int,
+        sent: int,
+        received: int,
+    ) -> None:
+        if told is not None:
             with self._transfer_lock:
-                self._on_transfer(server, sent, received)
+                told(server, sent, received)
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from dataclasses import fields
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 import numpy as np
@@ -22,8 +22,21 @@ from numpy.typing import NDArray
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl, TooManyReplies
 from cache_server.generated import features_pb2
+from cache_server.hop_draw import HopDraw
 from cache_server.shard import Shard, Table, TableDescription
-from cache_server.wire import IDS_PER_REQUEST, SERVICE, ChunkWriter, check_name, decode_ids
+from cache_server.wire import (
+    EDGES_PER_CHUNK,
+    IDS_PER_REQUEST,
+    SERVICE,
+    ChunkSeeds,
+    ChunkWriter,
+    check_name,
+    decode_ids,
+    write_neighbours,
+)
+
+if TYPE_CHECKING:
+    from cache_server.in_edges import InEdges
 
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 _LONGEST_TEXT: Final = 1000
@@ -66,6 +79,23 @@ class FeatureServicer:
                     message = writer.write(chosen.size, partial(table.gather, chosen))
                     stream.moved()
                     yield message
+        except BadRequest as error:
+            _refuse(context, str(error))
+        except TooManyReplies as error:
+            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+    def sample_neighbors(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Yield serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
+        draws and their nodes; ends as :meth:`fetch_rows`."""
+        try:
+            with self._flow.stream(context) as stream:
+                seeds = ChunkSeeds(request)
+                # All of them before the first is answered.
+                for in_edges, nodes, how in self._look_up_draws(request):
+                    for part in in_edges.pieces(nodes, how, EDGES_PER_CHUNK):
+                        message = write_neighbours(in_edges.draw(nodes[part], how), seeds.take())
+                        stream.moved()
+                        yield message
         except BadRequest as error:
             _refuse(context, str(error))
         except TooManyReplies as error:
@@ -125,6 +155,7 @@ class FeatureServicer:
                 SERVICE,
                 {
                     "FetchRows": grpc.unary_stream_rpc_method_handler(self.fetch_rows),
+                    "SampleNeighbors": grpc.unary_stream_rpc_method_handler(self.sample_neighbors),
                     "Describe": grpc.unary_unary_rpc_method_handler(describe),
                 },
             ),
@@ -146,6 +177,20 @@ class FeatureServicer:
         table = self.shard.table(request.kind, request.type)
         table.expect(request.dtype, request.dim)
         return table, table.local_rows(decode_ids(request.ids, self.ids_per_request))
+
+    def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, NDArray[np.int64], HopDraw]]:
+        """What a serialised ``SampleNeighborsRequest`` asks for; errors as of :meth:`_look_up`."""
+        request = _decode(features_pb2.SampleNeighborsRequest, raw)
+        left, found = self.ids_per_request, []
+        for draw in request.draws:
+            check_name("relation", draw.relation)
+            in_edges = self.shard.edges_into(draw.relation)
+            how = HopDraw.checked(draw.method, draw.fanout, draw.key)
+            nodes = decode_ids(draw.nodes, left)
+            in_edges.check(nodes, how)
+            left -= nodes.size
+            found.append((in_edges, nodes, how))
+        return found
 
 
 def _decode(kind: type[_Request], raw: bytes) -> _Request:

@@ -18,7 +18,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,9 @@ from cache_server.row_source import (
     read_nodes,
 )
 from cache_server.wire import DTYPES, little_endian
+
+if TYPE_CHECKING:
+    from cache_server.in_edges import InEdges
 
 MANIFEST: Final = "shard.json"
 NPY_ERRORS: Final = (
@@ -189,6 +193,7 @@ class Shard:
     server, servers: index of this server, and how many there are.
     tables: by (kind, type).
     division: fingerprint of the partitioned directory that this is a part of; "" if none.
+    in_edges: of its own nodes by relation (src/rel/dst), where topology is partitioned.
     """
 
     def __init__(
@@ -197,11 +202,13 @@ class Shard:
         servers: int,
         tables: dict[tuple[str, str], Table],
         division: str = "",
+        in_edges: Mapping[str, InEdges] = MappingProxyType({}),
     ) -> None:
         self.server = server
         self.servers = servers
         self.tables = tables
         self.division = division
+        self.in_edges = in_edges
 
     @classmethod
     def open(
@@ -228,7 +235,18 @@ class Shard:
         for node_type, request in sources.items():
             own = _open_source(path.parent.parent, node_type, server, request)
             tables[FEATURES, node_type] = own
-        return cls(server, servers, tables, division)
+        in_edges = _open_in_edges(path.parent.parent, server)
+        return cls(server, servers, tables, division, in_edges)
+
+    def edges_into(self, relation: str) -> InEdges:
+        """The in-edges of a relation; BadRequest naming what exists if there are none."""
+        found = self.in_edges.get(relation)
+        if found is None:
+            raise BadRequest(
+                f"relation: server {self.server} has no in-edges of {relation!r}; it has those of "
+                f"{', '.join(self.in_edges) or 'nothing'}"
+            )
+        return found
 
     def table(self, kind: str, type: str) -> Table:
         """The table of a kind and node type; BadRequest naming what exists if there is none."""
@@ -245,6 +263,24 @@ class Shard:
         raise BadRequest(
             f"type: server {self.server} has no {kind} of type {type!r}; it has {', '.join(types)}"
         )
+
+
+def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
+    """What a server's neighbours are drawn from, where topology is partitioned."""
+    file = partitioned / "partition.json"
+    if not file.exists():
+        return {}
+    try:
+        description = json.loads(file.read_bytes())
+        if description["topology"] != "partitioned":
+            return {}
+        offsets = description["offsets"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ManifestError(f"{file}: cannot be read: {error!r}") from error
+    # Kernels take a second to import, which servers of rows alone need not wait for.
+    from cache_server.in_edges import open_in_edges
+
+    return open_in_edges(partitioned, server, offsets)
 
 
 def _open_source(

@@ -16,9 +16,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
+from cache_server.hop_draw import Drawn
 
 SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"
+SAMPLE_NEIGHBORS: Final = f"/{SERVICE}/SampleNeighbors"
 DESCRIBE: Final = f"/{SERVICE}/Describe"
 
 CHUNK_BYTES: Final = 1 << 20
@@ -28,7 +30,11 @@ NAME_BYTES: Final = 256
 """the longest kind or type that is asked for, in UTF-8"""
 DTYPES: Final = ("float16", "float32", "float64", "int32", "int64", "uint8")
 
-# Of RowChunk: field 1, length-delimited, and field 2, of 64 bits.
+_LARGEST: Final = 0xFFFF_FFFF
+EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
+"""of which a chunk of neighbours tells the source and the position"""
+
+# Of RowChunk and NeighborChunk: field 1, length-delimited, and field 2, of 64 bits.
 _DATA_TAG: Final = 0x0A
 _CHECKSUM_TAG: Final = 0x11
 _CHECKSUM: Final = struct.Struct("<BQ")
@@ -67,11 +73,11 @@ def rows_per_chunk(row_bytes: int) -> int:
 
 
 class AlteredChunk(ValueError):
-    """A chunk of rows is not what the server sent."""
+    """A chunk is not what the server sent."""
 
 
 class ChunkSeeds:
-    """The seeds of the checksums of one reply: rows that answer another request, or that stand at
+    """The seeds of the checksums of one reply: chunks that answer another request, or that stand at
     another place of the stream, do not pass for the right ones."""
 
     def __init__(self, request: bytes) -> None:
@@ -123,13 +129,49 @@ class ChunkWriter:
         self._body = body.reshape(rows, self._row_bytes)
 
 
-def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
-    """The ``data`` of a serialised ``RowChunk`` as [bytes] uint8, without a copy.
+def write_neighbours(drawn: Drawn, seed: int) -> bytes:
+    """A serialised ``NeighborChunk``: what was drawn for some nodes.
 
     Raises
     ------
-    AlteredChunk: the message is not a ``RowChunk`` with just its two fields, or its checksum is of
-        other rows.
+    BadRequest: an id or a position needs more than 32 bits.
+    """
+    offsets, sources, positions = drawn
+    if sources.size and max(sources.max(), positions.max()) > _LARGEST:
+        raise BadRequest(f"relation: ids or positions above {_LARGEST} cannot be told")
+    counts = np.diff(offsets)
+    body = np.concatenate(([counts.size], counts, sources, positions)).astype("<u4")
+    checksum = xxhash.xxh3_64_intdigest(body.data, seed)
+    header = bytes([_DATA_TAG]) + _varint(body.nbytes)
+    return b"".join((header, body.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
+
+
+def read_neighbours(message: bytes, seed: int) -> tuple[NDArray[np.uint32], ...]:
+    """Of a serialised ``NeighborChunk``: [n] counts, [edges] source ids and [edges] positions, all
+    uint32 and without a copy.
+
+    Raises
+    ------
+    AlteredChunk: as of :func:`read_chunk`.
+    ValueError: it does not hold what its counts say.
+    """
+    data = read_chunk(message, seed)
+    words = np.frombuffer(data.data, "<u4", count=data.size // 4)
+    nodes = int(words[0]) if words.size else 0
+    counts = words[1 : nodes + 1]
+    edges = int(counts.sum(dtype=np.int64))
+    if not words.size or data.size % 4 or words.size != 1 + nodes + 2 * edges:
+        raise ValueError(f"a chunk of {data.size} bytes where {edges} edges of {nodes} nodes stand")
+    return counts, words[nodes + 1 : nodes + 1 + edges], words[nodes + 1 + edges :]
+
+
+def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
+    """The ``data`` of a serialised chunk as [bytes] uint8, without a copy.
+
+    Raises
+    ------
+    AlteredChunk: the message does not have just a chunk's two fields, or its checksum is of other
+        data.
     """
     if message[:1] == bytes([_DATA_TAG]):
         length, start = _read_varint(message, 1)
@@ -138,7 +180,7 @@ def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
             data = np.frombuffer(message, np.uint8, count=length, offset=start)
             if tag == _CHECKSUM_TAG and checksum == xxhash.xxh3_64_intdigest(data.data, seed):
                 return data
-    raise AlteredChunk(f"{len(message)} bytes are not the rows that were sent")
+    raise AlteredChunk(f"{len(message)} bytes are not those that were sent")
 
 
 def check_name(field: str, name: str) -> None:

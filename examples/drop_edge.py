@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from cache_server.draw import absorb, variate
+from cache_server.hop_draw import Drawn
+from cache_server.source_draw import take_flagged
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
-from hopper.micrograph.source_draw import take_flagged
 
 _DROP_EDGE = 1001
 """the first word of the keys: what is drawn"""

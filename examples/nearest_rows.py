@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.source_draw import neighbour_lists
 from hopper.engines.sampled_groups import OneGroup
 from hopper.micrograph.route import GlobalBatch
-from hopper.micrograph.source_draw import neighbour_lists
 
 
 class NearestRows(OneGroup):

@@ -39,6 +39,11 @@ class FeatureServiceStub:
                 request_serializer=cache__server_dot_generated_dot_features__pb2.FetchRowsRequest.SerializeToString,
                 response_deserializer=cache__server_dot_generated_dot_features__pb2.RowChunk.FromString,
                 _registered_method=True)
+        self.SampleNeighbors = channel.unary_stream(
+                '/hopper.features.v1.FeatureService/SampleNeighbors',
+                request_serializer=cache__server_dot_generated_dot_features__pb2.SampleNeighborsRequest.SerializeToString,
+                response_deserializer=cache__server_dot_generated_dot_features__pb2.NeighborChunk.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/hopper.features.v1.FeatureService/Describe',
                 request_serializer=cache__server_dot_generated_dot_features__pb2.DescribeRequest.SerializeToString,
@@ -51,6 +56,14 @@ class FeatureServiceServicer:
 
     def FetchRows(self, request, context):
         """The rows of the given ids, in their order, as a stream of chunks of whole rows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SampleNeighbors(self, request, context):
+        """Neighbours drawn for nodes of this server, where topology is partitioned, draw by draw and in
+        the order of their nodes, as a stream of chunks of whole nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,6 +83,11 @@ def add_FeatureServiceServicer_to_server(servicer, server):
                     servicer.FetchRows,
                     request_deserializer=cache__server_dot_generated_dot_features__pb2.FetchRowsRequest.FromString,
                     response_serializer=cache__server_dot_generated_dot_features__pb2.RowChunk.SerializeToString,
+            ),
+            'SampleNeighbors': grpc.unary_stream_rpc_method_handler(
+                    servicer.SampleNeighbors,
+                    request_deserializer=cache__server_dot_generated_dot_features__pb2.SampleNeighborsRequest.FromString,
+                    response_serializer=cache__server_dot_generated_dot_features__pb2.NeighborChunk.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -104,6 +122,33 @@ class FeatureService:
             '/hopper.features.v1.FeatureService/FetchRows',
             cache__server_dot_generated_dot_features__pb2.FetchRowsRequest.SerializeToString,
             cache__server_dot_generated_dot_features__pb2.RowChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SampleNeighbors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hopper.features.v1.FeatureService/SampleNeighbors',
+            cache__server_dot_generated_dot_features__pb2.SampleNeighborsRequest.SerializeToString,
+            cache__server_dot_generated_dot_features__pb2.NeighborChunk.FromString,
             options,
             channel_credentials,
             insecure,

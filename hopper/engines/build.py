@@ -17,9 +17,10 @@ from hopper.engines.request import Request
 from hopper.engines.training_parts import make_optimizer
 from hopper.engines.trial_configs import is_trials, trial_configs, trial_name
 from hopper.engines.trials import Trials
-from hopper.features import PartitionedRows
+from hopper.features import PartitionedRows, RemoteRows
 from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
+from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.migrate.packed_model import PackedModel
 from hopper.run_log import RunLog
 
@@ -53,7 +54,7 @@ def _make_trials(
     requests = [request.under(trial.config) for trial in trials]
     trainer = None
     if request.config.hop.share_sampling:
-        trainer = _make_group_trainer(request, cluster, log)
+        trainer = _make_group_trainer(request, cluster, rows, log)
     schedules = [make_schedule(each) for each in requests]
     iterations = schedules[0].iterations
     states = [
@@ -81,15 +82,19 @@ def _make_state(
         rows=rows,
         packed=packed,
         optimizer=make_optimizer(request.config, packed, iterations),
-        trainer=trainer or _make_group_trainer(request, cluster, log, packed),
+        trainer=trainer or _make_group_trainer(request, cluster, rows, log, packed),
         learnable=learnable,
     )
 
 
 def _make_group_trainer(
-    request: Request, cluster: Cluster, log: RunLog, packed: PackedModel | None = None
+    request: Request,
+    cluster: Cluster,
+    rows: PartitionedRows,
+    log: RunLog,
+    packed: PackedModel | None = None,
 ) -> GroupTrainer:
-    return make_group_trainer(
+    trainer = make_group_trainer(
         request,
         log,
         request.config.roots_a_pass,
@@ -97,6 +102,11 @@ def _make_group_trainer(
         server=cluster.server,
         model=None if packed is None else packed.module,
     )
+    if not request.graph.layout.draws_alone and isinstance(rows.remote, RemoteRows):
+        traffic = cluster.traffic.apart()
+        book = request.graph.book
+        trainer.sampler.elsewhere = DrawsElsewhere(rows.remote, book, cluster.server, traffic)
+    return trainer
 
 
 def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:

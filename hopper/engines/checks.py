@@ -9,7 +9,13 @@ from hopper.array_module import array_module
 from hopper.config.model import ONE_LAYER, TYPED_MODELS
 from hopper.engines.assemble import make_model
 from hopper.engines.learnable_tables import check_learnable
-from hopper.engines.registry import engines_for, engines_of, fetching_engines, is_fetching
+from hopper.engines.registry import (
+    can_draw,
+    engines_for,
+    engines_of,
+    fetching_engines,
+    is_fetching,
+)
 from hopper.engines.relation_division import check_followed, check_parts
 from hopper.engines.request import Request
 from hopper.errors import RequestError
@@ -248,6 +254,13 @@ def _check_layout(request: Request) -> None:
         raise RequestError(
             f"train.engine: {layout.explain(where)}; expected {', '.join(fitting)} (or auto), "
             f"given {config.train.engine}"
+        )
+    if not all(can_draw(each, request) for each in engines_of(request)):
+        raise RequestError(
+            f"sampler.kind: {layout.explain(where)}, and servers draw for others' ranks in host "
+            "memory alone and by the kinds node, full, labor, replacement and weighted (without "
+            f'unbiased); expected one of these, or train.engine = "cooperative"; given '
+            f'"{config.sampler.kind}" with {config.train.engine}'
         )
     if not request.graph.holdings:
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -31,7 +31,6 @@ from hopper.partials import (
     exchange_input_rows,
     make_stack,
 )
-from hopper.partition.layouts import DividedTopology, Layout, Replicated
 from hopper.tasks import pair_scores
 
 _ROUNDED: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -82,7 +81,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
     """
 
     name = "cooperative"
-    layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated, DividedTopology)
+    draws_own_nodes = True
     reads_remote_rows = False
     plans_on_host = True
     plans_together = True

@@ -23,7 +23,7 @@ from hopper.features import PartitionedRows
 from hopper.hetero.learnable import FetchedRows, LearnableRows, Routes
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.migrate.packed_model import PackedModel
-from hopper.partition.layouts import Layout, Replicated
+from hopper.partition.layouts import DividedTopology, Layout, Replicated
 from hopper.run_log import RunLog, Stage
 from hopper.traffic import Cause
 
@@ -115,8 +115,10 @@ class Engine(ABC, Generic[PlanT, InputsT]):
 
     name: ClassVar[str]
     exact: ClassVar[bool] = True
-    layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated,)
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Replicated, DividedTopology)
     """of the graphs that it can train"""
+    draws_own_nodes: ClassVar[bool] = False
+    """whether ranks draw neighbours of their own nodes alone"""
     reads_remote_rows: ClassVar[bool] = True
     """whether ranks read input rows of other servers, which a cache may keep"""
     plans_on_host: ClassVar[bool] = False
@@ -218,14 +220,26 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     def plan_and_ask(self, batch: GlobalBatch) -> PlanT:
         """A plan, and the owners of learnable rows told who reads them; otherwise as :meth:`plan`.
         Which rows are read is known long before what they are."""
-        plan = self.plan(batch)
+        plan = self._plan_and_count(batch)
         if not self.state.learnable:
             return plan
         with self._learnable_stage("sample"):
             asked = self.state.learnable.ask(plan.reads, batch.where, self.channel)
         taken = self.channel.traffic.take()
-        sent = {cause: plan.sent.get(cause, 0) + nbytes for cause, nbytes in taken.items()}
-        return replace(plan, asked=asked, sent=sent)
+        return replace(plan, asked=asked, sent=_sum(plan.sent, taken))
+
+    def _plan_and_count(self, batch: GlobalBatch) -> PlanT:
+        """A plan, and what other servers were asked to draw for it."""
+        elsewhere = [each.trainer.sampler.elsewhere for each in self.models]
+        # Of one sampler for several models there is one.
+        distinct = list(dict.fromkeys(each for each in elsewhere if each is not None))
+        for each in distinct:
+            # What plans took that nobody trains.
+            each.take_sent()
+        plan = self.plan(batch)
+        for each in distinct:
+            plan = replace(plan, sent=_sum(plan.sent, each.take_sent()))
+        return plan
 
     @abstractmethod
     def read(self, plan: PlanT, rows: PartitionedRows) -> InputsT:
@@ -386,3 +400,8 @@ class Engine(ABC, Generic[PlanT, InputsT]):
             with self._learnable_stage("compute"):
                 self.fetched.step(scale, factor)
         return StepReport({0: loss}, None if squares is None else math.sqrt(squares))
+
+
+def _sum(some: Mapping[Cause, int], others: Mapping[Cause, int]) -> dict[Cause, int]:
+    """Bytes by cause, both together."""
+    return {each: some.get(each, 0) + others.get(each, 0) for each in {**some, **others}}

@@ -14,6 +14,7 @@ from hopper.engines.p3 import P3
 from hopper.engines.raf import RelationAggregationFirst
 from hopper.engines.request import Request
 from hopper.engines.zero_hop import ZeroHop
+from hopper.micrograph.samplers import find_sampler
 from hopper.partition.layouts import Layout
 from hopper.plug_ins import PlugIn, find_plug_in
 
@@ -59,7 +60,17 @@ def engines_of(request: Request) -> list[type[Engine]]:
         each
         for each in engines_for(request.graph.layout)
         if each.exact and each.may_win and (each.predicts_links or not links)
+        if can_draw(each, request)
     ]
+
+
+def can_draw(engine: type[Engine], request: Request) -> bool:
+    """Whether the ranks of an engine can draw what they read, or servers for them."""
+    if request.graph.layout.draws_alone or engine.draws_own_nodes:
+        return True
+    own = request.config.sampler
+    found = find_sampler(own.kind, own.kind_options)
+    return found.kind.draws_elsewhere(found.options) and own.device == "cpu"
 
 
 def is_fetching(request: Request) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cache_server.client import FeatureClient
 from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
+from cache_server.sampling import NeighbourDraw
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
 from hopper.partition import PartitionedGraph
@@ -87,6 +88,32 @@ class RemoteRows:
         else:
             self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
+
+    def begin_sampling(
+        self, draws: Mapping[int, Sequence[NeighbourDraw]], traffic: Traffic
+    ) -> Callable[[], None]:
+        """Begin to draw neighbours of other servers' nodes, by server; several threads may.
+
+        Parameters
+        ----------
+        traffic: where requests and replies are counted, the latter on the servers' behalf.
+
+        Returns
+        -------
+        What waits until all have answered; its errors are those of :meth:`gather`.
+        """
+
+        def count(_server: int, sent: int, received: int) -> None:
+            traffic.count("topology", sent + received)
+
+        with _mapped_errors():
+            finish = self._client.begin_sampling(draws, count)
+
+        def wait() -> None:
+            with _mapped_errors():
+                finish()
+
+        return wait
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
         """See :class:`RemoteSource`."""

@@ -44,8 +44,9 @@ class Topology:
     """[edges] int64: the position in its neighbour list of the edge that each of these is of"""
     has_gaps: bool = False
     """whether some of these are stored elsewhere: their sources and ids are -1"""
-    first_edge: int = 0
-    """which place the first edge has in the CSC of all servers together, where these are some"""
+    starts: NDArray[np.int64] | None = None
+    """[destinations + 1] int64, indptr of all servers together, where these are the edges of one;
+    None: they are all, or edges have no features"""
 
     def edge_places(
         self,
@@ -61,7 +62,8 @@ class Topology:
         destinations: [n] int64 ids. indptr: [n + 1] int64, which of the edges are whose.
         positions: [edges] int64, in the destinations' neighbour lists.
         """
-        firsts = self.indptr[destinations] + self.first_edge
+        starts = self.indptr if self.starts is None else self.starts
+        firsts = starts[destinations]
         return np.repeat(firsts, np.diff(indptr)) + positions
 
     def has_edges(

@@ -1,8 +1,8 @@
-"""The numba kernels of sampling: expand a frontier, then name what it found.
+"""The numba kernels of frontiers: name what draws found.
 
-``draw_hop`` draws the neighbours of every destination (``draw_hop_of_part`` those of them that are
-here, where some edges are elsewhere), ``discover`` turns their ids into frontier rows. Threads
-write only rows of their own, so the result depends neither on their number nor on their timing.
+``discover`` turns drawn ids into frontier rows; ``draw_hop_of_part`` draws where some edges are
+elsewhere. Threads write only rows of their own, so the result depends neither on their number nor
+on their timing.
 ``discover`` stays on one thread: without branches it takes a fraction of the draws' time, and each
 split of it over two threads that was measured took longer.
 """
@@ -15,139 +15,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, draw_positions, kernel
-
-Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbour lists"""
+from cache_server.draw import absorb, draw_positions
+from cache_server.hop_draw import Drawn
 
 # Frontier tables hold the row of a node, or one of these.
 UNSEEN: Final = -1
-
-
-@numba.njit(cache=True, nogil=True, parallel=True)
-def draw_hop(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    original_ids: NDArray[np.int64],
-    frontier: NDArray[np.int64],
-    fanout: int,
-    key: np.uint64,
-) -> Drawn:
-    """Draw the neighbours of a frontier (design.md, invariant 1; docs/draws.md).
-
-    Parameters
-    ----------
-    indptr, indices: CSC of the relation.
-    original_ids: [destinations] int64, original id of every destination.
-    frontier: [n] int64, destinations to expand.
-    fanout: neighbours a destination, -1 = all.
-    key: key of (seed, epoch, iteration, hop, relation).
-
-    Returns
-    -------
-    [n + 1] int64 offsets, [edges] int64 source ids and [edges] int64 positions in the
-    destination's neighbour list.
-    """
-    size = frontier.size
-    offsets = np.empty(size + 1, np.int64)
-    offsets[0] = 0
-    keys = np.empty(size, np.uint64)
-    firsts = np.empty(size, np.int64)
-    degrees = np.empty(size, np.int64)
-    # Each pass has one kind of random access and nothing that waits for it, so that many loads are
-    # under way at once: profiled, this is three times as fast as one pass over destinations.
-    for i in numba.prange(size):
-        node = frontier[i]
-        firsts[i] = indptr[node]
-        degrees[i] = indptr[node + 1] - firsts[i]
-        offsets[i + 1] = degrees[i] if fanout < 0 else min(degrees[i], fanout)
-        keys[i] = absorb(key, np.uint64(original_ids[node]))
-    for i in range(size):
-        offsets[i + 1] += offsets[i]
-    sources = np.empty(offsets[size], np.int64)
-    positions = np.empty(offsets[size], np.int64)
-    for i in numba.prange(size):
-        start, stop = offsets[i], offsets[i + 1]
-        draw_positions(keys[i], degrees[i], stop - start, positions[start:stop])
-        first = firsts[i]
-        for j in range(start, stop):
-            sources[j] = first + positions[j]
-    for j in numba.prange(sources.size):
-        sources[j] = indices[sources[j]]
-    return offsets, sources, positions
-
-
-@kernel
-def lacks(
-    node: np.int64, nodes: NDArray[np.int64], bounds: NDArray[np.int64]
-) -> tuple[np.int64, np.int64]:
-    """Which places are those that the list of a node lacks: from where, and up to where.
-
-    Searched by hand: profiled, ``np.searchsorted`` takes several times as long here.
-
-    Parameters
-    ----------
-    nodes, bounds: as of :func:`draw_hop_without`.
-    """
-    low, high = np.int64(0), np.int64(nodes.size)
-    while low < high:
-        middle = (low + high) >> 1
-        if nodes[middle] < node:
-            low = middle + 1
-        else:
-            high = middle
-    if low < nodes.size and nodes[low] == node:
-        return bounds[low], bounds[low + 1]
-    return np.int64(0), np.int64(0)
-
-
-@numba.njit(cache=True, nogil=True, parallel=True)
-def draw_hop_without(
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    original_ids: NDArray[np.int64],
-    frontier: NDArray[np.int64],
-    fanout: int,
-    key: np.uint64,
-    nodes: NDArray[np.int64],
-    bounds: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> Drawn:
-    """What :func:`draw_hop` draws, with the same keys, of lists that lack some neighbours.
-
-    Positions are those in the whole lists.
-
-    Parameters
-    ----------
-    nodes: [m] int64, ascending: the destinations whose lists lack some.
-    bounds, places: [m + 1] and [k] int64: which positions, ascending for each.
-    """
-    size = frontier.size
-    offsets = np.empty(size + 1, np.int64)
-    offsets[0] = 0
-    begins = np.empty(size, np.int64)
-    ends = np.empty(size, np.int64)
-    for i in numba.prange(size):
-        node = frontier[i]
-        begins[i], ends[i] = lacks(node, nodes, bounds)
-        degree = indptr[node + 1] - indptr[node] - (ends[i] - begins[i])
-        offsets[i + 1] = degree if fanout < 0 else min(degree, fanout)
-    for i in range(size):
-        offsets[i + 1] += offsets[i]
-    sources = np.empty(offsets[size], np.int64)
-    positions = np.empty(offsets[size], np.int64)
-    for i in numba.prange(size):
-        node, start, stop = frontier[i], offsets[i], offsets[i + 1]
-        first = indptr[node]
-        degree = indptr[node + 1] - first - (ends[i] - begins[i])
-        own = absorb(key, np.uint64(original_ids[node]))
-        draw_positions(own, degree, stop - start, positions[start:stop])
-        for j in range(start, stop):
-            for k in range(begins[i], ends[i]):
-                # Those that are left close ranks.
-                positions[j] += positions[j] >= places[k]
-            sources[j] = indices[first + positions[j]]
-    return offsets, sources, positions
 
 
 @numba.njit(cache=True, nogil=True, parallel=True)

@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cache_server.draw import LABOR
+from cache_server.hop_draw import HopDraw
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
-from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
@@ -45,26 +43,9 @@ class LaborSampler(NeighborSampler):
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self.inclusions = [None if fanout == -1 else ByInDegree(fanout) for fanout in fanouts]
 
-    def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
-    ) -> Drawn:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
         """See :class:`NeighborSampler`."""
-        fanout = self.fanouts[hop]
-        if fanout == -1:
-            return super().draw(hop, relation, destinations, moment)
-        topology = self.topologies[relation]
-        key = self.hop_key(LABOR, moment, hop, relation)
-        ids = self.original_ids[relation.src]
-        with threads_for(destinations.size):
-            bounds, listed = source_draw.neighbour_lists(
-                topology.indptr, topology.indices, destinations
-            )
-            flags = source_draw.labor_flags(bounds, listed, ids, fanout, key)
-            return source_draw.take_flagged(bounds, listed, flags)
+        return self.drawn_by("labor", LABOR, hop, relation, moment)
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server import source_draw
 from cache_server.draw import LAYERS
+from cache_server.hop_draw import Drawn
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph import source_draw
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 

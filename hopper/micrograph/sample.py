@@ -16,11 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
+from cache_server.hop_draw import Drawn, HopDraw, Method
+from cache_server.in_edges import NeighbourLists
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
+from hopper.micrograph.elsewhere import AskedDraw, Draws, DrawsElsewhere
 from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.row_tables import DenseTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
@@ -71,7 +74,8 @@ class NeighborSampler:
     """Node-wise sampling without replacement, ``fanouts[l]`` in-neighbours a relation at hop l.
 
     Safe to call from several threads at once. Other placement-invariant samplers derive from it and
-    say how a hop is drawn (:meth:`draw`), how likely an edge is (:attr:`inclusions`), and what a
+    say how a hop is drawn (:meth:`how`, by one of the methods that servers know, or :meth:`draw`,
+    in any way that a rank can by itself), how likely an edge is (:attr:`inclusions`), and what a
     frontier has a row for (:meth:`versions`).
 
     Parameters
@@ -130,8 +134,15 @@ class NeighborSampler:
         """what :meth:`inclusions_at` tells, where it is the same for all iterations"""
         self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
         """by epoch and iteration, by relation as it is stored: edges that are not drawn"""
+        self.elsewhere: DrawsElsewhere | None = None
+        """draws among in-edges that other servers have; None: they are all here"""
         self._spare_tables: list[dict[str, RowTable]] = []
         self._lock = threading.Lock()
+
+    @classmethod
+    def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
+        """Whether servers can draw for ranks what it draws, with these options of its own."""
+        return cls.draw is NeighborSampler.draw
 
     @classmethod
     def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
@@ -266,13 +277,28 @@ class NeighborSampler:
                 f"roots: expected ids in [0, {count}), got {roots.min()} to {roots.max()}"
             )
 
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+        """How the in-edges of a relation are drawn at a hop, whoever draws them.
+
+        Parameters
+        ----------
+        moment: epoch and iteration.
+        """
+        return self.drawn_by("uniform", NEIGHBOURS, hop, relation, moment)
+
+    def drawn_by(
+        self, method: Method, use: int, hop: int, relation: Relation, moment: tuple[int, int]
+    ) -> HopDraw:
+        """A method, with the hop's fanout, and its key for a use."""
+        return HopDraw(method, self.fanouts[hop], int(self.hop_key(use, moment, hop, relation)))
+
     def draw(
         self,
         hop: int,
         relation: Relation,
         destinations: NDArray[np.int64],
         moment: tuple[int, int],
-    ) -> frontier.Drawn:
+    ) -> Drawn:
         """Draw the in-edges of some destinations.
 
         Parameters
@@ -280,24 +306,20 @@ class NeighborSampler:
         destinations: [n] int64 versions; sources are told as versions too.
         moment: epoch and iteration.
         """
-        topology = self.topologies[relation]
-        asked = (
-            self.original_ids[relation.dst],
-            destinations,
-            self.fanouts[hop],
-            self.hop_key(NEIGHBOURS, moment, hop, relation),
-        )
+        topology, how = self.topologies[relation], self.how(hop, relation, moment)
+        originals = self.original_ids[relation.dst]
         lacking = self.lacking(relation, moment)
         with threads_for(destinations.size):
-            if lacking is not None:
-                return frontier.draw_hop_without(
-                    topology.indptr, topology.indices, *asked, *lacking.arrays
-                )
-            if topology.positions is None:
-                return frontier.draw_hop(topology.indptr, topology.indices, *asked)
-            return frontier.draw_hop_of_part(
-                topology.indptr, topology.indices, topology.positions, topology.in_degrees, *asked
+            if topology.positions is not None and lacking is None:
+                lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
+                key = np.uint64(how.key)
+                return frontier.draw_hop_of_part(*lists, originals, destinations, how.fanout, key)
+            weights = topology.weight_sums, topology.alias_table
+            lists_of_all = NeighbourLists(
+                *(topology.indptr, topology.indices, self.original_ids[relation.src], originals),
+                *weights,
             )
+            return lists_of_all.draw(destinations, how, None if lacking is None else lacking.arrays)
 
     def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
         """The edges of a relation that an iteration may not draw."""
@@ -337,27 +359,50 @@ class NeighborSampler:
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
+        others = self._ask_others(hop, frontiers, moment)
         for relation in self.topologies:
             destinations = frontiers[relation.dst]
             if not self.is_drawn(relation, hop):
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
                 continue
-            found = self.draw(hop, relation, destinations, moment)
+            if others is None:
+                found = self.draw(hop, relation, destinations, moment)
+            else:
+                own = self.draw(hop, relation, others.own(relation, destinations), moment)
+                found = others.stitch(relation, own)
             offsets, sources, positions = self._stored(found, hop, relation, destinations, counts)
             rows = self._enter(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)
         return edges
 
+    def _ask_others(
+        self, hop: int, frontiers: Mapping[str, Versions], moment: tuple[int, int]
+    ) -> Draws | None:
+        """Begin the draws of a hop among in-edges that other servers have."""
+        if self.elsewhere is None:
+            return None
+        drawn = [each for each in self.topologies if self.is_drawn(each, hop)]
+        return self.elsewhere.begin(
+            {
+                each: AskedDraw(
+                    self.drawn_as.get(each, each),
+                    self.how(hop, each, moment),
+                    self.nodes_of(each.dst, frontiers[each.dst]),
+                )
+                for each in drawn
+            }
+        )
+
     def _stored(
         self,
-        found: frontier.Drawn,
+        found: Drawn,
         hop: int,
         relation: Relation,
         destinations: NDArray[np.int64],
         counts: dict[Relation, NDArray[np.int64]],
-    ) -> frontier.Drawn:
+    ) -> Drawn:
         """Of the edges that were drawn, those that are stored here; where some are not, ``counts``
         is told how many of each destination's were drawn."""
         topology, fanout = self.topologies[relation], self.fanouts[hop]

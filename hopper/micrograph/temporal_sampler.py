@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import NEIGHBOURS
+from cache_server.hop_draw import Drawn
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.left_out import NOTHING, LeftOut
 from hopper.micrograph.row_tables import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb, draw_positions, kernel
-from hopper.micrograph.frontier import Drawn, lacks
+from cache_server.hop_draw import Drawn
+from cache_server.neighbour_draw import lacks
 
 Ids = NDArray[np.int64]
 

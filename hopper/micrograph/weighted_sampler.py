@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server import weighted_draw
 from cache_server.draw import ARRIVALS, NEIGHBOURS
+from cache_server.hop_draw import HopDraw, Method
 from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph import weighted_draw
-from hopper.micrograph.frontier import Drawn
 from hopper.micrograph.left_out import NOTHING
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
@@ -30,28 +30,9 @@ class ReplacementSampler(NeighborSampler):
     Parameters and errors as :class:`NeighborSampler`.
     """
 
-    def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
-    ) -> Drawn:
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
         """See :class:`NeighborSampler`."""
-        if self.fanouts[hop] == -1:
-            return super().draw(hop, relation, destinations, moment)
-        topology = self.topologies[relation]
-        lacking = self.lacking(relation, moment) or NOTHING
-        with threads_for(destinations.size):
-            return weighted_draw.draw_with_replacement(
-                topology.indptr,
-                topology.indices,
-                self.original_ids[relation.dst],
-                destinations,
-                self.fanouts[hop],
-                self.hop_key(NEIGHBOURS, moment, hop, relation),
-                *lacking.arrays,
-            )
+        return self.drawn_by("replacement", NEIGHBOURS, hop, relation, moment)
 
 
 class WeightedSampler(ReplacementSampler):
@@ -85,32 +66,18 @@ class WeightedSampler(ReplacementSampler):
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
         self._unbiased, self._replace = unbiased, replace
 
-    def draw(
-        self,
-        hop: int,
-        relation: Relation,
-        destinations: NDArray[np.int64],
-        moment: tuple[int, int],
-    ) -> Drawn:
+    @classmethod
+    def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
+        """See :class:`NeighborSampler`; probabilities depend on weights that ranks do not have."""
+        return super().draws_elsewhere(options) and not options.get("unbiased")
+
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
         """See :class:`NeighborSampler`."""
-        topology = self.topologies[relation]
-        if self.fanouts[hop] == -1 or topology.weight_sums is None:
-            plain = ReplacementSampler if self._replace else NeighborSampler
-            return plain.draw(self, hop, relation, destinations, moment)
-        lacking = self.lacking(relation, moment) or NOTHING
-        with threads_for(destinations.size):
-            return weighted_draw.draw_by_weight(
-                topology.indptr,
-                topology.indices,
-                topology.weight_sums,
-                topology.alias_table,
-                self.original_ids[relation.dst],
-                destinations,
-                self.fanouts[hop],
-                self.hop_key(NEIGHBOURS, moment, hop, relation),
-                *lacking.arrays,
-                self._replace,
-            )
+        is_weighted = self.topologies[relation].weight_sums is not None
+        method: Method = "replacement" if self._replace else "uniform"
+        if is_weighted:
+            method = "weighted_replacement" if self._replace else "weighted"
+        return self.drawn_by(method, NEIGHBOURS, hop, relation, moment)
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
         """See :class:`NeighborSampler`."""

@@ -11,11 +11,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.alias_table import write_tables
 from hopper.graph import layout
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
-from hopper.partition.alias_table import write_tables
 from hopper.partition.mapped_pages import release_pages
 from hopper.partition.row_ranges import row_ranges
 from hopper.partition.time_order import order_by_time

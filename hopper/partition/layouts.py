@@ -252,7 +252,8 @@ class DividedTopology(Layout):
         found = self._open(server_folder(self.path, server), relation, degrees=self.path)
         if self._schema.relations[relation].feature_dim is None:
             return found
-        return replace(found, first_edge=self._book.range(str(relation), server)[0])
+        file, rows = layout.topology_file(self.path, relation, "indptr"), found.indptr.shape
+        return replace(found, starts=open_array(file, f"indptr of {relation}", np.int64, rows))
 
     def stored_topologies(
         self, servers: Sequence[int]

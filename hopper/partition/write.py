@@ -209,7 +209,8 @@ def split_topology(
     offsets: NDArray[np.int64],
     progress: Progress,
 ) -> None:
-    """Give every server the in-edges of its own nodes; degrees stay where all find them.
+    """Give every server the in-edges of its own nodes; degrees stay where all find them, and where
+    edges have features, so does ``indptr``.
 
     A server's ``indptr`` has a row for every node, empty for those of others, so ids mean the same
     as in one topology for all. Servers' rows must have been written. Progress advances by edges.
@@ -242,6 +243,9 @@ def split_topology(
                 out[place - start : last - start] = whole[place:last]
                 release_pages(out, whole)
         progress.advance(end - start)
+    if schema.relations[relation].feature_dim is not None:
+        # It tells where the features of an edge stand.
+        del files["indptr"]
     for path in files.values():
         path.unlink()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from hopper.bench.parity import check_engine, read_recorded
+from cache_server.hop_draw import Drawn
 from hopper.config import Config, make_config
 from hopper.engines import Request
 from hopper.engines.assemble import make_model
 from hopper.engines.checks import check_request
-from hopper.engines.reference import EveryServersRows, Reference
+from hopper.engines.reference import EveryServersRows
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.micrograph.sample import NeighborSampler
@@ -25,6 +23,7 @@ from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
 
+from .exactness import assert_exact
 from .typed_cases import COUNTS, LEARNABLE, make_graph
 
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
@@ -37,6 +36,7 @@ TYPED = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
 }
+ENGINES = ("cooperative", "model_centric", "zero_hop", "hop", "locality")
 
 
 def case_config(
@@ -55,6 +55,7 @@ def case_config(
             "run_dir": str(run_dir),
             "seed": 3,
         },
+        "hop": {"merge": 1},
         "learnable": LEARNABLE,
     }
 
@@ -68,39 +69,37 @@ def test_runs_are_those_of_the_replicated_topology(
     tmp_path: Path,
 ) -> None:
     if kind == "typed":
-        graph, models = make_graph(tmp_path / "graph", tuple(COUNTS)), TYPED
+        graph, models, engines = make_graph(tmp_path / "graph", tuple(COUNTS)), TYPED, ENGINES
     else:
-        graph, models = community_graph, HOMOGENEOUS
+        graph, models, engines = community_graph, HOMOGENEOUS, (*ENGINES, "naive")
+    first, second = models
+    chosen = [(first, engine) for engine in engines]
+    chosen += [(second, engine) for engine in ("cooperative", "model_centric")]
     cases = {}
     for topology in ("replicated", "partitioned"):
         parts = tmp_path / topology
         partition_graph(graph, parts, 2, "random", topology=topology)
         cluster = {"servers": serve_partitions(parts, 2), "ranks_per_server": 2}
-        for name, model in models.items():
-            run_dir = tmp_path / f"run-{topology}-{name}"
-            cases[topology, name] = case_config(model, parts, run_dir) | {"cluster": cluster}
-    name = next(iter(models))
-    run_dir = tmp_path / "run-auto"
-    cases["auto", name] = case_config(models[name], tmp_path / "partitioned", run_dir, "auto") | {
-        "cluster": cluster
-    }
+        for name, engine in chosen:
+            run_dir = tmp_path / f"run-{topology}-{name}-{engine}"
+            own = case_config(models[name], parts, run_dir, engine) | {"cluster": cluster}
+            cases[topology, name, engine] = own
     found = dict(zip(cases, train_cases(list(cases.values()), 4, tmp_path), strict=True))
-    for other, model in itertools.product(("partitioned", "auto"), models):
-        if (other, model) in found:
-            result = found[other, model]
-            for key in ("losses", "val", "bytes"):
-                assert result[key] == found["replicated", model][key], (other, model, key)
-            assert result["rows"]["remote_unique"] == 0
-    choice = json.loads((run_dir / "engine.json").read_text())
-    assert choice["engine"] == "cooperative"
-    assert choice["reason"].startswith("the topology of the graph is partitioned: a server has")
-    for model in models:
-        config = make_config(cases["partitioned", model])
-        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), 4)
-        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
-        parity = check_engine(model, "float64", reference, recorded)
-        assert parity.gradient_difference < 1e-10, parity
-        assert max(found["partitioned", model]["val"]) == score(config)
+    for name, engine in chosen:
+        replicated, result = (found[each, name, engine] for each in ("replicated", "partitioned"))
+        for key in ("losses", "val", "rows"):
+            assert result[key] == replicated[key], (name, engine, key)
+        sent = {**result["bytes"]}
+        if engine != "cooperative":
+            # What is drawn elsewhere is asked for.
+            assert sent["topology"] > replicated["bytes"]["topology"]
+            sent["topology"] = replicated["bytes"]["topology"]
+        assert sent == replicated["bytes"], (name, engine)
+        values = cases["partitioned", name, engine]
+        if engine != "locality":
+            assert_exact(values, 4, f"{name}, {engine}")
+        config = make_config(values)
+        assert max(result["val"]) == score(config)
 
 
 def score(config: Config) -> float:
@@ -141,10 +140,21 @@ def test_what_samples_across_servers_is_refused(
         config = make_config(values | ({"sampler": sampler} if sampler else {}))
         check_request(Request(config, parts))
 
-    check("cooperative")
-    check("auto")
-    for engine in ("model_centric", "hop", "zero_hop", "locality"):
-        with pytest.raises(RequestError, match=rf"is partitioned: .* \(or auto\), given {engine}"):
-            check(engine)
+    for engine in (*ENGINES, "naive", "auto"):
+        check(engine)
+    with pytest.raises(RequestError, match=r"is partitioned: .* \(or auto\), given neutronstar"):
+        check("neutronstar", kind="full")
     with pytest.raises(RequestError, match="'layer' weighs nodes by all edges"):
         check("cooperative", kind="layer", layer_sizes=[30, 20])
+    own = "tests.engines.test_partitioned_topology:OwnDraw"
+    with pytest.raises(RequestError, match=rf'sampler.kind: .* given "{own}" with zero_hop'):
+        check("zero_hop", kind=own, fanouts=[4, 3])
+    check("cooperative", kind=own, fanouts=[4, 3])
+    check("auto", kind=own, fanouts=[4, 3])
+
+
+class OwnDraw(NeighborSampler):
+    """Draws in a way that servers do not know."""
+
+    def draw(self, *asked: Any) -> Drawn:
+        return super().draw(*asked)

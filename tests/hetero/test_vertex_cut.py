@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_server.neighbour_draw import draw_hop
 from hopper.cli import main
 from hopper.errors import RequestError
 from hopper.features import LocalRows
@@ -17,7 +18,7 @@ from hopper.hetero.metagraph import make_metagraph
 from hopper.hetero.metatree import make_metatree
 from hopper.hetero.vertex_cut import cut, part_bytes
 from hopper.hetero.write_partition import partition_by_relation
-from hopper.micrograph.frontier import draw_hop, draw_hop_of_part
+from hopper.micrograph.frontier import draw_hop_of_part
 from hopper.partition import PartitionedGraph
 
 WRITES = Relation("author", "writes", "paper")

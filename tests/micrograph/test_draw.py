@@ -14,11 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from cache_server import draw
+from cache_server import draw, source_draw
 from hopper.graph import build_topology
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph import source_draw
 from hopper.micrograph.labor_sampler import LaborSampler
 from hopper.micrograph.layer_sampler import LayerSampler, make_thresholds
 from hopper.micrograph.sample import NeighborSampler

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
+from cache_server.alias_table import LONGEST, fill_columns, write_tables
 from cache_server.draw import absorb_each, key_of, variate
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
@@ -24,7 +25,6 @@ from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
 from hopper.partition import PartitionedGraph, partition_graph
-from hopper.partition.alias_table import LONGEST, fill_columns, write_tables
 
 EDGE = Relation("node", "edge", "node")
 SEED = 9

@@ -13,10 +13,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.alias_table import LONGEST, fill_columns, weight_at, weight_before
 from cache_server.draw import absorb, below, kernel, variate
-from hopper.micrograph.frontier import Drawn, lacks
-from hopper.micrograph.prefetch import prefetch
-from hopper.partition.alias_table import LONGEST, fill_columns, weight_at, weight_before
+from cache_server.hop_draw import Drawn
+from cache_server.neighbour_draw import lacks
+from cache_server.prefetch import prefetch
 
 _NODES_A_TURN: Final = 64
 """whose draws share what was allocated"""

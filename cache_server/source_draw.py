@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb, below, variate
-from hopper.micrograph.frontier import Drawn
+from cache_server.hop_draw import Drawn
 
 # The fixed point of 1 / (degree + 1).
 UNIT: Final = 1 << 32
