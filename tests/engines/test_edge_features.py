@@ -186,9 +186,9 @@ def test_one_type(
 ) -> None:
     parts = tmp_path / "parts"
     partition_graph(GraphDirectory.open(one_type), parts, servers, method, topology=topology)
-    engines: tuple[str, ...] = ("cooperative",)
-    if topology == "replicated":
-        engines = (*BY_NODE, "hop, no pregather", "naive", "neutronstar")
+    engines = (*BY_NODE, "hop, no pregather", "naive", "neutronstar")
+    if topology == "partitioned":
+        engines = engines[:-1]
     models = ("sage", "wide sage", "gat", "gcn") if ranks_per_server == 1 else ("sage", "gat")
     chosen, world = itertools.product(engines, models), (servers, ranks_per_server)
     compare(chosen, parts, world, serve_partitions, train_cases, tmp_path)

@@ -1,0 +1,170 @@
+"""What servers draw for ranks: the same as the rank would, in whatever pieces it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cache_server.client import FeatureClient
+from cache_server.errors import InvalidRequest
+from cache_server.generated import features_pb2
+from cache_server.hop_draw import METHODS, HopDraw, Method
+from cache_server.in_edges import NeighbourLists
+from cache_server.sampling import DrawQuestion, NeighbourDraw
+from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
+from hopper.graph import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
+from hopper.graph.schema import Relation
+from hopper.partition import PartitionedGraph, partition_graph
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+NODES, EDGES, SERVERS = 90, 2200, 3
+EDGE = Relation("node", "edge", "node")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
+    """A graph with weights and a hub, whose topology is partitioned."""
+    generator = np.random.default_rng(3)
+    ends = generator.integers(0, NODES, (2, EDGES))
+    ends[1, :300] = 7
+    folder = tmp_path_factory.mktemp("neighbours")
+    graph = GraphDirectory.from_arrays(
+        folder / "graph",
+        ends,
+        features=generator.random((NODES, 2)),
+        labels=generator.integers(0, 2, NODES),
+        edge_weights=np.exp(generator.normal(0, 2, EDGES)),
+        options=ImportOptions(split=RandomSplit(0.5, 0.2)),
+    )
+    return partition_graph(graph, folder / "parts", SERVERS, "random", topology="partitioned")
+
+
+@pytest.fixture(scope="module")
+def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) -> FeatureClient:
+    # Few ids in a request, so that draws take several.
+    addresses = serve_partitions(parts.path, SERVERS, "--ids-per-request", "16")
+    made = FeatureClient(addresses, deadline=20)
+    made.wait_until_serving(60)
+    return made
+
+
+@pytest.fixture(scope="module")
+def lists(parts: PartitionedGraph) -> NeighbourLists:
+    """What all servers have, put together."""
+    whole, ids = parts.topology(EDGE), parts.original_ids("node")
+    return NeighbourLists(
+        whole.indptr, whole.indices, ids, ids, whole.weight_sums, whole.alias_table
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    method=st.sampled_from(METHODS),
+    fanout=st.sampled_from([-1, 1, 3, 40]),
+    key=st.integers(0, 2**64 - 1),
+    nodes=st.lists(st.integers(0, NODES - 1), max_size=60),
+)
+def test_servers_draw_what_a_rank_with_all_edges_draws(
+    client: FeatureClient,
+    parts: PartitionedGraph,
+    lists: NeighbourLists,
+    method: Method,
+    fanout: int,
+    key: int,
+    nodes: list[int],
+) -> None:
+    how, ids = HopDraw(method, fanout, key), np.array(nodes, np.int64)
+    homes = parts.book.home("node", ids)
+    # Two draws a server, of which the second is in another order.
+    asked = {
+        server: [
+            NeighbourDraw(str(EDGE), how, ids[homes == server], NODES),
+            NeighbourDraw(str(EDGE), how, ids[homes == server][::-1].copy(), NODES),
+        ]
+        for server in range(SERVERS)
+    }
+    sent = np.zeros(2, np.int64)
+
+    def count(_server: int, there: int, back: int) -> None:
+        sent[:] += there, back
+
+    client.begin_sampling(asked, count)()
+    for draws in asked.values():
+        for draw in draws:
+            for mine, theirs in zip(lists.draw(draw.nodes, how), draw.drawn(), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+    assert (sent >= 8 * 2 * ids.size).all() or not ids.size
+
+
+def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: PartitionedGraph) -> None:
+    first, stop = parts.book.range("node", 1)
+
+    def refused(match: str, relation: str = str(EDGE), node: int = first, **how: object) -> None:
+        wanted = HopDraw(**{"method": "uniform", "fanout": 2, "key": 5} | how)  # type: ignore[arg-type]
+        draw = NeighbourDraw(relation, wanted, np.array([node]), NODES)
+        with pytest.raises(InvalidRequest, match=match):
+            client.begin_sampling({1: [draw]})()
+
+    refused(rf"nodes: id {stop} is outside \[{first}, {stop}\), the range of in-edges", node=stop)
+    refused("no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node")
+    refused("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
+    refused("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
+    channel = grpc.insecure_channel(client.addresses[1])
+    call = channel.unary_stream(SAMPLE_NEIGHBORS)
+    draw = features_pb2.NeighborDraw(
+        relation=str(EDGE), nodes=encode_ids(np.full(17, first)), method="uniform", fanout=2
+    )
+    for request, match in (
+        (features_pb2.SampleNeighborsRequest(draws=[draw]), "exceed the limit of 16 ids"),
+        (
+            features_pb2.SampleNeighborsRequest(
+                draws=[features_pb2.NeighborDraw(relation=str(EDGE), nodes=b"odd")]
+            ),
+            "method: expected",
+        ),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(request.SerializeToString(), timeout=10))
+        assert match in str(caught.value.details())
+    channel.close()
+
+
+def test_replies_that_do_not_fit_are_refused() -> None:
+    drawn = np.array([0, 2, 2]), np.array([4, 9]), np.array([0, 1])
+    nodes = np.array([3, 5], np.int64)
+    message = write_neighbours(drawn, 8)
+    assert [each.tolist() for each in read_neighbours(message, 8)] == [[2, 0], [4, 9], [0, 1]]
+
+    def answered(sources: int, end: int) -> None:
+        how = HopDraw("uniform", 2, 1)
+        question = DrawQuestion(0, [NeighbourDraw("a/b/a", how, nodes, sources)])
+        question.end = end
+        question.take(message, 8)
+
+    answered(10, 2)
+    with pytest.raises(ValueError, match=r"source 9 is outside \[0, 9\)"):
+        answered(9, 2)
+    with pytest.raises(ValueError, match="neighbours of 2 nodes where 1 were due"):
+        answered(10, 1)
+    with pytest.raises(ValueError, match="are not those that were sent"):
+        read_neighbours(message, 9)
+
+
+def test_servers_of_replicated_topology_have_no_in_edges(
+    tmp_path: Path, serve_partitions: Callable[..., list[str]], community_graph: GraphDirectory
+) -> None:
+    partition_graph(community_graph, tmp_path / "parts", 1, "random")
+    how = HopDraw("uniform", 2, 1)
+    with FeatureClient(serve_partitions(tmp_path / "parts", 1), deadline=20) as client:
+        client.wait_until_serving(60)
+        draw = NeighbourDraw(str(EDGE), how, np.array([0]), 300)
+        with pytest.raises(InvalidRequest, match="it has those of nothing"):
+            client.begin_sampling({0: [draw]})()
