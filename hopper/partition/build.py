@@ -65,8 +65,8 @@ def partition_graph(
     seed: of all methods but DGL's METIS, which has none.
     method_options: keywords of the constructor of a class of one's own.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
-    topology: whether every server needs all edges, or the in-edges of its own nodes alone (which
-        only engine ``cooperative`` trains on).
+    topology: whether every server needs all edges, or the in-edges of its own nodes alone
+        (among which it then draws for others' ranks).
     features: whether a server stores whole rows of its own nodes, or some columns of all nodes'
         (which engine ``p3`` alone trains on).
     memory_limit: bytes that may be used; None for what is available.

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache_server.client import FeatureClient
-from cache_server.errors import InvalidRequest
+from cache_server.errors import InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import METHODS, HopDraw, Method
 from cache_server.in_edges import NeighbourLists
@@ -168,3 +168,12 @@ def test_servers_of_replicated_topology_have_no_in_edges(
         draw = NeighbourDraw(str(EDGE), how, np.array([0]), 300)
         with pytest.raises(InvalidRequest, match="it has those of nothing"):
             client.begin_sampling({0: [draw]})()
+
+
+def test_a_server_that_is_not_there_is_named() -> None:
+    draw = NeighbourDraw(str(EDGE), HopDraw("uniform", 2, 1), np.array([0]), 9)
+    with (
+        FeatureClient(["127.0.0.1:1"], deadline=0.3) as client,
+        pytest.raises(ServerUnavailable, match=r"server 0 .*: SampleNeighbors: unavailable"),
+    ):
+        client.begin_sampling({0: [draw]})()
