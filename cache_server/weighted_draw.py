@@ -253,7 +253,7 @@ def draw_by_weight(
         lists (docs/draws.md).
     fanout: positive.
     nodes, bounds, places: destinations whose lists lack some, as of
-        :func:`hopper.micrograph.frontier.draw_hop_without`; the rest as of ``draw_hop``.
+        :func:`cache_server.neighbour_draw.draw_hop_without`; the rest as of ``draw_hop``.
     replace: whether all are left after a draw; then a list gives ``fanout`` edges, or none.
     """
     size = frontier.size

@@ -23,7 +23,7 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
-from hopper.micrograph.elsewhere import AskedDraw, Draws, DrawsElsewhere
+from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
 from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.row_tables import DenseTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
@@ -359,41 +359,46 @@ class NeighborSampler:
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
-        others = self._ask_others(hop, frontiers, moment)
+        drawn = {}
+        if self.elsewhere is not None:
+            drawn = self._draw_everywhere(self.elsewhere, hop, frontiers, moment)
         for relation in self.topologies:
             destinations = frontiers[relation.dst]
             if not self.is_drawn(relation, hop):
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
                 continue
-            if others is None:
-                found = self.draw(hop, relation, destinations, moment)
-            else:
-                own = self.draw(hop, relation, others.own(relation, destinations), moment)
-                found = others.stitch(relation, own)
+            found = drawn.pop(relation, None) or self.draw(hop, relation, destinations, moment)
             offsets, sources, positions = self._stored(found, hop, relation, destinations, counts)
             rows = self._enter(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)
         return edges
 
-    def _ask_others(
-        self, hop: int, frontiers: Mapping[str, Versions], moment: tuple[int, int]
-    ) -> Draws | None:
-        """Begin the draws of a hop among in-edges that other servers have."""
-        if self.elsewhere is None:
-            return None
-        drawn = [each for each in self.topologies if self.is_drawn(each, hop)]
-        return self.elsewhere.begin(
-            {
-                each: AskedDraw(
-                    self.drawn_as.get(each, each),
-                    self.how(hop, each, moment),
-                    self.nodes_of(each.dst, frontiers[each.dst]),
-                )
-                for each in drawn
-            }
-        )
+    def _draw_everywhere(
+        self,
+        elsewhere: DrawsElsewhere,
+        hop: int,
+        frontiers: Mapping[str, Versions],
+        moment: tuple[int, int],
+    ) -> dict[Relation, Drawn]:
+        """Draw a hop of every relation that is drawn at it, among in-edges of this server and of
+        others, which draw meanwhile."""
+        asked = {
+            each: AskedDraw(
+                self.drawn_as.get(each, each),
+                self.how(hop, each, moment),
+                self.nodes_of(each.dst, frontiers[each.dst]),
+            )
+            for each in self.topologies
+            if self.is_drawn(each, hop)
+        }
+        others = elsewhere.begin(asked)
+        own = {
+            each: self.draw(hop, each, others.own(each, frontiers[each.dst]), moment)
+            for each in asked
+        }
+        return {each: others.stitch(each, found) for each, found in own.items()}
 
     def _stored(
         self,

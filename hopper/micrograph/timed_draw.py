@@ -61,7 +61,7 @@ def draw_until(
     fanout: neighbours a destination, -1 = all. recent: whether the latest are taken.
     key: key of (seed, epoch, iteration, hop, relation).
     nodes, bounds, places: destinations whose lists lack some, as of
-        :func:`hopper.micrograph.frontier.draw_hop_without`, by the places that these have by time.
+        :func:`cache_server.neighbour_draw.draw_hop_without`, by the places that these have by time.
 
     Returns
     -------
