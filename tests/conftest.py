@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -24,7 +27,11 @@ from hopper.graph.write import GraphWriter
 
 DEADLINE_SECONDS = 240
 TESTS = Path(__file__).resolve().parent
-FORKED_RANKS = Path(__file__).with_name("forked_ranks.py")
+START_SECONDS = 60
+PYTHON = sys.executable
+FORKED_RANKS = TESTS / "forked_ranks.py"
+FORKED_PYTHON = TESTS / "forked_python.py"
+FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OWN = Path(__file__).resolve().parent / "engines"
 
@@ -149,8 +156,6 @@ class _server:
         )
 
     def __enter__(self) -> str:
-        import time
-
         deadline = time.monotonic() + 60
         while not self._port_file.exists():
             assert self._process.poll() is None, "the feature server ended before it served"
@@ -161,6 +166,50 @@ class _server:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         assert self._process.wait(30) == 0
+
+
+@pytest.fixture(scope="session")
+def forked_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter that has imported already, to be run in place of ``sys.executable``."""
+    # A socket's name is short.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        address, python, log = folder / "socket", folder / "python", folder / "log"
+        words = [PYTHON, "-IS", str(FORKED_PYTHON_CLIENT), str(python), PYTHON, str(address)]
+        python.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        python.chmod(0o755)
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+        with log.open("wb") as stream:
+            server = subprocess.Popen(
+                [PYTHON, str(FORKED_PYTHON), str(address), str(os.getpid())],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        with server:
+            deadline = time.monotonic() + START_SECONDS
+            while not address.exists():
+                assert server.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, f"no interpreter in {START_SECONDS} s"
+                time.sleep(0.02)
+            yield python
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def forked_starts(forked_python: Path) -> Iterator[None]:
+    """What this process and those that it starts call Python is :func:`forked_python`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(forked_python))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture
+def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python is Python: for what an interpreter is from its first moment, or stopped."""
+    monkeypatch.setattr(sys, "executable", PYTHON)
 
 
 @pytest.fixture(scope="session")

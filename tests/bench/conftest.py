@@ -21,6 +21,11 @@ NODES, CLASSES, DIM = 240, 3, 64
 MakeRun = Callable[..., dict[str, Any]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _starts(forked_starts: None) -> None:
+    """Runs on this host start in a moment."""
+
+
 def make_run(
     engine: str,
     round_index: int,

@@ -28,7 +28,13 @@ NODES = {"author": 60, "paper": 90}
 RELATIONS = {Relation("author", "writes", "paper"): 300, Relation("paper", "cites", "paper"): 300}
 START_LIMIT = 120.0
 END_LIMIT = 120.0
-HOPPER = [sys.executable, "-m", "hopper.cli"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _starts(request: pytest.FixtureRequest) -> None:
+    """Runs start in a moment, but where a module says ``REAL_STARTS``."""
+    if not getattr(request.module, "REAL_STARTS", False):
+        request.getfixturevalue("forked_starts")
 
 
 class Run:
@@ -163,6 +169,11 @@ class Runs:
         self._folder = folder
         self._started: list[Run] = []
 
+    @property
+    def hopper(self) -> list[str]:
+        """The command ``hopper``."""
+        return [sys.executable, "-m", "hopper.cli"]
+
     def config(self, name: str, **train: Any) -> Path:
         """Write a configuration whose run goes to a folder ``name``."""
         parts = self._folder / f"{name}-parts"
@@ -194,7 +205,9 @@ class Runs:
 
     def train_with(self, config: Path, name: str, *overrides: str) -> Run:
         """Start ``hopper train`` with a configuration that :meth:`config` wrote."""
-        return self.start([*HOPPER, "train", str(config), *overrides], name)
+        return self.start(
+            [sys.executable, "-m", "hopper.cli", "train", str(config), *overrides], name
+        )
 
     def start(
         self,

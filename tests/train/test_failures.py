@@ -12,6 +12,8 @@ import pytest
 
 from hopper.train.rank_failures import Failure, explain
 
+REAL_STARTS = True
+
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
 # The deadline of runs in which something hangs, what docs/cluster.md promises beyond it, and what a

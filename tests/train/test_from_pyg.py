@@ -16,7 +16,6 @@ import torch
 import hopper
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from-pyg.md"
-HOPPER = [sys.executable, "-m", "hopper.cli"]
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_the_commands_run_as_they_stand(folder: Path, runs: Any) -> None:
     for number, command in enumerate(commands):
         words = shlex.split(command)
         assert words[0] == "hopper"
-        run = runs.start([*HOPPER, *words[1:]], f"step {number}", folder=folder)
+        run = runs.start([*runs.hopper, *words[1:]], f"step {number}", folder=folder)
         assert run.finish() == 0, run.stdout + run.stderr
     found = hopper.Predictions.open(folder / "labels")
     np.testing.assert_array_equal(found.ids, np.arange(60))
@@ -86,7 +85,15 @@ def test_a_model_of_pyg_convolutions_trains(folder: Path, runs: Any) -> None:
     losses = []
     for engine in ("zero_hop", "model_centric"):
         words = ("--model.name=pyg_model:PygSage", f"--train.engine={engine}")
-        command = [*HOPPER, "train", "config.toml", f"--train.run_dir={engine}", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "hopper.cli",
+            "train",
+            "config.toml",
+            f"--train.run_dir={engine}",
+            *words,
+        ]
         run = runs.start(command, engine, folder=folder)
         assert run.finish() == 0, run.stdout + run.stderr
         losses.append([epoch.loss for epoch in hopper.RunResult.open(folder / engine).epochs])

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
+REAL_STARTS = True
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT = 60.0
 

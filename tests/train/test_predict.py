@@ -22,13 +22,15 @@ from hopper.predict.order import Asked, Order
 from hopper.predict.parts import Part, Predictions, write_part
 from hopper.tasks import Target
 
-HOPPER = [sys.executable, "-m", "hopper.cli"]
 RGCN = ("--model.name=rgcn", "--learnable.dim=4", "--train.dtype=float64")
 
 
 def predicted(runs: Any, run_dir: Path, out: Path, *words: str) -> Predictions:
     """``hopper predict`` that has ended well."""
-    run = runs.start([*HOPPER, "predict", str(run_dir), "--out", str(out), *words], out.name)
+    run = runs.start(
+        [*runs.hopper, "predict", str(run_dir), "--out", str(out), *words],
+        out.name,
+    )
     assert run.finish() == 0, run.stdout + run.stderr
     return Predictions.open(out)
 
@@ -110,7 +112,16 @@ def test_a_killed_prediction_goes_on(
     words = ("--what=logits", "--format=npy", "--memory=128")
     whole = predicted(runs, reference.run_dir, tmp_path / "whole", *words)
     out = tmp_path / "killed"
-    command = [*HOPPER, "predict", str(reference.run_dir), "--out", str(out), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "hopper.cli",
+        "predict",
+        str(reference.run_dir),
+        "--out",
+        str(out),
+        *words,
+    ]
     run = runs.start(command, "killed")
     work = out / "_work"
     run.await_condition(lambda: len(list(work.glob("rank-0/0/*.json"))) > 1, "a second table")

@@ -10,6 +10,8 @@ import pytest
 from hopper.errors import DeadlineExceeded
 from hopper.train.rank_processes import Machine, run_ranks, signals_as_exceptions
 
+REAL_STARTS = True
+
 LIMIT, SLACK = 2.0, 10.0
 RANK = """
 import os, signal

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+REAL_STARTS = True
+
 
 def free_port() -> int:
     with socket.socket() as probe:

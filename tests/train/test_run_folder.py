@@ -20,6 +20,7 @@ from hopper.train.run_lock import Holder, lock_run_folder
 IS_ROOT = os.geteuid() == 0
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_a_second_run_is_kept_out_of_a_run_that_trains(
     runs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+REAL_STARTS = True
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SCRIPT = REPOSITORY / "scripts" / "launch_slurm.sbatch"
 

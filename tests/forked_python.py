@@ -1,0 +1,154 @@
+"""An interpreter that has imported already: every process that it starts is a copy of one.
+
+Importing torch, numba and what comes with them is nearly all that a rank or a launcher costs in a
+test. Given to tests in place of ``sys.executable``, it runs what Python would run (``-P -m MODULE``
+or a script), in a process with the environment, the folder, the files and the end of that one.
+
+usage: forked_python.py ADDRESS PARENT; not a test by itself. Serves forked_python_client.py at the
+socket ADDRESS until the process PARENT ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from forked_python_client import surroundings
+
+from cache_server.parent import end_with_parent
+from hopper.quick_imports import quick_imports
+
+with quick_imports():
+    # What launchers and ranks import; nothing of it starts a thread.
+    from numba.core.registry import cpu_target
+
+    import hopper.cli.commands
+    import hopper.hetero.metatree
+    import hopper.predict.launch
+    import hopper.predict.rank
+    import hopper.train.launch
+    import hopper.train.rank_main  # noqa: F401
+
+    # What numba reads before its first kernel.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+STANDARD_FILES = 3
+OWN = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+LIBRARY = [folder for folder in sys.path[1:] if folder not in OWN]
+
+
+def main(address: str, parent: int) -> None:
+    """Serve; returns in every copy, which is then what was asked for."""
+    end_with_parent(parent)
+    server = os.getpid()
+    with socket.socket(socket.AF_UNIX) as listener:
+        Path(address + ".json").write_text(json.dumps(surroundings()))
+        listener.bind(address)
+        listener.listen(64)
+        while True:
+            with suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            connection, _ = listener.accept()
+            with connection:
+                if not os.fork():
+                    listener.close()
+                    end_with_parent(server)
+                    if follow(connection):
+                        return
+
+
+def follow(connection: socket.socket) -> bool:
+    """Start a copy and end with it, or it with its client; true in the copy itself."""
+    size, files, _, _ = socket.recv_fds(connection, 4, STANDARD_FILES)
+    with connection.makefile("rb") as stream:
+        asked = json.loads(stream.read(struct.unpack("<i", size)[0]))
+    follower = os.getpid()
+    process = os.fork()
+    if not process:
+        connection.close()
+        for target, file in enumerate(files):
+            os.dup2(file, target)
+            os.close(file)
+        become(asked, follower)
+        return True
+    for file in files:
+        os.close(file)
+    ended = os.pidfd_open(process)
+    while ended not in select.select([ended, connection], [], [])[0]:
+        told = connection.recv(1)
+        os.kill(process, told[0] if told else signal.SIGKILL)
+        if not told:
+            break
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    with suppress(OSError):
+        connection.sendall(struct.pack("<i", code))
+    os._exit(0)
+
+
+def become(asked: dict[str, Any], follower: int) -> None:
+    """Take over what a new interpreter would have."""
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    sys.argv = list(asked["words"])
+    # The client ends with its own parent, and so does what is told to, whose parent is this one.
+    end_with_parent(follower)
+    if "HOPPER_DIE_WITH_PARENT" in os.environ:
+        os.environ["HOPPER_DIE_WITH_PARENT"] = str(follower)
+    sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path += LIBRARY
+    sys.executable = asked["executable"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def run() -> None:
+    """What ``python`` does with the words of ``sys.argv``."""
+    safe = sys.argv[0] == "-P"
+    if safe:
+        del sys.argv[0]
+    if sys.argv[0] == "-m":
+        module = sys.argv[1]
+        del sys.argv[0]
+        if not safe:
+            sys.path.insert(0, os.getcwd())
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def end(code: object) -> None:
+    """The interpreter's end, but that nothing is taken apart: pages stay shared."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
+    try:
+        run()
+    except SystemExit as error:
+        end(error.code)
+    except Exception:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        end(1)
+    end(0)
