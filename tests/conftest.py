@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shlex
 import signal
 import socket
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ DEADLINE_SECONDS = 240
 TESTS = Path(__file__).resolve().parent
 START_SECONDS = 60
 PYTHON = sys.executable
-FORKED_RANKS = TESTS / "forked_ranks.py"
 FORKED_PYTHON = TESTS / "forked_python.py"
 FORKED_PYTHON_CLIENT = TESTS / "forked_python_client.py"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -213,62 +211,44 @@ def real_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def run_ranks() -> Iterator[Callable[..., list[Any]]]:
+def run_ranks(forked_python: Path) -> Callable[..., list[Any]]:
     """Run a script as every rank of a world; returns what each rank wrote as JSON."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "PYTHONPATH": own_path(),
-    }
-    launcher = subprocess.Popen(
-        [sys.executable, str(FORKED_RANKS), str(os.getpid())],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        # So that no line is read before it is waited for.
-        bufsize=0,
-    )
 
     def run(script: Path, world: int, folder: Path, *arguments: str) -> list[Any]:
         folder.mkdir(parents=True, exist_ok=True)
-        assert launcher.stdin is not None
-        asked = {
-            "script": str(script),
-            "world": world,
-            "folder": str(folder),
-            "arguments": list(arguments),
-            "environment": {
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(_free_port()),
-                "WORLD_SIZE": str(world),
-                "LOCAL_WORLD_SIZE": str(world),
-            },
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": own_path(),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "HOPPER_DIE_WITH_PARENT": str(os.getpid()),
         }
-        launcher.stdin.write(json.dumps(asked).encode() + b"\n")
-        group = _read_number(launcher)
+        ranks: list[subprocess.Popen[bytes]] = []
         try:
-            assert _read_number(launcher) == 0
+            for rank in range(world):
+                with (folder / f"rank-{rank}.log").open("wb") as log:
+                    process = subprocess.Popen(
+                        [forked_python, script, folder / f"rank-{rank}.json", *arguments],
+                        env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                    )
+                ranks.append(process)
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            codes = [process.wait(max(0.0, deadline - time.monotonic())) for process in ranks]
         finally:
-            # Ranks may be left even where their parent has ended.
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
-        codes = json.loads((folder / "codes.json").read_text())
+            for process in ranks:
+                process.kill()
+                process.wait()
         for rank, code in enumerate(codes):
             text = (folder / f"rank-{rank}.log").read_text(errors="replace")
             assert code == 0, f"rank {rank} of {world} ended with {code}:\n{text}"
         return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
-    yield run
-    with launcher:
-        launcher.kill()
-
-
-def _read_number(process: subprocess.Popen[bytes]) -> int:
-    """The next line that a process prints, a number."""
-    assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], DEADLINE_SECONDS)
-    assert ready, f"no end after {DEADLINE_SECONDS} s"
-    return int(process.stdout.readline())
+    return run
 
 
 def _free_port() -> int:
