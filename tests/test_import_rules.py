@@ -29,6 +29,7 @@ LINES = (
         "cluster",
         "traffic",
         "run_log",
+        "phases",
         "scratch",
         "signal_handlers",
         "quick_imports",
@@ -72,6 +73,7 @@ HOMES = {
     "cupy": ("hopper.array_module",),
     "networkx": ("hopper.hetero", "hopper.graph.importers"),
     "triton": ("hopper.ops",),
+    "duckdb": ("hopper.graph.importers",),
     "grpc": ("cache_server",),
     "grpc_health": ("cache_server",),
 }
