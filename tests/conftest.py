@@ -136,7 +136,8 @@ def serve_partitions(
 
 def own_path() -> str:
     """``PYTHONPATH`` of processes that import classes of one's own."""
-    return os.pathsep.join([str(EXAMPLES), str(OWN), os.environ.get("PYTHONPATH", "")])
+    own = [str(EXAMPLES), str(OWN), str(TESTS.parent)]
+    return os.pathsep.join([*own, os.environ.get("PYTHONPATH", "")])
 
 
 class _server:

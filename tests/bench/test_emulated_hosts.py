@@ -34,6 +34,7 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 
+REAL_STARTS = True  # hosts are named after the process that makes them
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 RECEIVE = """
