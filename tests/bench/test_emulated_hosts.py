@@ -34,7 +34,6 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 
-REAL_STARTS = True  # hosts are named after the process that makes them
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 RECEIVE = """
@@ -423,8 +422,9 @@ def _start_command(config_file: Path, out: Path, *words: str) -> subprocess.Pope
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGKILL"])
 def test_a_signal_to_the_command_leaves_nothing(
-    config_file: Path, tmp_path: Path, name: str
+    config_file: Path, tmp_path: Path, name: str, real_starts: None
 ) -> None:
+    """Hosts are named after the process that makes them: a real one."""
     _skip_without_hosts()
     out = tmp_path / "out"
     running = _start_command(config_file, out, *ENDLESS, "--host-cpus", "1")
