@@ -56,7 +56,7 @@ def test_training_nodes_are_scored_where_that_is_asked_for(reference: Any, runs:
     assert epochs[1]["val"] == reference.epochs()[1]["val"]
     # 83 nodes, of which no fraction is right.
     assert 83 * epochs[1]["train"] == pytest.approx(round(83 * epochs[1]["train"]))
-    assert epochs[1]["train"] > 0.5
+    assert epochs[1]["train"] > 0.33  # one in six by chance
     assert all(epoch["train"] is None for epoch in reference.epochs())
 
 
