@@ -34,7 +34,7 @@ HOMOGENEOUS = {
     "film": {"name": "film"},
 }
 # Where one ReLU of few roots opens that did not, more is lost than rounding loses.
-LIMIT = 0.3
+LIMIT = 0.4
 # Eight bits of a number are kept, or eleven.
 MEDIANS = {"bfloat16": 0.02, "float16": 0.004}
 
