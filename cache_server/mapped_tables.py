@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.available_memory import available_memory
@@ -22,10 +21,16 @@ def read_rows_alone(table: NDArray[Any]) -> bool:
     """
     if table.nbytes <= _SHARE_OF_MEMORY * available_memory():
         return False
-    base: Any = table
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if not isinstance(base, mmap.mmap):
+    mapped = map_of(table)
+    if mapped is None:
         return False
-    base.madvise(mmap.MADV_RANDOM)
+    mapped.madvise(mmap.MADV_RANDOM)
     return True
+
+
+def map_of(array: NDArray[Any]) -> mmap.mmap | None:
+    """The map of a file that an array is a view of, if it is one."""
+    owner: Any = array
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
+    return owner

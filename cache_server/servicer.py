@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,7 +21,7 @@ from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
-from cache_server.flow import FlowControl, TooManyReplies
+from cache_server.flow import FlowControl, Stream, TooManyReplies
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import HopDraw
 from cache_server.shard import Shard, Table, TableDescription
@@ -70,36 +71,26 @@ class FeatureServicer:
         What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it, and
         what exceeds a limit of this server's with RESOURCE_EXHAUSTED.
         """
-        try:
-            with self._flow.stream(context) as stream:
-                table, rows = self._look_up(request)
-                writer = ChunkWriter(rows.size, table.row_bytes, request)
-                for part in writer.parts:
-                    chosen = rows[part]
-                    message = writer.write(chosen.size, partial(table.gather, chosen))
-                    stream.moved()
-                    yield message
-        except BadRequest as error:
-            _refuse(context, str(error))
-        except TooManyReplies as error:
-            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        with self._replying(context) as stream:
+            table, rows = self._look_up(request)
+            writer = ChunkWriter(rows.size, table.row_bytes, request)
+            for part in writer.parts:
+                chosen = rows[part]
+                message = writer.write(chosen.size, partial(table.gather, chosen))
+                stream.moved()
+                yield message
 
     def sample_neighbors(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
         draws and their nodes; ends as :meth:`fetch_rows`."""
-        try:
-            with self._flow.stream(context) as stream:
-                seeds = ChunkSeeds(request)
-                # All of them before the first is answered.
-                for in_edges, nodes, how in self._look_up_draws(request):
-                    for part in in_edges.pieces(nodes, how, EDGES_PER_CHUNK):
-                        message = write_neighbours(in_edges.draw(nodes[part], how), seeds.take())
-                        stream.moved()
-                        yield message
-        except BadRequest as error:
-            _refuse(context, str(error))
-        except TooManyReplies as error:
-            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        with self._replying(context) as stream:
+            seeds = ChunkSeeds(request)
+            # All of them before the first is answered.
+            for in_edges, nodes, how in self._look_up_draws(request):
+                for part in in_edges.pieces(nodes, how, EDGES_PER_CHUNK):
+                    message = write_neighbours(in_edges.draw(nodes[part], how), seeds.take())
+                    stream.moved()
+                    yield message
 
     def describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """A ``ServerDescription``: index, tables, versions and limits of this server."""
@@ -163,6 +154,17 @@ class FeatureServicer:
                 HEALTH_SERVICE, {"Check": grpc.unary_unary_rpc_method_handler(check)}
             ),
         ]
+
+    @contextmanager
+    def _replying(self, context: grpc.ServicerContext) -> Iterator[Stream]:
+        """The stream of a reply; what is refused meanwhile ends the call."""
+        try:
+            with self._flow.stream(context) as stream:
+                yield stream
+        except BadRequest as error:
+            _refuse(context, str(error))
+        except TooManyReplies as error:
+            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
         """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import DTypeLike, NDArray
 
+from cache_server.mapped_tables import map_of
 from cache_server.shard import NPY_ERRORS
 from hopper.errors import GraphError
 
@@ -130,20 +131,24 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
         release_pages(array)
 
 
-def release_pages(array: NDArray[Any]) -> None:
-    """Let the pages of a map of a file leave this process's memory; what was written stays."""
-    owner: Any = array
-    while owner is not None and not isinstance(owner, np.memmap):
-        owner = getattr(owner, "base", None)
-    # Pages of a private map would lose what was written.
-    if owner is not None and owner.mode != "c" and owner.base is not None:
-        _map_of(owner).madvise(mmap.MADV_DONTNEED)
+def release_pages(*arrays: NDArray[Any]) -> None:
+    """Let the pages of maps of files leave this process's memory; what was written stays.
 
+    The kernel drops such pages by itself when memory is short, but until then they count as the
+    process's own, and whoever watches it sees it hold a graph that it does not need.
 
-def _map_of(array: Any) -> mmap.mmap:
-    while not isinstance(array, mmap.mmap):
-        array = array.base if isinstance(array, np.ndarray) else array.obj
-    return array
+    Parameters
+    ----------
+    arrays: maps of files, or views of them; any other array is left as it is, and so is a private
+        map, whose pages would lose what was written.
+    """
+    for array in arrays:
+        owner: Any = array
+        while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
+            owner = owner.base
+        mapped = map_of(array)
+        if mapped is not None and getattr(owner, "mode", "r") != "c":
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager

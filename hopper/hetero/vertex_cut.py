@@ -16,12 +16,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import draw_bytes
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
-from hopper.partition.mapped_pages import release_pages
 from hopper.partition.row_ranges import row_ranges
 
 Mask = NDArray[np.bool_]

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.graph import layout
-from hopper.graph.array_file import create_array, save_array
+from hopper.graph.array_file import create_array, release_pages, save_array
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.vertex_cut import CutPart, edges_into, part_bytes, root_edges
 from hopper.partition.draw_arrays import write_draw_arrays_into
 from hopper.partition.layouts import ROOTS_FOLDER, held_file
-from hopper.partition.mapped_pages import release_pages
 from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import write_rows
 from hopper.phases import Progress

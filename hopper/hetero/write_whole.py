@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cache_server.shard import TableSpec
 from hopper.graph import layout
@@ -25,7 +23,7 @@ from hopper.partition.stored_files import StoredFiles
 from hopper.partition.write import table_spec, write_rows
 from hopper.phases import Progress
 
-Write = Callable[[Progress], None]
+Write = Callable[[Progress], object]
 """writes some files; progress advances by bytes"""
 
 
@@ -97,14 +95,8 @@ def _name_edge_features(
         edges = np.asarray(graph.topology(relation).edge_ids)
         size = edges.size * rows.dtype.itemsize * int(np.prod(rows.shape[1:]))
         if files.reserve(("edge features", relation), file, size):
-            writes.append(partial(_write_rows, rows, edges, file))
+            writes.append(partial(write_rows, rows, edges, file))
     return writes
-
-
-def _write_rows(
-    table: NDArray[Any], rows: NDArray[np.int64], file: Path, progress: Progress
-) -> None:
-    write_rows(table, rows, file, progress)
 
 
 def _labelled(graph: GraphDirectory, share: Share) -> list[str]:

@@ -15,9 +15,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.array_file import release_pages
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.mapped_pages import release_pages
 from hopper.partition.symmetrise import type_starts
 
 ROWS_AT_ONCE: Final = 1 << 16

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, named, open_array, save_array
+from hopper.graph.array_file import (
+    array_bytes,
+    create_array,
+    named,
+    open_array,
+    release_pages,
+    save_array,
+)
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import unpublished
 from hopper.graph.schema import GraphSchema, Relation
@@ -28,7 +35,6 @@ from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.draw_arrays import write_draw_arrays
 from hopper.partition.layouts import divide_columns, map_file, server_folder
-from hopper.partition.mapped_pages import release_pages
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 from hopper.partition.row_ranges import EDGES_AT_ONCE, row_ranges
 from hopper.phases import Progress

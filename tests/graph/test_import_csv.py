@@ -9,7 +9,7 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import csv_tables, import_graph
+from hopper.graph.importers import import_graph
 
 PAPERS = """id,label,split,f0,f1
 p-a,1,train,0.5,1
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_everything_is_read(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_tables, "CHUNK_BYTES", 16)  # two rows of two columns a chunk
+    monkeypatch.setattr(table_columns, "CHUNK_BYTES", 16)  # two rows of two columns a chunk
     import_graph("csv", str(folder), tmp_path / "out")
     graph = GraphDirectory.open(tmp_path / "out")
     assert graph.schema.name == "library"

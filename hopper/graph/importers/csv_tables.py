@@ -4,7 +4,6 @@ column."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +12,12 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.csv_lines import find_line, read_header, read_lines
-from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn, one_hot, width_of
+from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
 from hopper.graph.importers.source_files import first_line
 from hopper.graph.importers.spool import Spool
-from hopper.graph.importers.table_columns import TextClasses
+from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
 from hopper.graph.importers.table_file import BATCH_ROWS, LabelReader
-from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 from hopper.graph.times import parse_time
 
@@ -58,7 +56,7 @@ class CsvFile:
         lines = max(sample.count(b"\n"), sample.count(b"\r"), 1)
         return int(self.file.stat().st_size * lines / max(1, len(sample)))
 
-    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
         """See :class:`TableFile`; names the first line that cannot be read."""
         import pyarrow
         from pyarrow import csv
@@ -78,8 +76,8 @@ class CsvFile:
                 )
                 first = 0
                 for block in reader:
-                    for start in range(0, block.num_rows, BATCH_ROWS):
-                        batch = block.slice(start, BATCH_ROWS)
+                    for start in range(0, block.num_rows, rows):
+                        batch = block.slice(start, rows)
                         yield first, batch
                         first += batch.num_rows
                 if counted.number % 2:
@@ -184,6 +182,12 @@ class CsvFile:
         """See :class:`TableFile`."""
         return _Features(self, columns)
 
+    def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
+        """See :class:`TableFile`."""
+        found = self.numbers(batch, column.name, first, empty_is_missing=True)
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32)[:, None]
+
     def refuse(self, row: int, column: str, expected: str) -> GraphError:
         """The error that a value is not what was expected; looks for its line."""
         return find_line(self.file, row).refuse(column, expected)
@@ -281,12 +285,12 @@ class _Features:
                 raise self._refuse(first, texts, name, found)
             found |= new
 
-    def finish(self, rows: int) -> CsvFeatures | None:
+    def finish(self, rows: int) -> ColumnFeatures | None:
         """The columns' features."""
         columns = [
             FeatureColumn(name, tuple(sorted(self._texts.get(name, ())))) for name in self._names
         ]
-        return CsvFeatures(self._source, columns, rows) if columns else None
+        return ColumnFeatures(self._source, columns, rows) if columns else None
 
     def _refuse(self, first: int, texts: Any, name: str, known: set[str]) -> GraphError:
         """That there are too many texts, at the line of the first one too many."""
@@ -294,51 +298,6 @@ class _Features:
         place = texts.to_pylist().index(new[MOST_CATEGORIES - len(known)])
         expected = f"a number, or at most {MOST_CATEGORIES:,} different texts"
         return self._source.refuse(first + place, name, expected)
-
-
-@dataclass(frozen=True)
-class CsvFeatures:
-    """The feature columns of a table, read again, in chunks, when they are asked for."""
-
-    source: CsvFile
-    columns: list[FeatureColumn]
-    rows: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.rows, width_of(self.columns)
-
-    @property
-    def names(self) -> list[str]:
-        """Of the columns."""
-        return [name for column in self.columns for name in column.names]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32"""
-        return np.dtype(np.float32)
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Chunks of at most 64 MiB; NaN where nothing stands."""
-        step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
-        for first, batch in self.source.batches([column.name for column in self.columns]):
-            for start in range(0, batch.num_rows, step):
-                yield first + start, self._rows(batch.slice(start, step), first + start)
-
-    def _rows(self, batch: Any, first: int) -> NDArray[np.float32]:
-        part, place = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
-        for column in self.columns:
-            own = slice(place, place + column.width)
-            if column.categories:
-                part[:, own] = one_hot(batch.column(column.name), column)
-            else:
-                with np.errstate(over="ignore"):
-                    part[:, place] = self.source.numbers(
-                        batch, column.name, first, empty_is_missing=True
-                    )
-            place += column.width
-        return part
 
 
 def _is_empty(texts: Any) -> NDArray[np.bool_]:

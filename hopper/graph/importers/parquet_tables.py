@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,16 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError, RequestError
-from hopper.graph.importers.feature_columns import (
-    MOST_CATEGORIES,
-    FeatureColumn,
-    one_hot,
-    width_of,
-)
+from hopper.graph.importers.feature_columns import MOST_CATEGORIES, FeatureColumn
 from hopper.graph.importers.label_columns import Read, kind_of
 from hopper.graph.importers.source_files import first_line, require_file
 from hopper.graph.importers.spool import Spool
-from hopper.graph.importers.table_columns import TextClasses
+from hopper.graph.importers.table_columns import ColumnFeatures, TextClasses
 from hopper.graph.importers.table_file import (
     BATCH_ROWS,
     LabelReader,
@@ -28,7 +22,7 @@ from hopper.graph.importers.table_file import (
     is_number,
     is_text,
 )
-from hopper.graph.importers.tables import CHUNK_BYTES, read_times
+from hopper.graph.importers.tables import read_times
 from hopper.graph.schema import Labels
 
 _BUFFER: Final = 1 << 20
@@ -137,6 +131,25 @@ class ParquetFile:
     def feature_reader(self, columns: list[str]) -> _Features:
         """See :class:`TableFile`."""
         return _Features(self, columns)
+
+    def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
+        """See :class:`TableFile`."""
+        found, name = batch.column(column.name), column.name
+        if not is_list(found.type):
+            return np.asarray(found.to_numpy(zero_copy_only=False)).reshape(-1, 1)
+        from pyarrow import compute
+
+        _refuse_nulls(found, self.file, name, first)
+        values, width = found.flatten(), column.width
+        lengths = np.asarray(compute.list_value_length(found).to_numpy(zero_copy_only=False))
+        uneven = np.flatnonzero(lengths != width)
+        if uneven.size:
+            raise GraphError(
+                f"{self.file}: row {first + int(uneven[0])}: column {name}: expected {width} "
+                f"numbers, as in the first row, given {int(lengths[uneven[0]])}"
+            )
+        _refuse_nulls(values, self.file, name, first)
+        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
 
     def refuse_repeated(self, row: int) -> GraphError:
         """See :class:`TableFile`."""
@@ -254,7 +267,7 @@ class _Features:
                     "turn them into numbers first"
                 )
 
-    def finish(self, rows: int) -> ParquetFeatures | None:
+    def finish(self, rows: int) -> ColumnFeatures | None:
         """The columns' features."""
         columns = [
             FeatureColumn(name, tuple(sorted(self._texts[name])))
@@ -262,7 +275,7 @@ class _Features:
             else FeatureColumn(name, numbers=self._width(name, rows))
             for name in self._names
         ]
-        return ParquetFeatures(self._source, columns, rows) if columns else None
+        return ColumnFeatures(self._source, columns, rows) if columns else None
 
     def _width(self, name: str, rows: int) -> int:
         if not is_list(self._source.schema.field(name).type) or not rows:
@@ -275,63 +288,6 @@ class _Features:
                 f"{self._source.file}: row 0: column {name}: expected numbers, given none"
             )
         return width
-
-
-@dataclass(frozen=True)
-class ParquetFeatures:
-    """The feature columns of a table: numbers, lists of numbers of one length, or texts."""
-
-    source: ParquetFile
-    columns: list[FeatureColumn]
-    rows: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return self.rows, width_of(self.columns)
-
-    @property
-    def names(self) -> list[str]:
-        """Of the columns."""
-        return [name for column in self.columns for name in column.names]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32"""
-        return np.dtype(np.float32)
-
-    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Chunks of at most 64 MiB; NaN where nothing stands."""
-        step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
-        names = [column.name for column in self.columns]
-        for start, batch in self.source.batches(names, step):
-            part = np.empty((batch.num_rows, self.shape[1]), np.float32)
-            first = 0
-            for own in self.columns:
-                column, place = batch.column(own.name), slice(first, first + own.width)
-                if own.categories:
-                    part[:, place] = one_hot(column, own)
-                else:
-                    part[:, place] = self._values(column, own.name, own.width, start)
-                first += own.width
-            yield start, part
-
-    def _values(self, column: Any, name: str, width: int, start: int) -> NDArray[Any]:
-        if not is_list(column.type):
-            return np.asarray(column.to_numpy(zero_copy_only=False)).reshape(-1, 1)
-        from pyarrow import compute
-
-        _refuse_nulls(column, self.source.file, name, start)
-        values = column.flatten()
-        lengths = np.asarray(compute.list_value_length(column).to_numpy(zero_copy_only=False))
-        uneven = np.flatnonzero(lengths != width)
-        if uneven.size:
-            raise GraphError(
-                f"{self.source.file}: row {start + int(uneven[0])}: column {name}: expected "
-                f"{width} numbers, as in the first row, given {int(lengths[uneven[0]])}"
-            )
-        _refuse_nulls(values, self.source.file, name, start)
-        return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
 
 
 def _open(file: Path) -> Any:

@@ -1,8 +1,9 @@
-"""Columns that tables of every kind have alike: splits, and classes that are texts."""
+"""Columns that tables of every kind have alike: splits, classes that are texts, and features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from numpy.typing import NDArray
 
 from hopper.errors import GraphError
 from hopper.graph.array_file import blocks
+from hopper.graph.importers.feature_columns import FeatureColumn, one_hot, width_of
 from hopper.graph.importers.label_columns import Read
 from hopper.graph.importers.spool import Spool
+from hopper.graph.importers.table_file import TableFile
+from hopper.graph.importers.tables import CHUNK_BYTES
 from hopper.graph.schema import Labels
 
 _MOST_CLASSES = 2**31
@@ -95,6 +99,44 @@ class TextClasses:
         for _, codes in blocks(self._rows.finish()):
             found.append(by_code[codes])
         return (Labels("class", max(1, count)), found.finish()), names
+
+
+@dataclass(frozen=True)
+class ColumnFeatures:
+    """The feature columns of a table, read again, in chunks, when they are asked for."""
+
+    source: TableFile
+    columns: list[FeatureColumn]
+    rows: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, width_of(self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the columns."""
+        return [name for column in self.columns for name in column.names]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32"""
+        return np.dtype(np.float32)
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Chunks of at most 64 MiB; NaN where nothing stands."""
+        step = max(1, CHUNK_BYTES // (4 * self.shape[1]))
+        for first, batch in self.source.batches([column.name for column in self.columns], step):
+            part, place = np.empty((batch.num_rows, self.shape[1]), np.float32), 0
+            for column in self.columns:
+                own = slice(place, place + column.width)
+                if column.categories:
+                    part[:, own] = one_hot(batch.column(column.name), column)
+                else:
+                    part[:, own] = self.source.features(batch, column, first)
+                place += column.width
+            yield first, part
 
 
 def _by_text(column: Any) -> list[tuple[Any, NDArray[np.int64]]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
+from hopper.graph.importers.feature_columns import FeatureColumn
 from hopper.graph.importers.label_columns import Read
 from hopper.graph.importers.tables import FeatureTable
 
@@ -67,8 +68,12 @@ class TableFile(Protocol):
     def estimate_rows(self) -> int:
         """How many rows it has, about."""
 
-    def batches(self, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
+    def batches(self, columns: Sequence[str], rows: int = BATCH_ROWS) -> Iterator[tuple[int, Any]]:
         """Pairs of a first row and a batch from there on.
+
+        Parameters
+        ----------
+        rows: of a batch at most.
 
         Raises
         ------
@@ -102,6 +107,9 @@ class TableFile(Protocol):
 
     def feature_reader(self, columns: list[str]) -> FeatureReader:
         """For columns of features."""
+
+    def features(self, batch: Any, column: FeatureColumn, first: int) -> NDArray[Any]:
+        """[n, width] of a column of numbers, or of lists of them; NaN where nothing stands."""
 
     def refuse_repeated(self, row: int) -> GraphError:
         """The error that an earlier row has the id of this one."""
