@@ -134,10 +134,10 @@ def serve_partitions(
         yield start
 
 
-def own_path() -> str:
-    """``PYTHONPATH`` of processes that import classes of one's own."""
-    own = [str(EXAMPLES), str(OWN), str(TESTS.parent)]
-    return os.pathsep.join([*own, os.environ.get("PYTHONPATH", "")])
+def own_path(own: Path = OWN) -> str:
+    """``PYTHONPATH`` of processes that import classes of one's own, those of a folder too."""
+    folders = [str(each) for each in (EXAMPLES, own, TESTS.parent)]
+    return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
 
 
 class _server:

@@ -20,6 +20,7 @@ from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Lab
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
+from tests.conftest import own_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).resolve().parent
@@ -53,9 +54,7 @@ class Run:
             "OMP_NUM_THREADS": "1",
             "PYTHON": sys.executable,
             # Where classes of one's own lie.
-            "PYTHONPATH": os.pathsep.join(
-                [str(REPOSITORY / "examples"), str(OWN), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": own_path(OWN),
         }
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self.process = subprocess.Popen(

@@ -50,13 +50,13 @@ def test_a_run_writes_its_results(reference: Any) -> None:
 
 def test_training_nodes_are_scored_where_that_is_asked_for(reference: Any, runs: Any) -> None:
     """Scoring them changes nothing of the run."""
-    epochs = runs.finished("scores-training", score_training=True, evaluate_every=2).epochs()
+    epochs = runs.finished("scores-training", score_training=True, evaluate_every=3).epochs()
     assert [epoch["iteration_losses"] for epoch in epochs] == reference.losses()
-    assert [epoch["train"] is None for epoch in epochs] == [True, False, True]
-    assert epochs[1]["val"] == reference.epochs()[1]["val"]
+    assert [epoch["train"] is None for epoch in epochs] == [True, True, False]
+    assert epochs[2]["val"] == reference.epochs()[2]["val"]
     # 83 nodes, of which no fraction is right.
-    assert 83 * epochs[1]["train"] == pytest.approx(round(83 * epochs[1]["train"]))
-    assert epochs[1]["train"] > 0.33  # one in six by chance
+    assert 83 * epochs[2]["train"] == pytest.approx(round(83 * epochs[2]["train"]))
+    assert epochs[2]["train"] > 0.5
     assert all(epoch["train"] is None for epoch in reference.epochs())
 
 
