@@ -9,7 +9,7 @@ import pytest
 
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory, Labels, Relation
-from hopper.graph.importers import import_graph
+from hopper.graph.importers import import_graph, table_columns
 
 PAPERS = """id,label,split,f0,f1
 p-a,1,train,0.5,1
