@@ -110,9 +110,9 @@ def test_places_that_cannot_be_written(
 
 @pytest.fixture
 def short_files() -> Iterator[None]:
-    """Longer files than 16 KiB are refused, as a full disk refuses them."""
+    """Longer files than 1 KiB are refused, as a full disk refuses them."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 10, hard))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

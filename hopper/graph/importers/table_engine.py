@@ -34,6 +34,7 @@ class TableEngine:
     Raises
     ------
     RequestError: DuckDB is missing.
+    GraphError: its files cannot be written.
     """
 
     def __init__(self, folder: Path, memory: int) -> None:
@@ -47,15 +48,16 @@ class TableEngine:
         self._errors = duckdb.Error
         # A database in a file gives back what tables in memory would keep.
         threads = max(1, min(os.cpu_count() or 1, memory // _PER_THREAD))
-        self._database = duckdb.connect(
-            str(folder / "tables.duckdb"),
-            config={
-                "threads": threads,
-                "memory_limit": f"{memory >> 10}KiB",
-                "temp_directory": str(folder / "engine"),
-                "preserve_insertion_order": False,
-            },
-        )
+        with self._explained("import of tables"):
+            self._database = duckdb.connect(
+                str(folder / "tables.duckdb"),
+                config={
+                    "threads": threads,
+                    "memory_limit": f"{memory >> 10}KiB",
+                    "temp_directory": str(folder / "engine"),
+                    "preserve_insertion_order": False,
+                },
+            )
         self._tables: set[str] = set()
 
     def close(self) -> None:
