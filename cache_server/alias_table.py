@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
+from cache_server.kernel import kernel
 
 LONGEST: Final = (1 << 16) - 1
 """edges of a list that has an alias table: a position, or one more, takes 16 bits"""
@@ -75,7 +74,7 @@ def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: 
     return capacity
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def write_tables(sums: Ids, indptr: Ids, first: int, last: int, out: NDArray[np.uint32]) -> None:
     """Write the alias tables of some destinations' lists, one column an edge.
 

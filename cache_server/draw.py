@@ -8,8 +8,7 @@ CACM 30(9), 1987), multiply-high range reduction (Lemire, ACM TOMACS 29(1), 2019
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numba
 import numpy as np
@@ -18,11 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-# numba's parallel regions must survive concurrent calls from several threads: tbb or omp, never
-# workqueue.
-numba.config.THREADING_LAYER = "threadsafe"
-
-_F = TypeVar("_F", bound=Callable[..., Any])
+from cache_server.kernel import kernel
 
 VERSION: Final = 2
 """of docs/draws.md: what began under another one draws otherwise"""
@@ -47,12 +42,6 @@ _LEAST_BITS: Final = 8
 
 # Up to this many draws, scanning what was drawn is cheaper than a hash set.
 _SCANNED: Final = 48
-
-
-def kernel(function: _F) -> _F:
-    """Compile a function that other kernels inline (no Python objects, cached on disk)."""
-    compiled: _F = numba.njit(cache=True, nogil=True)(function)
-    return compiled
 
 
 @kernel
@@ -174,7 +163,7 @@ def _mix_int(x: int) -> int:
     return x ^ (x >> 31)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
     """[n] uint64: ``absorb(key, word)`` for every word of an int64 array."""
     out = np.empty(words.size, np.uint64)
@@ -183,7 +172,7 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _permute(
     keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:

@@ -67,9 +67,11 @@ class NeighbourLists:
         lacking = lacking or NOTHING_LACKS
         if how.method == "replacement":
             return draw_with_replacement(self.indptr, self.indices, *asked, *lacking)
-        weights = self.weight_sums, self.alias_table
+        sums, table = self.weight_sums, self.alias_table
+        assert sums is not None
+        assert table is not None
         replace = how.method == "weighted_replacement"
-        return draw_by_weight(self.indptr, self.indices, *weights, *asked, *lacking, replace)
+        return draw_by_weight(self.indptr, self.indices, sums, table, *asked, *lacking, replace)
 
 
 class InEdges:

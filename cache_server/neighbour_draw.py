@@ -10,11 +10,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, draw_positions, kernel
+from cache_server.draw import absorb, draw_positions
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import kernel
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_hop(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
@@ -91,7 +92,7 @@ def lacks(
     return np.int64(0), np.int64(0)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_hop_without(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],

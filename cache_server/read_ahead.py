@@ -5,10 +5,11 @@ from __future__ import annotations
 import mmap
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
+
+from cache_server.kernel import kernel
 
 _AHEAD: Final = 512
 """rows that are asked for before the first is waited for; a disk needs a few dozen to be busy"""
@@ -31,7 +32,7 @@ def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
         _read_ahead(stored, stored.ctypes.data, rows, mmap.PAGESIZE, mmap.MADV_WILLNEED)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _read_ahead(
     table: NDArray[np.uint8], address: int, rows: NDArray[np.int64], page: int, advice: int
 ) -> int:

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from cache_server.draw import absorb, below, variate
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import kernel
 
 # The fixed point of 1 / (degree + 1).
 UNIT: Final = 1 << 32
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def neighbour_lists(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], frontier: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -43,7 +44,7 @@ def neighbour_lists(
     return bounds, listed
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def labor_flags(
     bounds: NDArray[np.int64],
     listed: NDArray[np.int64],
@@ -70,7 +71,7 @@ def labor_flags(
     return flags
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def layer_flags(
     listed: NDArray[np.int64],
     original_ids: NDArray[np.int64],
@@ -96,7 +97,7 @@ def layer_flags(
     return flags
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def take_flagged(
     bounds: NDArray[np.int64], listed: NDArray[np.int64], flags: NDArray[np.bool_]
 ) -> Drawn:
@@ -118,7 +119,7 @@ def take_flagged(
     return offsets, sources[:taken], positions[:taken]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def column_weights(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
@@ -140,7 +141,7 @@ def column_weights(
     return weights
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def inverse_probabilities(
     weights: NDArray[np.uint32],
     nodes: NDArray[np.int64],

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.alias_table import LONGEST, fill_columns, weight_at, weight_before
-from cache_server.draw import absorb, below, kernel, variate
+from cache_server.draw import absorb, below, variate
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import kernel
 from cache_server.neighbour_draw import lacks
 from cache_server.prefetch import prefetch
 
@@ -191,7 +192,7 @@ def _fetch_table(table: Table, first: np.int64, degree: np.int64) -> None:
     prefetch(table, last)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _lists(
     indptr: Ids, original_ids: Ids, frontier: Ids, key: np.uint64
 ) -> tuple[Ids, Ids, NDArray[np.uint64]]:
@@ -207,7 +208,7 @@ def _lists(
     return firsts, degrees, keys
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _left(degrees: Ids, frontier: Ids, nodes: Ids, bounds: Ids) -> Ids:
     """[n] int64: how many positions of its list each node may draw."""
     left = degrees.copy()
@@ -230,7 +231,7 @@ def _all_but(degree: np.int64, lacking: Ids, out: Ids, start: np.int64) -> None:
         at += 1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_by_weight(
     indptr: Ids,
     indices: Ids,
@@ -305,7 +306,7 @@ def draw_by_weight(
     return offsets, sources, positions
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_with_replacement(
     indptr: Ids,
     indices: Ids,
@@ -357,7 +358,7 @@ def _weight_left(sums: Ids, first: np.int64, degree: np.int64, lacking: Ids) -> 
     return left
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def inverse_probabilities(
     indptr: Ids,
     sums: Ids,
@@ -421,7 +422,7 @@ def inverse_probabilities(
     return found
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def inverse_frequencies(
     indptr: Ids,
     sums: Ids,

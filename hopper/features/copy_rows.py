@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.kernel_threads import threads_for
 
 
@@ -44,7 +45,7 @@ def _widest_word(row_bytes: int) -> type[np.unsignedinteger[Any]]:
     return np.uint8
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _copy(
     table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
 ) -> None:
@@ -54,7 +55,7 @@ def _copy(
             out[place, j] = table[row, j]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _touch(table: NDArray[np.uint8], rows: NDArray[np.int64], page: int) -> int:
     # The sum is returned, so that reading is not left out.
     found, last = 0, table.shape[1] - 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.errors import GraphError
 from hopper.graph.array_file import blocks, release_pages
 from hopper.graph.check_values import find_outside
@@ -140,19 +140,19 @@ def _check_edges(src: NDArray[np.integer[Any]], dst: NDArray[np.integer[Any]], w
     return int(src.size)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _count(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
     degrees[:] = 0
     _add_degrees(ids, degrees)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _add_degrees(ids: NDArray[Any], degrees: NDArray[np.int64]) -> None:
     for place in range(ids.size):
         degrees[ids[place]] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _cumulate(degrees: NDArray[np.int64], indptr: NDArray[np.int64]) -> None:
     total = indptr[0]
     for row in range(degrees.size):
@@ -160,7 +160,7 @@ def _cumulate(degrees: NDArray[np.int64], indptr: NDArray[np.int64]) -> None:
         indptr[row + 1] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _order_by_source(
     src: NDArray[Any], out_degrees: NDArray[np.int64], order: NDArray[Any]
 ) -> None:
@@ -175,7 +175,7 @@ def _order_by_source(
         ends[src[edge]] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _place_by_destination(
     dst: NDArray[Any],
     order: NDArray[Any],

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.errors import GraphError
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
@@ -86,7 +86,7 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
         raise refuse("out_degrees", f"of node {row}", expected, int(topology.out_degrees[row]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
     """The first row where ``indptr`` does not start at 0, falls, or misses the end; else -1."""
     if indptr[0] != 0:
@@ -99,7 +99,7 @@ def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_unsorted(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], edge_ids: NDArray[np.int64]
 ) -> int:
@@ -113,7 +113,7 @@ def _find_unsorted(
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_repeated(edge_ids: NDArray[np.int64]) -> int:
     """The first place whose value stood before; values must be in range; else -1."""
     seen = np.zeros((edge_ids.size + 7) // 8, np.uint8)
@@ -126,7 +126,7 @@ def _find_repeated(edge_ids: NDArray[np.int64]) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]) -> int:
     for row in range(in_degrees.size):
         if in_degrees[row] != indptr[row + 1] - indptr[row]:
@@ -134,7 +134,7 @@ def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_bad_out_degree(
     indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
 ) -> tuple[int, int]:

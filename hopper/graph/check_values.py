@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.errors import GraphError
 from hopper.graph.array_file import blocks
 from hopper.graph.schema import Labels
@@ -124,7 +124,7 @@ def check_split(ids: NDArray[np.int64], count: int, where: str) -> None:
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_outside(values: NDArray[Any], low: int, high: int) -> int:
     """The first place of ``values`` outside [low, high); else -1."""
     for place in range(values.size):
@@ -133,7 +133,7 @@ def find_outside(values: NDArray[Any], low: int, high: int) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_not_ascending(ids: NDArray[Any]) -> int:
     """The first place whose id does not exceed the one before; else -1."""
     for place in range(1, ids.size):
@@ -142,7 +142,7 @@ def find_not_ascending(ids: NDArray[Any]) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_no_weight(weights: NDArray[np.float32]) -> int:
     """The first place of ``weights`` that is not positive and finite; else -1."""
     for place in range(weights.size):
@@ -151,7 +151,7 @@ def find_no_weight(weights: NDArray[np.float32]) -> int:
     return -1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def find_infinite(values: NDArray[np.float32]) -> int:
     """The first infinite place of ``values``; else -1."""
     for place in range(values.size):

@@ -20,7 +20,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import below, kernel, mix, variate
+from cache_server.draw import below, mix, variate
+from cache_server.kernel import kernel
 
 TURNS = 24
 TRIES = 8
@@ -70,7 +71,7 @@ def community(position: int, level: int, count: int) -> int:
     return (((position + 1) << level) - 1) // count
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def power_law_weights(key: np.uint64, count: int, exponent: float) -> NDArray[np.float64]:
     """[count] float64 >= 1: weights whose tail falls as w ** -exponent.
 
@@ -229,7 +230,7 @@ def _draw_row(
             row[:kept].sort()
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_rows(
     key: np.uint64,
     first: int,
@@ -260,7 +261,7 @@ def draw_rows(
             row.sort()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _scatter(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
@@ -276,7 +277,7 @@ def _scatter(
             places[u] += 1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _sort_rows(indptr: NDArray[np.int64], indices: NDArray[np.int64]) -> None:
     for v in numba.prange(indptr.size - 1):
         indices[indptr[v] : indptr[v + 1]].sort()

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
 
@@ -116,13 +116,13 @@ def find_links(
         edges = topology(relation)
         places = np.full(schema.relations[relation].count, -1, np.int64)
         places[own] = np.arange(first, stop)
-        arrays = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
-        _find_ends(*arrays, places, src, dst)
+        indptr, indices, edge_ids = map(np.asarray, (edges.indptr, edges.indices, edges.edge_ids))
+        _find_ends(indptr, indices, edge_ids, places, src, dst)
     found_labels = np.concatenate(found) if found else None
     return Links(ids, relations, src, dst, found_labels, found_times)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_ends(indptr: Ids, indices: Ids, edge_ids: Ids, places: Ids, src: Ids, dst: Ids) -> None:
     for node in range(indptr.size - 1):
         for edge in range(indptr[node], indptr[node + 1]):

@@ -9,7 +9,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import below, kernel, key_of, mix, variate
+from cache_server.draw import below, key_of, mix, variate
+from cache_server.kernel import kernel
 from hopper.graph.degree_corrected import community
 from hopper.graph.write import GraphWriter
 
@@ -18,7 +19,7 @@ _UNIT = 1.0 / 9007199254740992.0
 _SPREAD = 37837.22
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _variates(key: np.uint64, count: int) -> NDArray[np.uint64]:
     out = np.empty(count, np.uint64)
     for i in numba.prange(count):
@@ -64,7 +65,7 @@ def _or_noise(key: np.uint64, i: int, own: np.int64, classes: int, noise: float)
     return own
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def noisy_classes(
     key: np.uint64, clean: NDArray[np.int64], classes: int, noise: float
 ) -> NDArray[np.int64]:
@@ -75,7 +76,7 @@ def noisy_classes(
     return out
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def node_classes(
     key: np.uint64,
     position_of: NDArray[np.int64],
@@ -106,7 +107,7 @@ def class_centroids(key: int, classes: int, dim: int, signal: float) -> NDArray[
     return (signs * np.float32(signal / math.sqrt(dim))).reshape(classes, dim)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def fill_features(
     key: np.uint64,
     first: int,

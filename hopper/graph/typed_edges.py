@@ -11,7 +11,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import below, kernel, mix, variate
+from cache_server.draw import below, mix, variate
+from cache_server.kernel import kernel
 from hopper.graph.degree_corrected import (
     ROOM,
     TURNS,
@@ -41,7 +42,7 @@ def _draw_far(
     return search(sums, first, last, low + below(variate(stream, np.uint64(2)), width))
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_between(
     key: np.uint64,
     indptr: NDArray[np.int64],

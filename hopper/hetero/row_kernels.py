@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.device_copies import to_device
 from hopper.kernel_threads import threads_for
 
@@ -102,7 +103,7 @@ def mark(flags: Tensor, places: Ids) -> None:
     _mark(flags.numpy(), places)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _gather(records: Array, places: Ids, out: Array) -> None:
     for i in numba.prange(places.size):
         place = places[i]
@@ -110,7 +111,7 @@ def _gather(records: Array, places: Ids, out: Array) -> None:
             out[i, j] = records[place, 0, j]
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _put(rows: Array, places: Ids, out: Array) -> None:
     for i in numba.prange(places.size):
         place = places[i]
@@ -118,13 +119,13 @@ def _put(rows: Array, places: Ids, out: Array) -> None:
             out[place, j] = rows[i, j]
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _zero(places: Ids, out: Array) -> None:
     for i in numba.prange(places.size):
         out[places[i]] = 0
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _add(rows: Array, places: Ids, out: Array) -> None:
     for i in numba.prange(places.size):
         place = places[i]
@@ -132,7 +133,7 @@ def _add(rows: Array, places: Ids, out: Array) -> None:
             out[place, j] += rows[i, j]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _merge(groups: Ids, stops: Ids) -> tuple[Ids, Ids]:
     places = np.empty(groups.size, np.int64)
     within = np.empty(groups.size, np.int64)
@@ -157,7 +158,7 @@ def _merge(groups: Ids, stops: Ids) -> tuple[Ids, Ids]:
         found += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _mark(flags: NDArray[np.bool_], places: Ids) -> None:
     for i in range(places.size):
         flags[places[i]] = True

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.kernel_threads import threads_for
 
 _BETAS: Final = (0.9, 0.999)
@@ -163,7 +164,7 @@ OPTIMIZERS: Final[dict[str, type[SparseOptimizer]]] = {
 # Scalars are of the records' dtype, so that nothing is computed in a wider one.
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _adam(
     records: Array,
     gradient: Array,
@@ -188,7 +189,7 @@ def _adam(
             records[place, 2, j] = square
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _adagrad(
     records: Array, gradient: Array, places: Ids, scale: Any, l2: Any, size: Any, smallest: Any
 ) -> None:
@@ -202,7 +203,7 @@ def _adagrad(
             records[place, 1, j] = total
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _sgd(records: Array, gradient: Array, places: Ids, scale: Any, l2: Any, size: Any) -> None:
     for i in numba.prange(places.size):
         place = places[i]

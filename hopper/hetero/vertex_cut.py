@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import draw_bytes
@@ -168,7 +168,7 @@ def _dealt(degrees: NDArray[np.int64], bytes_of_a_row: int, parts: int) -> NDArr
     return _deal_to_least(np.argsort(-loads, kind="stable"), loads, parts)
 
 
-@numba.njit(cache=True)
+@kernel
 def _deal_to_least(
     order: NDArray[np.int64], loads: NDArray[np.int64], parts: int
 ) -> NDArray[np.int64]:

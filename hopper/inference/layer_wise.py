@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.array_exchange import exchange_arrays
 from hopper.graph.block import Nodes
 from hopper.graph.schema import Relation
@@ -432,7 +432,7 @@ def _tables(stack: Stack, index: int, *, reads: bool) -> list[str]:
     return [f"layer-{index}-rows-{number}" for number in range(len(layer.types))]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _mark_sources(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.hop_draw import Drawn, HopDraw
+from cache_server.kernel import kernel
 from cache_server.sampling import NeighbourDraw
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
@@ -137,7 +137,7 @@ class Draws:
         return _reorder(counts, sources, positions, order)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _reorder(counts: Ids, sources: Ids, positions: Ids, order: Ids) -> Drawn:
     """Lists in another order.
 

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from cache_server.draw import absorb, draw_positions
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import kernel
 
 # Frontier tables hold the row of a node, or one of these.
 UNSEEN: Final = -1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_hop_of_part(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
@@ -84,7 +85,7 @@ def keep(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
     return kept[offsets], sources[chosen], positions[chosen]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def discover(
     sources: NDArray[np.int64], table: NDArray[np.int32], known: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -116,7 +117,7 @@ def discover(
     return rows, fresh[:found].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def forget(nodes: NDArray[np.int64], table: NDArray[np.int32]) -> None:
     """Set the table entries of these nodes back to ``UNSEEN``."""
     for i in range(nodes.size):

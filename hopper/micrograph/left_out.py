@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.graph.topology import Topology
 
 Ids = NDArray[np.int64]
@@ -69,7 +69,7 @@ def leave_out(topology: Topology, original_ids: Ids, src: Ids, dst: Ids) -> Left
     return LeftOut(distinct, bounds, np.ascontiguousarray(found[1]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _sort_by_time(indptr: Ids, by_time: Ids, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
     """See :meth:`LeftOut.in_time`."""
     found = np.empty_like(places)
@@ -85,7 +85,7 @@ def _sort_by_time(indptr: Ids, by_time: Ids, nodes: Ids, bounds: Ids, places: Id
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find_pairs(
     indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids, firsts: Ids, counts: Ids
 ) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import mix
+from cache_server.kernel import kernel
 from hopper.micrograph.frontier import UNSEEN, discover, forget
 
 Ids = NDArray[np.int64]
@@ -88,7 +88,7 @@ class HashTable:
             self._size = 0
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@kernel(inline="always")
 def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
     """Where a key is, or would be entered; at most half of all slots are taken."""
     mask = np.uint64(rows.size - 1)
@@ -98,7 +98,7 @@ def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
     return np.int64(slot)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _discover(found: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
     """See :meth:`RowTable.discover`."""
     own = np.empty(found.size, np.int64)
@@ -114,7 +114,7 @@ def _discover(found: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
     return own, fresh[:new].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _look_up(known: Ids, keys: Ids, rows: Ids) -> Ids:
     """See :meth:`RowTable.rows`."""
     found = np.empty(known.size, np.int64)
@@ -123,7 +123,7 @@ def _look_up(known: Ids, keys: Ids, rows: Ids) -> Ids:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _move(keys: Ids, rows: Ids, new_keys: Ids, new_rows: Ids) -> None:
     """Enter all that has a row into a larger table."""
     for i in range(rows.size):

@@ -6,8 +6,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import absorb, draw_positions, kernel
+from cache_server.draw import absorb, draw_positions
 from cache_server.hop_draw import Drawn
+from cache_server.kernel import kernel
 from cache_server.neighbour_draw import lacks
 
 Ids = NDArray[np.int64]
@@ -22,7 +23,7 @@ def _count(indptr: Ids, times: Ids, node: np.int64, until: np.int64) -> np.int64
     return np.searchsorted(times[first:last], until, side="right")
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
     """[n] int64: how many in-edges nodes have that are there at a time; parameters as of
     :func:`draw_until`."""
@@ -32,7 +33,7 @@ def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
     return found
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def draw_until(
     indptr: Ids,
     indices: Ids,

@@ -107,7 +107,6 @@ class WeightedSampler(ReplacementSampler):
             by_destination = block.in_degree().double() / block.sampled_degree().clamp(min=1)
             return block.to_edges(by_destination)
         lists = topology.indptr, topology.weight_sums
-        table = topology.alias_table
         drawn = destinations, block.indptr.cpu().numpy(), block.positions.cpu().numpy()
         lacking = (self.lacking(relation, moment) or NOTHING).arrays
         with threads_for(destinations.size):
@@ -115,9 +114,12 @@ class WeightedSampler(ReplacementSampler):
                 found = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)
             else:
                 originals = self.original_ids[relation.dst]
-                keys = (self.hop_key(use, moment, hop, relation) for use in (NEIGHBOURS, ARRIVALS))
+                assert topology.alias_table is not None
+                tables = *lists, topology.alias_table, originals
+                draws = self.hop_key(NEIGHBOURS, moment, hop, relation)
+                arrivals = self.hop_key(ARRIVALS, moment, hop, relation)
                 found = weighted_draw.inverse_probabilities(
-                    *lists, table, originals, *drawn, fanout, *keys, *lacking
+                    *tables, *drawn, fanout, draws, arrivals, *lacking
                 )
         return to_device(found, block.device)
 

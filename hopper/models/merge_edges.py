@@ -13,6 +13,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
+
 Ints = NDArray[np.int64]
 
 
@@ -69,7 +71,7 @@ def merge_edges(relations: Sequence[RelationEdges], destinations: int) -> Merged
     )
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _merge(
     indptr: Ints, indices: Ints, facts: Ints, destinations: int
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]:

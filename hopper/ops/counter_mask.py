@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cache_server.draw import GOLDEN, absorb, absorb_each, variate
+from cache_server.kernel import kernel
 from hopper.errors import ConfigError, RequestError
 from hopper.kernel_threads import FEW_NUMBERS, threads_for
 
@@ -170,7 +171,7 @@ def masked_scale(x: Tensor, keys: Tensor, threshold: int, first: int = 0) -> Ten
     return torch.where(kept, rows * scale, rows.new_zeros(())).view(x.shape)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _masked_scale_rows(
     x: NDArray[Any],
     keys: NDArray[np.uint64],
@@ -206,7 +207,7 @@ def _masked_scale_rows(
                 out[row, j] = x[row, j] * scale if kept else zero
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _absorb_pairs(
     key: np.uint64, first: NDArray[np.int64], second: NDArray[np.int64]
 ) -> NDArray[np.uint64]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 
 
@@ -106,7 +106,7 @@ def _stable_sort(keys: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
     return torch.searchsorted(ordered, torch.arange(num_keys + 1, device=keys.device)), order
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _counting_sort(
     keys: NDArray[np.int64], num_keys: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from cache_server.kernel import kernel
 from hopper.errors import RequestError
 from hopper.graph.block import Edges
 from hopper.kernel_threads import FEW_NUMBERS, threads_for
@@ -109,7 +110,7 @@ def _arrays(*values: Tensor) -> list[NDArray[Any]]:
 # "not (value <= 0)" and not "value > 0": a NaN has to come through, as it does through ReLU.
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _sum(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],
@@ -129,7 +130,7 @@ def _sum(
                 out[v, j] += w[e] * value if not (value <= zero) else zero
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _grad_to_sources(
     indptr: NDArray[np.int64],
     rows: NDArray[np.int64],
@@ -152,7 +153,7 @@ def _grad_to_sources(
                 grad_x[u, j] += share if not (value <= zero) else zero
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _grad_to_destinations(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.kernel import kernel
 from hopper.graph.block import Edges
 from hopper.kernel_threads import FEW_NUMBERS, threads_for
 from hopper.ops.csr import Csr
@@ -126,12 +127,13 @@ class NumbaKernels(EdgeKernels):
             return _round(full, shares.dtype)
         out = _like(shares)
         own_out = None if own is None or grad_own is None else _like(own)
-        nothing = shares.new_empty(0, shares.shape[1])
-        results = (nothing if x is None else x for x in (out, own_out))
-        given = (nothing if own_out is None or x is None else x for x in (own, grad_own))
-        arrays = [_array(x) for x in (*results, shares, grad, *given)]
+        none = _array(shares.new_empty(0, shares.shape[1]))
+        own_result, own_shares, own_grad = (
+            none if own_out is None or x is None else _array(x) for x in (own_out, own, grad_own)
+        )
+        given = _array(shares), _array(grad), own_shares, own_grad
         with _pieces_of(shares.numel()) as pieces:
-            _softmax_gradient(*arrays, block.indptr.numpy(), pieces)
+            _softmax_gradient(_array(out), own_result, *given, block.indptr.numpy(), pieces)
         return out, own_out
 
 
@@ -163,7 +165,7 @@ def _round(
     return shares.to(dtype), None if own is None else own.to(dtype)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _divide(indptr: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
     """[pieces + 1] int64: runs of rows with about equally many rows and entries together."""
     rows = indptr.size - 1
@@ -193,7 +195,7 @@ _half_weighted = make_sum_strip(1, 4, weighted=True)
 _column_weighted = make_sum_strip(1, 1, weighted=True)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _sum_run(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -226,7 +228,7 @@ def _sum_run(
             j += 1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _sum_rows(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -240,7 +242,7 @@ def _sum_rows(
         _sum_run(out, x, indptr, indices, width, bounds[piece], bounds[piece + 1])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _sum_weighted_run(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -290,7 +292,7 @@ def _sum_weighted_run(
                 j += 1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _sum_weighted_rows(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -312,7 +314,7 @@ _dot_one_vector = make_dot_strip(1, 8)
 _dot_half_vector = make_dot_strip(1, 4)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _dot_run(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -346,7 +348,7 @@ def _dot_run(
                 out[edge * heads + head] = total
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _dot_rows(
     out: NDArray[Any],
     x: NDArray[Any],
@@ -363,7 +365,7 @@ def _dot_rows(
         _dot_run(out, x, y, indptr, indices, heads, width, first, last)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _subtract_largest(
     shares: NDArray[Any],
     own_shares: NDArray[Any],
@@ -386,7 +388,7 @@ def _subtract_largest(
                     own_shares[row, head] = own[row, head] - top
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _divide_by_sums(
     shares: NDArray[Any], own_shares: NDArray[Any], indptr: NDArray[np.int64], pieces: int
 ) -> None:
@@ -405,7 +407,7 @@ def _divide_by_sums(
                     shares[edge, head] /= total
 
 
-@numba.njit(cache=True, nogil=True, parallel=True, error_model="numpy")
+@kernel(parallel=True, error_model="numpy")
 def _softmax_gradient(
     out: NDArray[Any],
     own_out: NDArray[Any],

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from cache_server.kernel import kernel
 
 
 class Folded(NamedTuple):
@@ -22,7 +23,7 @@ class Folded(NamedTuple):
     sum_weights: NDArray[Any]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def count_pairs(
     indptr: NDArray[np.int64],
     owners: NDArray[np.int16],
@@ -47,7 +48,7 @@ def count_pairs(
     return edges
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def number_sums(reached: NDArray[np.bool_], folded: NDArray[np.bool_]) -> NDArray[np.int32]:
     """[destinations, ranks]: the number of each partial sum among all, rank after rank.
 
@@ -66,7 +67,7 @@ def number_sums(reached: NDArray[np.bool_], folded: NDArray[np.bool_]) -> NDArra
     return numbers
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mark_sources(
     places: NDArray[np.int64],
     owners: NDArray[np.int16],
@@ -84,7 +85,7 @@ def mark_sources(
             marked[places[edge]] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def mark_readers(places: NDArray[np.int64], reader: int, readers: NDArray[np.int16]) -> None:
     """Note who reads each source: -1 nobody, -2 several.
 
@@ -97,7 +98,7 @@ def mark_readers(places: NDArray[np.int64], reader: int, readers: NDArray[np.int
         readers[places[edge]] = reader if known == -1 or known == reader else -2
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def fold_edges(
     indptr: NDArray[np.int64],
     columns: NDArray[np.int64],

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.graph.topology import Topology
 
 Mask = NDArray[np.bool_]
@@ -66,7 +66,7 @@ def keep_all_or_none(own: Mask, hops: int, *, keep: bool) -> list[Mask]:
     return [~own if keep else np.zeros_like(own)] * hops
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _mark_sources(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], nodes: NDArray[np.int64], reached: Mask
 ) -> None:
@@ -75,7 +75,7 @@ def _mark_sources(
             reached[indices[edge]] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _sum_over_sources(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[np.float64]
 ) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.kernel_threads import threads_for
 
 Ids = NDArray[np.int64]
@@ -47,7 +48,7 @@ class Index:
         return places if self._order is None else self._order[places]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _first_places(ids: Ids, shift: int) -> Ids:
     """[m + 1] int64: for each value of ``(id - first id) >> shift``, the first place that has it or
     a larger one.
@@ -68,7 +69,7 @@ def _first_places(ids: Ids, shift: int) -> Ids:
     return starts
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _find(ids: Ids, starts: Ids, shift: int, wanted: Ids, places: Ids) -> int:
     """Fill [m] int64 ``places``; how many of the wanted are not among the ids."""
     missing = 0

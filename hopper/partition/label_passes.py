@@ -14,7 +14,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
+from cache_server.kernel import kernel
 from hopper.partition.neighbor_stream import Chunk
 
 # A fixed number of slices, so that threads have work and no result depends on how many there are.
@@ -99,7 +99,7 @@ def relabel_chunk(chunk: Chunk, state: Labelling, threshold: float) -> int:
     return int(_move(chunk.first, chunk.indptr, chosen, gains, state, threshold))
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _choose(
     first: int,
     indptr: NDArray[np.int64],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
+from cache_server.kernel import kernel
 
 _NONE = -1
 

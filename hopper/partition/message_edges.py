@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb
+from cache_server.kernel import kernel
 from hopper.graph import layout
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory, open_topology
@@ -191,7 +191,7 @@ def _checksum(topology: Topology, *, turned: bool) -> int:
     return int(_add_up(np.asarray(topology.indptr), np.asarray(topology.indices), turned))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
     found = np.uint64(0)
     for node in range(indptr.size - 1):
@@ -202,7 +202,7 @@ def _add_up(indptr: Ids, indices: Ids, turned: bool) -> np.uint64:
     return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _count_kept(indptr: Ids, kept: NDArray[np.bool_], counts: Ids) -> None:
     for node in range(indptr.size - 1):
         counts[node] = 0

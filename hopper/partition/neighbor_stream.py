@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
 from hopper.graph.array_file import release_pages
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
@@ -109,7 +110,7 @@ def _read(parts: list[_Part], first: int, last: int, stacked_first: int) -> Chun
     return Chunk(stacked_first, indptr, neighbors)
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _append_rows(
     indptr: NDArray[np.int64],
     indices: NDArray[np.int64],

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
+from cache_server.kernel import kernel
 from hopper.partition.merge_blocks import merge_densest, new_clusters
 
 TOLERANCE: Final = 1.05

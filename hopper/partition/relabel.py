@@ -8,6 +8,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.kernel import kernel
+
 
 @dataclass(frozen=True)
 class Relabelling:
@@ -36,7 +38,7 @@ def relabel(homes: NDArray[np.int32], servers: int) -> Relabelling:
     return Relabelling(offsets, original_ids, global_ids)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _deal(
     homes: NDArray[np.int32],
     cursor: NDArray[np.int64],
@@ -50,7 +52,7 @@ def _deal(
         original_ids[fresh] = node
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def relabel_rows(
     first: int,
     original_dst: NDArray[np.int64],
@@ -81,7 +83,7 @@ def relabel_rows(
             edge_ids[place + j] = old_edge_ids[source + j]
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def count_cut(
     first: int,
     last: int,

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import kernel
+from cache_server.kernel import kernel
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 
@@ -108,7 +108,7 @@ def _visit_relation(
             cursor[v] += 1
 
 
-@numba.njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def _sort_rows(indptr: NDArray[np.int64], ends: NDArray[np.int64], kept: NDArray[np.int64]) -> None:
     """Sort every row, drop its duplicates to its tail, and write how many ends are left."""
     for row in numba.prange(indptr.size - 1):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from cache_server.kernel import kernel
 
 Ids = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def order_by_time(seen: Ids, indptr: Ids, first: int, last: int, times: Ids, by_time: Ids) -> None:
     """Sort the neighbour lists of some destinations by time, ties by position.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from cache_server.kernel import kernel
 
 _UNITS: Final = float(1 << 32)
 """of a relation's largest weight"""
@@ -25,7 +26,7 @@ def units_of(weights: NDArray[np.float32], largest: float) -> Ids:
     return np.maximum(1, np.floor(shares * _UNITS)).astype(np.int64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def add_up(weights: Ids, indptr: Ids, first: int, last: int, out: Ids) -> None:
     """Running sums of weights within the neighbour lists of some destinations.
 

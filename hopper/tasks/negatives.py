@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import NEGATIVES, absorb_each, below, key_of, variate
+from cache_server.kernel import kernel
 from hopper.config.sections import Task
 from hopper.micrograph.route import GlobalBatch
 from hopper.partition import PartitionedGraph
@@ -83,7 +83,7 @@ class Negatives:
         return found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _below(keys: NDArray[np.uint64], count: int, bound: int) -> Ids:
     """[keys, count] int64: variates of every key, in [0, bound)."""
     found = np.empty((keys.size, count), np.int64)

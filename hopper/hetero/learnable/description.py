@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from cache_server.draw import LEARNABLE, key_of, mix, variate
+from cache_server.kernel import kernel
 
 _UNIT: Final = 1.0 / 9007199254740992.0
 
@@ -86,7 +86,7 @@ def first_rows(
     return out * (3.0**0.5 * deviation if deviation else (3.0 / dim) ** 0.5)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _fill(key: np.uint64, ids: Ids, out: NDArray[np.float64]) -> None:
     for i in range(ids.size):
         row = mix(key ^ mix(np.uint64(ids[i])))

@@ -1,0 +1,90 @@
+"""What is compiled is compiled once, however many processes begin with it together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from cache_server.kernel import kernel
+
+OWN = """
+from cache_server.kernel import kernel
+
+@kernel
+def twice(x):
+    return 2 * x
+
+@kernel(parallel=True)
+def add_twice(x, y):
+    return x + twice(y)
+"""
+# Copies of one process begin at the same moment: two of them with each of four signatures.
+PROCESSES = """
+import json, os, sys
+import numpy as np
+import own
+from cache_server.kernel import kernel
+from numba.core.registry import cpu_target
+
+cpu_target.typing_context.refresh()
+cpu_target.target_context.refresh()
+ends = []
+begin, go = os.pipe()
+for number in range(8):
+    reads, writes = os.pipe()
+    if os.fork():
+        ends.append(os.fdopen(reads))
+        os.close(writes)
+        continue
+    os.close(go)
+    os.read(begin, 1)
+    dtype = ("int32", "int64", "float32", "float64")[number % 4]
+    found = own.add_twice(np.arange(3, dtype=dtype), np.ones(3, dtype))
+    stats = (own.add_twice.stats, own.twice.stats)
+    compiled = sum(sum(each.cache_misses.values()) for each in stats)
+    os.write(writes, json.dumps([found.tolist(), compiled]).encode())
+    os._exit(0)
+os.close(go)
+print(json.dumps([json.loads(end.read()) for end in ends]))
+"""
+
+
+def run(folder: Path) -> list[tuple[list[float], int]]:
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", PROCESSES],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "kept")},
+        cwd=Path(__file__).resolve().parents[2],
+        check=True,
+    )
+    return [tuple(each) for each in json.loads(done.stdout)]
+
+
+def test_each_signature_is_compiled_by_one_process(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    first, again = run(tmp_path), run(tmp_path)
+    for found in (first, again):
+        assert [each[0] for each in found] == [[2, 3, 4]] * 8
+    # Two functions with four signatures each.
+    assert sum(each[1] for each in first) == 8
+    assert sum(each[1] for each in again) == 0
+
+
+def test_it_is_the_function_where_nothing_is_kept(tmp_path: Path) -> None:
+    """A folder that cannot be locked keeps no one from compiling."""
+
+    @kernel
+    def half(x: float) -> float:
+        return x / 2
+
+    half._cache._cache_path = str(tmp_path / "missing" / "folder")  # type: ignore[attr-defined]
+    assert half(3.0) == 1.5
+    assert half(np.float32(3)) == 1.5
