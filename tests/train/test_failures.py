@@ -12,8 +12,6 @@ import pytest
 
 from hopper.train.rank_failures import Failure, explain
 
-REAL_STARTS = True
-
 # Seconds that every wait between the processes may take, and that taking them down may take.
 TIMEOUT, END = 20.0, 20.0
 # The deadline of runs in which something hangs, what docs/cluster.md promises beyond it, and what a
@@ -47,6 +45,7 @@ def last_words(run: Any, limit: float = TIMEOUT + END) -> str:
     return last
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_a_killed_rank_is_named(training: Any) -> None:
     victim = training.ranks()[1]
     victim.kill()
@@ -68,6 +67,7 @@ def test_a_signal_ends_everything(training: Any, name: str) -> None:
     assert f"ended by {name}; ranks and servers were ended" in last_words(training)
 
 
+@pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("training", [DEADLINE], indirect=True)
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any, index: int) -> None:
@@ -101,6 +101,7 @@ def test_of_ranks_that_were_told_to_end_the_first_is_named() -> None:
     assert told == "rank 2 (pid 42) was killed by SIGTERM; the other ranks were ended"
 
 
+@pytest.mark.usefixtures("real_starts")
 def test_a_rank_that_never_comes_is_named(runs: Any) -> None:
     run = runs.train("never-comes", "--cluster.start_timeout_seconds", "12", epochs=1_000_000)
     run.await_condition(lambda: len(run.ranks()) == 2, "two ranks")

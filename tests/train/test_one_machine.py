@@ -144,7 +144,7 @@ def test_a_child_whose_parent_has_ended_ends_at_once(words: list[str]) -> None:
     assert done.stderr == f"error: process {gone.pid}, which started this one, has ended\n"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 3.0])
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_a_killed_launcher_leaves_nothing(runs: Any, seconds: float) -> None:
     """Killed while its servers and ranks start."""
     name = f"orphans-{seconds}"

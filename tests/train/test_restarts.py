@@ -26,10 +26,14 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
     reference: Any,
     partitioned: Path,
     serve_partitions: Callable[[Path, int], list[str]],
+    forked_python: Path,
+    monkeypatch: pytest.MonkeyPatch,
     rendezvous: str,
 ) -> None:
     """One rank is killed in each of two attempts: the first before there is a checkpoint, so that
     ``train.resume = "auto"`` starts once and goes on once."""
+    # What torchrun's agent starts ranks with.
+    monkeypatch.setenv("PYTHON_EXEC", str(forked_python))
     name = f"restarted-{rendezvous}"
     config = runs.config(name, checkpoint_every=4, resume="auto")
     words = ["--rdzv-backend", rendezvous]
