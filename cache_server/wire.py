@@ -28,7 +28,7 @@ IDS_PER_REQUEST: Final = 1 << 20
 ID_BYTES: Final = 8
 NAME_BYTES: Final = 256
 """the longest kind or type that is asked for, in UTF-8"""
-DTYPES: Final = ("float16", "float32", "float64", "int32", "int64", "uint8")
+DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16")
 
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8

@@ -24,6 +24,7 @@ from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes
+from hopper.partition.stored_forms import rounded_tables
 
 _OF_NODES: Final[dict[str, Any]] = {
     "method_options": "{}",
@@ -106,6 +107,14 @@ def add_parser(subparsers: Any) -> None:
         help="by-node (default), or by-dimension: a server stores some columns of all nodes' "
         "features, for train.engine = p3",
     )
+    parser.add_argument(
+        "--feature-dtype",
+        action="append",
+        default=[],
+        metavar="[TABLE=]DTYPE",
+        help="store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
+        "they are); may be repeated",
+    )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
     parser.add_argument(
         "--locality-fanouts",
@@ -164,6 +173,7 @@ def run(arguments: argparse.Namespace) -> int:
         backend=arguments.backend,
         topology=arguments.topology,
         features=arguments.features,
+        feature_dtypes=arguments.feature_dtype,
         memory_limit=limit,
         progress=progress,
         on_estimate=lambda needed, available: _show_estimate(console, needed, available),
@@ -175,6 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result.description, indent=2))
     else:
         _show(result.description, arguments.out)
+        _show_rounding(result)
     return 0
 
 
@@ -196,12 +207,14 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         weights_fanouts=weights_fanouts,
         server_memory=_size("server-memory", arguments.server_memory),
         tables=arguments.tables,
+        feature_dtypes=arguments.feature_dtype,
         progress=progress,
     )
     if arguments.json:
         print(json.dumps(result.description, indent=2))
     else:
         _show_by_relation(result.description, arguments.out)
+        _show_rounding(result)
     return 0
 
 
@@ -302,6 +315,12 @@ def _show(description: dict[str, Any], out: Path) -> None:
             f"R_micro {locality['micrograph']:.1%} · R_sub {locality['subgraph']:.1%} "
             f"(fanouts {fanouts}, {locality['roots']} roots, batches of {locality['batch_size']})"
         )
+
+
+def _show_rounding(graph: PartitionedGraph) -> None:
+    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    for line in rounded_tables(graph.schema):
+        console.print(line)
 
 
 def _show_by_relation(description: dict[str, Any], out: Path) -> None:

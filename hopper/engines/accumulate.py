@@ -34,7 +34,7 @@ from hopper.micrograph.subgraph import Subgraph
 from hopper.migrate.packed_model import PackedModel
 from hopper.models import Objective, run_model
 from hopper.models.run import run_root_rows
-from hopper.ops import StoredRows, products_in
+from hopper.ops import StoredRows, products_in, to_floats
 from hopper.run_log import RunLog
 from hopper.tasks import LinkBatches, pair_scores
 
@@ -363,7 +363,7 @@ class GroupTrainer:
     ) -> dict[str, torch.Tensor]:
         """By name of a type that has features, [n, dim]: those of distinct nodes."""
         return {
-            name: self._rows_of(rows, "features", own.node_type, ids).to(self.dtype)
+            name: to_floats(self._rows_of(rows, "features", own.node_type, ids), self.dtype)
             for name, ids in nodes.items()
             if (own := self.reads.inputs[name]).features
         }
@@ -377,7 +377,7 @@ class GroupTrainer:
 
     def edge_rows(self, rows: InputRows, table: str, ids: NDArray[np.int64]) -> torch.Tensor:
         """[n, dim]: features of distinct edges of a relation, given as ``src/rel/dst``."""
-        return self._rows_of(rows, "features", table, ids).to(self.dtype)
+        return to_floats(self._rows_of(rows, "features", table, ids), self.dtype)
 
     def with_learned(
         self, nodes: Mapping[str, NDArray[np.int64]], features: Mapping[str, torch.Tensor]

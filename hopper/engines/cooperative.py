@@ -23,6 +23,7 @@ from hopper.engines.shared_roots import SharedRoots, pairs_by_rank, share_roots
 from hopper.features import InputRows, PartitionedRows
 from hopper.micrograph.route import GlobalBatch
 from hopper.micrograph.sample import Versions
+from hopper.ops import to_floats
 from hopper.partials import (
     Forward,
     IterationPlan,
@@ -150,7 +151,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
 
         def read(name: str, ids: NDArray[np.int64]) -> Tensor:
             found = rows.gather("features", trainer.reads.inputs[name].node_type, ids)
-            return torch.from_numpy(found).to(trainer.dtype)
+            return to_floats(torch.from_numpy(found), trainer.dtype)
 
         with self.state.log.stage("gather", operation="input rows of others"):
             came = exchange_input_rows(self.channel, layers, read, self._travels_as, where)

@@ -41,7 +41,10 @@ def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
         first = _try(made, graph, node_type, min(server, graph.book.servers - 1))
         sources[node_type] = made
         node_types[node_type] = replace(
-            node_types[node_type], feature_dim=first.dim, feature_dtype=first.dtype_name
+            node_types[node_type],
+            feature_dim=first.dim,
+            feature_dtype=first.dtype_name,
+            feature_error=None,
         )
     graph.feature_sources = sources
     graph.schema = replace(graph.schema, node_types=node_types)

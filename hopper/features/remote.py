@@ -17,6 +17,7 @@ from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from cache_server.sampling import NeighbourDraw
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
+from hopper.graph.row_form import stored_features
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.traffic import Traffic
@@ -117,8 +118,8 @@ class RemoteRows:
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
         """See :class:`RemoteSource`."""
-        dtype = self._empty("features", node_type, 0).dtype
-        out = np.empty((ids.size, self._graph.layout.columns(node_type, server).width), dtype)
+        width = self._graph.layout.columns(node_type, server).width
+        out = self._empty("features", node_type, ids.size, width)
         self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
         return out
 
@@ -172,13 +173,15 @@ class RemoteRows:
         """Close the connections."""
         self._client.close()
 
-    def _empty(self, kind: RowKind, node_type: str, rows: int) -> NDArray[Any]:
-        """Room for rows, in the table's dtype and width."""
+    def _empty(
+        self, kind: RowKind, node_type: str, rows: int, width: int | None = None
+    ) -> NDArray[Any]:
+        """Room for rows as they are stored; ``width`` numbers of each, None = all."""
         if kind == "features":
-            node = self._graph.schema.table(node_type)
-            if node.feature_dim is None or node.feature_dtype is None:
+            stored = stored_features(self._graph.schema.table(node_type), width)
+            if stored is None:
                 raise GraphError(f"{self._graph.path}: {node_type!r} has no features")
-            return np.empty((rows, node.feature_dim), node.feature_dtype)
+            return np.empty((rows, stored.columns), stored.dtype)
         labels = self._graph.schema.labels.get(node_type)
         if labels is None:
             raise GraphError(f"{self._graph.path}: node type {node_type!r} has no labels")

@@ -19,6 +19,7 @@ from hopper.graph import check_values, layout
 from hopper.graph.array_file import open_array
 from hopper.graph.check_topology import check_topology
 from hopper.graph.links import Links, find_links
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -187,22 +188,31 @@ class GraphDirectory:
         return self.path
 
     def features(self, node_type: str) -> NDArray[Any]:
-        """[count, feature_dim] float32 or float16: the features of a node type."""
+        """[count, columns]: the features of a node type, as they are stored
+        (:mod:`hopper.graph.row_form`)."""
         kind = self.schema.node_types.get(node_type)
-        if kind is None or kind.feature_dim is None or kind.feature_dtype is None:
+        stored = None if kind is None else stored_features(kind)
+        if kind is None or stored is None:
             raise GraphError(f"{self.path}: node type {node_type!r} has no features")
-        file = layout.features_file(self.path, node_type)
-        shape = (kind.count, kind.feature_dim)
-        return open_array(file, f"features of {node_type}", kind.feature_dtype, shape)
+        file, shape = self.features_file(node_type), (kind.count, stored.columns)
+        return open_array(file, f"features of {node_type}", stored.dtype, shape)
+
+    def features_file(self, node_type: str) -> Path:
+        """The file that the features of a node type lie in."""
+        return layout.features_file(self.path, node_type)
 
     def edge_features(self, relation: Relation) -> NDArray[Any]:
-        """[edges, feature_dim] float32 or float16: the edge features, in order of edge id."""
+        """[edges, columns]: the edge features, as they are stored, in order of edge id."""
         kind = self.schema.relations[self._known_relation(relation)]
-        if kind.feature_dim is None or kind.feature_dtype is None:
+        stored = stored_features(kind)
+        if stored is None:
             raise GraphError(f"{self.path}: relation {relation} has no edge features")
-        file = layout.edge_features_file(self.path, relation)
-        shape = (kind.count, kind.feature_dim)
-        return open_array(file, f"edge features of {relation}", kind.feature_dtype, shape)
+        file, shape = self.edge_features_file(relation), (kind.count, stored.columns)
+        return open_array(file, f"edge features of {relation}", stored.dtype, shape)
+
+    def edge_features_file(self, relation: Relation) -> Path:
+        """The file that the features of a relation's edges lie in."""
+        return layout.edge_features_file(self.path, relation)
 
     def edge_weights(self, relation: Relation) -> NDArray[Any]:
         """[edges] float32, positive: the weights of a relation's edges, in order of edge id."""

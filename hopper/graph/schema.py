@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from hopper.graph.row_form import RoundingError, RowFormName
+
 SCHEMA_VERSION = 1
 
 LabelKind = Literal["class", "multi_hot", "float", "tasks"]
@@ -46,25 +48,27 @@ def relations_called(word: str, relations: Iterable[Relation]) -> list[Relation]
 
 @dataclass(frozen=True)
 class NodeType:
-    """One node type: how many nodes, the width and dtype of their features if any, and whether they
-    have times."""
+    """One node type: how many nodes, the width and stored form of their features if any and how far
+    these are from what they were made of (None = not at all), and whether they have times."""
 
     count: int
     feature_dim: int | None = None
-    feature_dtype: Literal["float32", "float16"] | None = None
+    feature_dtype: RowFormName | None = None
     timed: bool = False
+    feature_error: RoundingError | None = None
 
 
 @dataclass(frozen=True)
 class EdgeType:
-    """One relation: how many edges, the width of their features if any, and whether they have
+    """One relation: how many edges, as of :class:`NodeType` their features, and whether they have
     weights, and times."""
 
     count: int
     feature_dim: int | None = None
-    feature_dtype: Literal["float32", "float16"] | None = None
+    feature_dtype: RowFormName | None = None
     weighted: bool = False
     timed: bool = False
+    feature_error: RoundingError | None = None
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
+from hopper.graph.row_form import FEATURE_DTYPES, RoundingError
 from hopper.graph.schema import (
     SCHEMA_VERSION,
     EdgeType,
@@ -22,7 +24,6 @@ from hopper.graph.schema import (
 
 _MOST_CLASSES: Final = 1 << 24
 """of a task among several, whose classes are kept in float32"""
-FEATURE_DTYPES = ("float32", "float16")
 
 
 def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "feature_dim": kind.feature_dim,
                 "feature_dtype": kind.feature_dtype,
                 **({"timed": True} if kind.timed else {}),
+                **_error_to_json(kind),
             }
             for name, kind in schema.node_types.items()
         },
@@ -50,6 +52,7 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
                 "feature_dtype": kind.feature_dtype,
                 **({"weighted": True} if kind.weighted else {}),
                 **({"timed": True} if kind.timed else {}),
+                **_error_to_json(kind),
                 **(
                     {"labels": _labels_to_json(schema.labels[relation])}
                     if relation in schema.labels
@@ -280,12 +283,12 @@ def _node_types(value: object, where: str) -> dict[str, NodeType]:
         _expect_keys(
             fields,
             required=("count",),
-            optional=("feature_dim", "feature_dtype", "timed"),
+            optional=("feature_dim", "feature_dtype", "feature_error", "timed"),
             where=where,
             field=field,
         )
         _check_flag(fields, "timed", where, field)
-        result[name] = NodeType(**fields)
+        result[name] = NodeType(**_with_error(fields, where, field))
     return result
 
 
@@ -302,7 +305,10 @@ def _relations(
         _expect_keys(
             fields,
             required=("src", "rel", "dst", "count"),
-            optional=("feature_dim", "feature_dtype", "weighted", "timed", "labels"),
+            optional=(
+                *("feature_dim", "feature_dtype", "feature_error"),
+                *("weighted", "timed", "labels"),
+            ),
             where=where,
             field=field,
         )
@@ -314,8 +320,31 @@ def _relations(
             labels[relation] = _labels_of(fields.pop("labels"), where, f"{field}.labels")
         _check_flag(fields, "weighted", where, field)
         _check_flag(fields, "timed", where, field)
-        result[relation] = EdgeType(**fields)
+        result[relation] = EdgeType(**_with_error(fields, where, field))
     return result, labels
+
+
+def _error_to_json(kind: NodeType | EdgeType) -> dict[str, Any]:
+    error = kind.feature_error
+    return {} if error is None else {"feature_error": error._asdict()}
+
+
+def _with_error(fields: Mapping[str, Any], where: str, field: str) -> dict[str, Any]:
+    """The fields of a type, with how far its features are from what they were made of."""
+    error = fields.get("feature_error")
+    if error is None:
+        return dict(fields)
+    names = RoundingError._fields
+    if not isinstance(error, dict) or set(error) != set(names):
+        raise GraphError(f"{where}: {field}.feature_error: expected {names}, given {error!r:.100}")
+    for name in names:
+        value = error[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            raise GraphError(
+                f"{where}: {field}.feature_error.{name}: expected a number >= 0, given "
+                f"{value!r:.100}"
+            )
+    return {**fields, "feature_error": RoundingError(**error)}
 
 
 def _check_flag(fields: dict[str, Any], key: str, where: str, field: str) -> None:

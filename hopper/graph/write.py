@@ -16,6 +16,7 @@ from hopper.graph import check_values, layout
 from hopper.graph.array_file import array_bytes, blocks, create_array, save_array
 from hopper.graph.build_topology import SortEdges, fill_sorted_topology, fill_topology
 from hopper.graph.publish import unpublished
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import check_schema, write_schema
 from hopper.graph.topology import Topology
@@ -271,10 +272,11 @@ class GraphWriter:
     def _create_table(
         self, file: Path, kind: NodeType | EdgeType, part: str, name: str
     ) -> NDArray[Any]:
-        if kind.feature_dim is None or kind.feature_dtype is None:
+        stored = stored_features(kind)
+        if stored is None:
             raise GraphError(f"{self.out}: {part} of {name}: the schema says there are none")
         self._missing.discard((part, name))
-        return create_array(file, kind.feature_dtype, (kind.count, kind.feature_dim))
+        return create_array(file, stored.dtype, (kind.count, stored.columns))
 
 
 def required_bytes(schema: GraphSchema) -> int:
@@ -287,8 +289,9 @@ def required_bytes(schema: GraphSchema) -> int:
             total += array_bytes(np.int64, (length,))
     tables: list[NodeType | EdgeType] = [*schema.node_types.values(), *schema.relations.values()]
     for kind in tables:
-        if kind.feature_dim is not None and kind.feature_dtype is not None:
-            total += array_bytes(kind.feature_dtype, (kind.count, kind.feature_dim))
+        stored = stored_features(kind)
+        if stored is not None:
+            total += array_bytes(stored.dtype, (kind.count, stored.columns))
     for edges in schema.relations.values():
         total += array_bytes(np.float32, (edges.count,)) if edges.weighted else 0
     total += sum(array_bytes(np.int64, (schema.count_of(each),)) for each in schema.timed)

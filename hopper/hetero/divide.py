@@ -26,6 +26,7 @@ def divide_graph(
     weights_fanouts: Sequence[int] | None = None,
     server_memory: int | None = None,
     tables: Tables | None = None,
+    feature_dtypes: Sequence[str] = (),
     progress: Progress | None = None,
     **options: Any,
 ) -> PartitionedGraph:
@@ -39,6 +40,8 @@ def divide_graph(
         fanouts to weigh sub-metatrees by sampling with (they are weighed by what is stored), the
         bytes that a server may store, above which a sub-metatree is cut (as many as there are), and
         whether whole files are links to the graph's ("link") or copies ("copy").
+    feature_dtypes: forms that features are stored in, as of
+        :func:`hopper.partition.partition_graph`.
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -55,7 +58,8 @@ def divide_graph(
             f"{BY_RELATION} reads them, not {method}"
         )
     if method != BY_RELATION:
-        return partition_graph(graph, out, servers, method, progress=progress, **options)
+        options |= {"feature_dtypes": feature_dtypes, "progress": progress}
+        return partition_graph(graph, out, servers, method, **options)
     # networkx takes a fifth of a second to load, which other methods do without.
     from hopper.hetero.write_partition import partition_by_relation
 
@@ -70,5 +74,6 @@ def divide_graph(
         weights_fanouts=weights_fanouts,
         server_memory=server_memory,
         tables="link" if tables is None else tables,
+        feature_dtypes=feature_dtypes,
         progress=progress,
     )

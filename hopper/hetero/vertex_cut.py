@@ -19,6 +19,7 @@ from cache_server.kernel import kernel
 from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import draw_bytes
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
@@ -126,9 +127,8 @@ def part_bytes(graph: GraphDirectory, part: CutPart) -> tuple[int, int]:
 
 
 def _feature_bytes(kind: NodeType | EdgeType) -> int:
-    if kind.feature_dim is None or kind.feature_dtype is None:
-        return 0
-    return kind.feature_dim * np.dtype(kind.feature_dtype).itemsize
+    stored = stored_features(kind)
+    return 0 if stored is None else stored.row_bytes
 
 
 def _make_part(

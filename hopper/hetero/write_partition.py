@@ -36,6 +36,7 @@ from hopper.partition.memory import format_bytes
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.stored_files import StoredFiles, Tables
+from hopper.partition.stored_forms import parse_row_forms, store_rows_as
 from hopper.partition.training import training_roots
 from hopper.partition.write import copy_shared, unpublished_partitions
 from hopper.phases import Phases, Progress
@@ -52,6 +53,7 @@ def partition_by_relation(
     weights_fanouts: Sequence[int] | None = None,
     server_memory: int | None = None,
     tables: Tables = "link",
+    feature_dtypes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> PartitionedGraph:
     """Divide whole relations over servers and write the partitioned directory.
@@ -69,6 +71,8 @@ def partition_by_relation(
         dealt by their bytes, unless there are ``weights_fanouts``.
     tables: "link": whole files are links to the graph's where its file system allows it; "copy":
         none is.
+    feature_dtypes: forms that features are stored in, as of
+        :func:`hopper.partition.partition_graph`.
 
     Raises
     ------
@@ -80,14 +84,18 @@ def partition_by_relation(
         raise RequestError(f"--tables: expected {' or '.join(get_args(Tables))}, given {tables}")
     out = Path(out)
     others = _check_target(graph.schema, target, cuts=server_memory is not None)
+    forms = parse_row_forms(feature_dtypes, graph.schema)
     refuse_occupied(out)
-    reverses = find_reverses(graph)
-    with message_edges(graph, reverses, out.absolute().parent) as messages:
+    reverses, parent, phases = find_reverses(graph), out.absolute().parent, Phases(progress)
+    with (
+        store_rows_as(graph, forms, parent, phases) as stored,
+        message_edges(stored, reverses, parent) as messages,
+    ):
         metagraph = make_metagraph(messages.schema)
         own = graph.schema.target_type()
         tree = make_metatree(metagraph, own, layers, metapaths, others)
         _partition(
-            *(messages, out, servers, metagraph, tree, reverses, Phases(progress)),
+            *(messages, out, servers, metagraph, tree, reverses, phases),
             metapaths=metapaths,
             weights_fanouts=weights_fanouts,
             server_memory=server_memory,

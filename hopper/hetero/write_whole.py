@@ -76,7 +76,7 @@ def _name_tables(
     specs = []
     for node_type in _with_features(graph, share):
         rows, file = graph.features(node_type), layout.features_file(folder, node_type)
-        files.store(layout.features_file(graph.path, node_type), file)
+        files.store(graph.features_file(node_type), file)
         specs.append(table_spec("features", node_type, file, folder, 0, len(rows), rows))
     for node_type in _labelled(graph, share):
         labels, file = graph.labels(node_type), layout.labels_file(folder, node_type)

@@ -8,6 +8,7 @@ from hopper.ops.largest import copy_max
 from hopper.ops.message_passing import copy_mean, copy_sum, edge_dot, weighted_sum
 from hopper.ops.modulation import modulated_sum
 from hopper.ops.precision import in_full, products_in
+from hopper.ops.row_form import to_floats
 from hopper.ops.selection import backend, use_backend
 from hopper.ops.stored_rows import RowPart, StoredRows
 
@@ -33,6 +34,7 @@ __all__ = [
     "products_in",
     "segment_max",
     "source_rows",
+    "to_floats",
     "use_backend",
     "weighted_sum",
 ]

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from hopper.ops.counter_mask import masked_scale
 from hopper.ops.precision import product_dtype
+from hopper.ops.row_form import float_dtype, float_width, to_floats
 
 _BLOCK_BYTES: Final = 1 << 22
 """of the rows of a block: it stays in the cache that cores share, and is large enough for several
@@ -32,7 +33,7 @@ class RowPart:
 
     Attributes
     ----------
-    table: [stored, dim] in host memory, or mapped into it.
+    table: [stored, columns] in host memory, or mapped into it, in a stored form.
     rows: [k] int64: which of them; None = all, in their order.
     places: [k] int64, ascending: which rows of the whole they are; None = all of it.
     """
@@ -142,8 +143,8 @@ class _Reader:
         """All rows; a block is not valid any more when the next one has been read."""
         for part in self.parts:
             table, total = part.table, len(part)
-            size = max(1, _BLOCK_BYTES // max(1, self.dim * table.itemsize))
-            room = None if part.rows is None else table.new_empty(min(size, total), self.dim)
+            size = max(1, _BLOCK_BYTES // max(1, table.shape[1] * table.itemsize))
+            room = None if part.rows is None else table.new_empty(min(size, total), table.shape[1])
             for start in range(0, total, size):
                 stop = min(start + size, total)
                 if part.rows is None or room is None:
@@ -152,7 +153,7 @@ class _Reader:
                     values = room[: stop - start]
                     torch.index_select(table, 0, part.rows[start:stop], out=values)
                 places = slice(start, stop) if part.places is None else part.places[start:stop]
-                values = values.to(self.dtype)
+                values = to_floats(values, self.dtype)
                 if self.keys is not None:
                     values = masked_scale(
                         *(values, self.keys[places], self.threshold, self.first_dropped)
@@ -255,14 +256,14 @@ class StoredRows(Tensor):
 
     @classmethod
     def of(cls, parts: Sequence[RowPart], count: int) -> StoredRows:
-        """Rows of some tables of one width and dtype, at least one.
+        """Rows of some tables of one width and form, at least one.
 
         Parameters
         ----------
         parts: each of the ``count`` rows is in one of them, or else all zeros.
         """
         table = parts[0].table
-        reader = _Reader(tuple(parts), count, table.shape[1], table.dtype)
+        reader = _Reader(tuple(parts), count, float_width(table), float_dtype(table))
         return cls._make(reader, _Products(), [])
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
 from hopper.partition.relabel import relabel
+from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
 from hopper.partition.training import training_roots
 from hopper.partition.write import (
     copy_shared,
@@ -49,6 +50,7 @@ def partition_graph(
     backend: str = "auto",
     topology: Literal["replicated", "partitioned"] = "replicated",
     features: Literal["by-node", "by-dimension"] = "by-node",
+    feature_dtypes: Sequence[str] = (),
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
@@ -69,6 +71,8 @@ def partition_graph(
         (among which it then draws for others' ranks).
     features: whether a server stores whole rows of its own nodes, or some columns of all nodes'
         (which engine ``p3`` alone trains on).
+    feature_dtypes: forms that features are stored in, "DTYPE" of all tables or "TABLE=DTYPE", as
+        of :func:`hopper.partition.stored_forms.parse_row_forms`; none = as they are.
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
     measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
@@ -77,7 +81,7 @@ def partition_graph(
     Raises
     ------
     RequestError: an impossible request, too little memory or disk space, an occupied destination.
-    GraphError: the graph directory is damaged.
+    GraphError: the graph directory is damaged; a number that a form cannot hold.
     """
     out, schema = Path(out), graph.schema
     check_request(schema, servers, method, method_options)
@@ -85,6 +89,9 @@ def partition_graph(
         raise RequestError(f"topology: expected replicated or partitioned, given {topology!r}")
     split, by_dimension = topology == "partitioned", features == "by-dimension"
     _check_features(schema, servers, features, topology)
+    forms = parse_row_forms(feature_dtypes, schema)
+    if by_dimension:
+        check_divisible(schema, forms)
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
     estimate, available = estimate_memory(graph, servers, method, chosen), available_memory()
@@ -94,12 +101,11 @@ def partition_graph(
 
     phases = Phases(progress)
     copies = servers if by_dimension else 1
-    needed = partitioned_bytes(schema, servers, split=split)
-    needed += table_bytes(graph, copies) - table_bytes(graph)
-    reverses = find_reverses(graph)
+    reverses, parent = find_reverses(graph), out.absolute().parent
     with (
-        message_edges(graph, reverses, out.absolute().parent) as graph,
-        unpublished_partitions(out, needed) as work,
+        store_rows_as(graph, forms, parent, phases) as stored,
+        message_edges(stored, reverses, parent) as graph,
+        unpublished_partitions(out, _written_bytes(stored, servers, copies, split=split)) as work,
     ):
         schema = graph.schema
         edges = sum(kind.count for kind in schema.relations.values())
@@ -147,6 +153,12 @@ def partition_graph(
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)
+
+
+def _written_bytes(graph: GraphDirectory, servers: int, copies: int, *, split: bool) -> int:
+    """Bytes on disk that the partitioned directory takes; ``copies`` of the labels."""
+    more = table_bytes(graph, copies) - table_bytes(graph)
+    return partitioned_bytes(graph.schema, servers, split=split) + more
 
 
 def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:

@@ -59,6 +59,10 @@ class MessageGraph(GraphDirectory):
         is_whole = self.schema.relations[relation] == self.whole.schema.relations[relation]
         return self.whole.path if is_whole else self.folder
 
+    def features_file(self, node_type: str) -> Path:
+        """See :class:`GraphDirectory`."""
+        return self.whole.features_file(node_type)
+
     def edge_features(self, relation: Relation) -> NDArray[Any]:
         """See :class:`GraphDirectory`: of all edges of the whole graph, by edge id."""
         return self.whole.edge_features(relation)

@@ -21,6 +21,7 @@ from hopper.graph.check_values import label_format
 from hopper.graph.json_file import read_json
 from hopper.graph.links import Links
 from hopper.graph.names import Names
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, Labelled, NodeType, Relation
 from hopper.graph.schema_json import read_schema
 from hopper.graph.topology import Topology
@@ -140,18 +141,19 @@ class PartitionedGraph:
         return self._map(node_type, "global_ids")
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
-        """[rows of the server, columns of the server] float32 or float16 by local row, of nodes of
-        a type or edges of a relation (``src/rel/dst``); None without features."""
+        """[rows of the server, columns of the server] by local row, as they are stored
+        (:mod:`hopper.graph.row_form`), of nodes of a type or edges of a relation (``src/rel/dst``);
+        None without features."""
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
         node_type = table
-        described = self._node_type(node_type)
-        if described.feature_dim is None or described.feature_dtype is None:
+        width = self.layout.columns(node_type, server).width
+        stored = stored_features(self._node_type(node_type), width)
+        if stored is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)
-        width = self.layout.columns(node_type, server).width
-        shape = (self.stored(node_type, server).count, width)
-        return open_array(file, f"features of {node_type}", described.feature_dtype, shape)
+        shape = (self.stored(node_type, server).count, stored.columns)
+        return open_array(file, f"features of {node_type}", stored.dtype, shape)
 
     def times(self, owner: Labelled) -> NDArray[np.int64]:
         """[count] int64: the times of a type's nodes, by ORIGINAL id, or, where labels of edges are
@@ -193,11 +195,11 @@ class PartitionedGraph:
         return self._edge_rows(relation, server_folder(self.path, server) / ROOTS_FOLDER, edges)
 
     def _edge_rows(self, relation: Relation, folder: Path, edges: int) -> NDArray[Any] | None:
-        described = self._edge_type(relation)
-        if described.feature_dim is None or described.feature_dtype is None:
+        stored = stored_features(self._edge_type(relation))
+        if stored is None:
             return None
-        file, shape = layout.edge_features_file(folder, relation), (edges, described.feature_dim)
-        return open_array(file, f"edge features of {relation}", described.feature_dtype, shape)
+        file, shape = layout.edge_features_file(folder, relation), (edges, stored.columns)
+        return open_array(file, f"edge features of {relation}", stored.dtype, shape)
 
     def split(self, name: str) -> NDArray[np.int64]:
         """[n] int64, ascending: the split's ORIGINAL ids (edge ids where the target is a relation).

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.features.copy_rows import copy_rows
+from hopper.graph.row_form import stored_features
 from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]
@@ -199,9 +200,9 @@ class Lookahead:
         """
         formats = {}
         for node_type in sorted({each for reads in window for each in reads}):
-            node = graph.schema.table(node_type)
-            assert node.feature_dim is not None
-            formats[node_type] = node.feature_dim, np.dtype(node.feature_dtype)
+            stored = stored_features(graph.schema.table(node_type))
+            assert stored is not None
+            formats[node_type] = stored.columns, stored.dtype
         row_bytes = {each: dim * dtype.itemsize for each, (dim, dtype) in formats.items()}
         read = {
             each: row_bytes[each] * sum(reads[each].size for reads in window if each in reads)

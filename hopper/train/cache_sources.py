@@ -18,6 +18,7 @@ from hopper.cluster import Cluster
 from hopper.device_copies import finish_copies, to_device
 from hopper.engines import Request, is_fetching
 from hopper.features import DeviceRows, PartitionedRows
+from hopper.graph.row_form import stored_features
 from hopper.hetero.cache_plan import CachePlan, TypeProfile
 from hopper.hetero.learnable import LearnableRows, distinct
 from hopper.hetero.row_cache import RecentRows, RowCache
@@ -145,9 +146,9 @@ class Features(CacheSource):
         return held
 
     def _row(self, node_type: str) -> tuple[int, np.dtype[Any]]:
-        own = self._rows.graph.schema.table(node_type)
-        assert own.feature_dim is not None
-        return own.feature_dim, np.dtype(own.feature_dtype)
+        stored = stored_features(self._rows.graph.schema.table(node_type))
+        assert stored is not None
+        return stored.columns, stored.dtype
 
 
 class RemoteFeatures(Features):

@@ -10,6 +10,7 @@ from typing import Any
 from hopper.engines import Engine
 from hopper.engines.unused import unused
 from hopper.micrograph.route import RootSchedule
+from hopper.partition.stored_forms import rounded_tables
 from hopper.pipeline import Pipeline
 from hopper.train.callbacks import make_callbacks
 from hopper.train.checkpoint import Progress
@@ -261,7 +262,7 @@ class Trainer:
         where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
         how = f"{self._config.dtype} on {state.cluster.device}"
         console.say(", ".join([f"{who} {where}", *what, how]))
-        for line in unused(state.request):
+        for line in [*rounded_tables(state.request.schema), *unused(state.request)]:
             console.say(line)
 
 

@@ -25,6 +25,7 @@ from hopper.features import (
     open_graph,
 )
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
+from hopper.graph.row_form import stored_features
 from hopper.graph.schema import Relation
 from hopper.hetero.row_cache import RecentRows, RowCache
 from hopper.partition import PartitionedGraph, partition_graph
@@ -39,6 +40,8 @@ SCHEMA = GraphSchema(
         "venue": NodeType(1, 2, "float32"),
         "word": NodeType(30),
         "ghost": NodeType(0, 4, "float32"),
+        "journal": NodeType(23, 5, "int8"),
+        "series": NodeType(17, 3, "bfloat16"),
     },
     relations={Relation("author", "writes", "paper"): EdgeType(60)},
     target="paper",
@@ -62,7 +65,10 @@ def write_tables(out: Path) -> GraphDirectory:
         for name, kind in SCHEMA.node_types.items():
             if kind.feature_dim is not None:
                 table = writer.features(name)
-                table[...] = generator.standard_normal(table.shape)
+                if kind.feature_dtype in ("int8", "bfloat16"):
+                    table[...] = generator.integers(0, 127, table.shape)
+                else:
+                    table[...] = generator.standard_normal(table.shape)
         for name, labels in SCHEMA.labels.items():
             count = SCHEMA.node_types[name].count
             if labels.kind == "class":
@@ -115,10 +121,11 @@ def tables(
 def held_rows(remote: RemoteRows) -> dict[str, RowCache]:
     """Every second paper, the authors asked for last, and room for no venue."""
     held = {
-        name: kind(SCHEMA.node_types[name].count, room, SCHEMA.node_types[name].feature_dim or 0,
-                   SCHEMA.node_types[name].feature_dtype)
+        name: kind(SCHEMA.node_types[name].count, room, stored.columns, stored.dtype)
         for name, kind, room in (("paper", RowCache, 45), ("author", RecentRows, 7),
-                                 ("venue", RecentRows, 0))
+                                 ("venue", RecentRows, 0), ("journal", RecentRows, 9),
+                                 ("series", RecentRows, 5))
+        if (stored := stored_features(SCHEMA.node_types[name]))
     }  # fmt: skip
     papers = np.arange(0, 90, 2)
     held["paper"].put(papers, remote.gather("features", "paper", papers))

@@ -18,6 +18,8 @@ TABLES = [
     ("features", "author"),
     ("features", "venue"),
     ("features", "ghost"),
+    ("features", "journal"),
+    ("features", "series"),
     ("labels", "paper"),
     ("labels", "author"),
     ("labels", "venue"),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.row_form import ROW_FORMS
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.learnable import first_rows
@@ -51,7 +52,7 @@ class StoredGraph:
         return self.graph.topology(relation)
 
     def features(self, node_type: str) -> NDArray[np.floating]:
-        """[count, dim] float32 or float16, of a type that has features."""
+        """[count, columns], of a type that has features, as they are stored."""
         if isinstance(self.graph, PartitionedGraph):
             rows = self.graph.features(node_type, self.server)
             assert rows is not None
@@ -136,9 +137,11 @@ class Workspace:
         features = self.stored.features(node_type)
         if features.dtype == np.float32:
             return np.asarray(features, np.float32)
+        assert kind.feature_dtype is not None
+        form = ROW_FORMS[kind.feature_dtype]
         out = self.new(node_type, kind.feature_dim)
         for first in range(0, kind.count, _BLOCK_ROWS):
-            out[first : first + _BLOCK_ROWS] = features[first : first + _BLOCK_ROWS]
+            out[first : first + _BLOCK_ROWS] = form.decode(features[first : first + _BLOCK_ROWS])
         return out
 
 

@@ -1,0 +1,232 @@
+"""Store the features of a graph in 16 or 8 bits a number while it is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import GraphError, RequestError
+from hopper.graph import layout
+from hopper.graph.array_file import array_bytes, blocks, create_array, release_pages
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.publish import require_space
+from hopper.graph.row_form import (
+    FEATURE_DTYPES,
+    ROW_FORMS,
+    RoundingError,
+    RowForm,
+    RowFormName,
+    stored_features,
+)
+from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
+from hopper.phases import Phases, Progress
+from hopper.scratch import scratch_folder
+
+_PREFIX: Final = ".hopper-rows-"
+
+RowForms = Mapping[str, RowFormName]
+"""by feature table (a node type, or ``src/rel/dst``), the form that its rows get"""
+
+
+def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
+    """Which tables are stored in another form than they are.
+
+    Parameters
+    ----------
+    texts: each "DTYPE", of all tables, or "TABLE=DTYPE"; what names a table counts.
+
+    Raises
+    ------
+    RequestError: an unknown table or form, a table that is named twice, or one whose rows are
+        rounded already.
+    """
+    kinds = _featured(schema)
+    of_all = [text for text in texts if "=" not in text]
+    named = [text.rpartition("=")[::2] for text in texts if "=" in text]
+    if len(of_all) > 1 or len({table for table, _ in named}) < len(named):
+        raise RequestError(f"--feature-dtype: expected one a table, given {', '.join(texts)}")
+    forms = {table: form for form in of_all for table in kinds} | dict(named)
+    found: dict[str, RowFormName] = {}
+    for table, form in forms.items():
+        if table not in kinds:
+            raise RequestError(
+                f"--feature-dtype: expected a table of features ({', '.join(kinds) or 'none'}), "
+                f"given {table!r:.100}"
+            )
+        known = next((each for each in FEATURE_DTYPES if each == form), None)
+        if known is None:
+            raise RequestError(
+                f"--feature-dtype: expected one of {', '.join(FEATURE_DTYPES)}, given {form!r:.100}"
+            )
+        if known == kinds[table].feature_dtype:
+            continue
+        if kinds[table].feature_error is not None:
+            raise RequestError(
+                f"--feature-dtype: features of {table} are rounded to "
+                f"{kinds[table].feature_dtype} already; expected that"
+            )
+        found[table] = known
+    return found
+
+
+def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
+    """Refuse rows that cannot be divided by dimension.
+
+    Raises
+    ------
+    RequestError: rows with one scale; names the table.
+    """
+    for name, kind in schema.node_types.items():
+        if forms.get(name, kind.feature_dtype) == "int8":
+            raise RequestError(
+                f"features: by-dimension divides a row's numbers, and int8 rows of {name!r} have "
+                "one scale a row; expected float32, float16 or bfloat16"
+            )
+
+
+def rounded_tables(schema: GraphSchema) -> list[str]:
+    """A line for each table whose rows are not those that the graph was made of."""
+    return [
+        f"features of {table}: approximate, rounded to {kind.feature_dtype}: a number is off by up "
+        f"to {error.absolute:.2g}, and by {error.relative:.2%} of its row's largest"
+        for table, kind in _featured(schema).items()
+        if (error := kind.feature_error) is not None
+    ]
+
+
+@contextmanager
+def store_rows_as(
+    graph: GraphDirectory, forms: RowForms, parent: Path, phases: Phases
+) -> Iterator[GraphDirectory]:
+    """A graph whose tables are stored in other forms; the same one where there are none.
+
+    Parameters
+    ----------
+    parent: where its tables lie meanwhile.
+
+    Raises
+    ------
+    GraphError: a number is not finite, or too large for the form; names table and row.
+    RequestError: the disk has too little space.
+    """
+    if not forms:
+        yield graph
+        return
+    kinds = _featured(graph.schema)
+    converted = {table: _with_form(kinds[table], form) for table, form in forms.items()}
+    needed = sum(map(_table_bytes, converted.values()))
+    require_space(parent, needed)
+    node_types, relations = dict(graph.schema.node_types), dict(graph.schema.relations)
+    with scratch_folder(_PREFIX, parent) as folder:
+        with phases.phase("convert the rows (bytes)", needed) as counter:
+            for table, kind in converted.items():
+                if isinstance(kind, NodeType):
+                    file = layout.features_file(folder, table)
+                    error = _convert(graph.features(table), kinds[table], kind, file, counter)
+                    node_types[table] = replace(kind, feature_error=error)
+                else:
+                    relation = Relation(*table.split("/"))
+                    file = layout.edge_features_file(folder, relation)
+                    rows = graph.edge_features(relation)
+                    error = _convert(rows, kinds[table], kind, file, counter)
+                    relations[relation] = replace(kind, feature_error=error)
+        schema = replace(graph.schema, node_types=node_types, relations=relations)
+        yield _ConvertedGraph(graph.path, schema, frozenset(forms), folder)
+
+
+@dataclass(frozen=True)
+class _ConvertedGraph(GraphDirectory):
+    """A graph some of whose tables of features lie elsewhere.
+
+    Attributes
+    ----------
+    converted: names of these tables.
+    folder: of them.
+    """
+
+    converted: frozenset[str]
+    folder: Path
+
+    def features_file(self, node_type: str) -> Path:
+        """See :class:`GraphDirectory`."""
+        where = self.folder if node_type in self.converted else self.path
+        return layout.features_file(where, node_type)
+
+    def edge_features_file(self, relation: Relation) -> Path:
+        """See :class:`GraphDirectory`."""
+        where = self.folder if str(relation) in self.converted else self.path
+        return layout.edge_features_file(where, relation)
+
+
+def _featured(schema: GraphSchema) -> dict[str, NodeType | EdgeType]:
+    """By name, what has features."""
+    kinds: dict[str, NodeType | EdgeType] = {**schema.node_types}
+    kinds |= {str(each): kind for each, kind in schema.relations.items()}
+    return {name: kind for name, kind in kinds.items() if kind.feature_dim is not None}
+
+
+def _with_form(kind: NodeType | EdgeType, form: RowFormName) -> NodeType | EdgeType:
+    return replace(kind, feature_dtype=form)
+
+
+def _table_bytes(kind: NodeType | EdgeType) -> int:
+    stored = stored_features(kind)
+    return 0 if stored is None else array_bytes(stored.dtype, (kind.count, stored.columns))
+
+
+def _convert(
+    table: NDArray[Any],
+    old: NodeType | EdgeType,
+    new: NodeType | EdgeType,
+    file: Path,
+    progress: Progress,
+) -> RoundingError | None:
+    """Write a table in another form, block by block; returns how far it is from what it was, None
+    = not at all. Errors as of :func:`store_rows_as`."""
+    assert old.feature_dtype is not None
+    assert new.feature_dtype is not None
+    assert new.feature_dim is not None
+    source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
+    out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
+    absolute = relative = 0.0
+    for first, rows in blocks(table):
+        floats = source.decode(rows)
+        stored = form.encode(floats)
+        differences = _differences(floats, stored, form, file, first)
+        absolute = max(absolute, float(differences.max(initial=0)))
+        largest = np.abs(floats).max(1, initial=0).astype(np.float64)
+        shares = differences / np.where(largest > 0, largest, 1)
+        relative = max(relative, float(shares.max(initial=0)))
+        out[first : first + len(rows)] = stored
+        release_pages(out)
+        progress.advance(stored.nbytes)
+    return RoundingError(absolute, relative) if absolute else None
+
+
+def _differences(
+    floats: NDArray[np.float32], stored: NDArray[Any], form: RowForm, file: Path, first: int
+) -> NDArray[np.float64]:
+    """[n] float64: the largest difference of a row, before and after.
+
+    Parameters
+    ----------
+    file, first: for errors: of the table, and the first row's number.
+    """
+    back = form.decode(stored)
+    is_lost = ~np.isfinite(floats)
+    if not is_lost.any():
+        is_lost = ~np.isfinite(back)
+    if is_lost.any():
+        row, column = np.argwhere(is_lost)[0].tolist()
+        raise GraphError(
+            f"--feature-dtype: {file.parent.name}/{file.name}: row {first + row}, column {column}: "
+            f"expected a number that {form.name} can hold, given {floats[row, column]}"
+        )
+    found = np.abs(back.astype(np.float64) - floats).max(1, initial=0)
+    return np.asarray(found, np.float64)

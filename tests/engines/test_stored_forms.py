@@ -1,0 +1,201 @@
+"""Rows stored in 16 or 8 bits: every engine computes the gradient of one process on these rows, and
+fewer bytes travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hopper.cluster import Cluster
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.engines.assemble import make_model
+from hopper.features import PartitionedRows
+from hopper.graph import GraphDirectory
+from hopper.hetero.divide import divide_graph
+from hopper.hetero.learnable import LearnableRows
+from hopper.inference import Scene, make_inference
+from hopper.partition import PartitionedGraph, partition_graph
+
+from .exactness import assert_exact
+from .test_edge_features import make_library
+
+pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
+
+TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
+Serve = Callable[[Path, int], list[str]]
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "model_centric": {"train": {"engine": "model_centric"}},
+    "model_centric, cached": {
+        "train": {"engine": "model_centric"},
+        "cache": {"policy": "hotness", "size": "20%"},
+    },
+    "model_centric, on the device": {
+        "train": {"engine": "model_centric"},
+        "cache": {"policy": "lru", "size": "20%", "memory": "device"},
+    },
+    "model_centric, foreseen": {
+        "train": {"engine": "model_centric"},
+        "pipeline": {"depth": 2, "lookahead": 2},
+    },
+    "zero_hop": {"train": {"engine": "zero_hop", "micro_batch": 7}},
+    "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
+    "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": "off", "pregather": False}},
+    "cooperative": {"train": {"engine": "cooperative"}},
+    "naive": {"train": {"engine": "naive"}},
+    "neutronstar": {"train": {"engine": "neutronstar"}, "sampler": {"kind": "full"}},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "sage": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.2},
+    # Wider than the input: the cooperative engine sends input rows as they are.
+    "wide sage": {"name": "sage", "layers": 2, "hidden": 16},
+    "gat": {"name": "gat", "layers": 2, "hidden": 4, "heads": 2},
+}
+
+
+def case(
+    parts: Path, addresses: list[str], model: dict[str, Any], run_dir: Path, own: dict[str, Any]
+) -> dict[str, Any]:
+    """A run in float64 whose first two gradients are recorded."""
+    train = {
+        "batch_size": 16,
+        "epochs": 2 if own.get("sampler") else 1,
+        "dtype": "float64",
+        "seed": 3,
+        "evaluate_every": 0,
+        "record_gradients": [0, 1],
+        "iterations_per_epoch": 0 if own.get("sampler") else 2,
+        "run_dir": str(run_dir),
+    }
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(parts)},
+        "model": model,
+        "sampler": {"fanouts": [4, 3]},
+        "train": train,
+        "cluster": {"servers": addresses, "ranks_per_server": 1},
+    }
+    for section, keys in own.items():
+        values[section] = values.get(section, {}) | keys
+    return values
+
+
+def train(cases: list[dict[str, Any]], train_cases: TrainCases, folder: Path) -> list[Any]:
+    found = train_cases(cases, 2, folder)
+    for values in cases:
+        assert_exact(values, 2)
+    return found
+
+
+def test_every_engine_is_exact_on_the_stored_rows(
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Rows of int8 in all engines, whose tables are wider than the rows; of bfloat16 in each way
+    that rows are read."""
+    chosen = [("int8", engine, "sage") for engine in ENGINES]
+    chosen += [("int8", "cooperative", "wide sage"), ("int8", "hop", "gat")]
+    chosen += [("bfloat16", engine, "sage") for engine in list(ENGINES)[:4]]
+    chosen += [("bfloat16", "cooperative", "wide sage")]
+    addresses, cases = {}, []
+    for dtype in ("int8", "bfloat16"):
+        options: Any = {"feature_dtypes": [dtype]}
+        partition_graph(community_graph, tmp_path / dtype, 2, "random", **options)
+        addresses[dtype] = serve_partitions(tmp_path / dtype, 2)
+    for number, (dtype, engine, model) in enumerate(chosen):
+        where = tmp_path / dtype, addresses[dtype], MODELS[model], tmp_path / str(number)
+        cases.append(case(*where, ENGINES[engine]))
+    train(cases, train_cases, tmp_path / "world")
+
+
+def test_fewer_bytes_travel(
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    """Of ten numbers a row: 40 bytes, 20, and 14 with the scale; ids and headers are the same."""
+    cases = []
+    for dtype in ("float32", "float16", "bfloat16", "int8"):
+        parts = tmp_path / dtype
+        partition_graph(community_graph, parts, 2, "random", feature_dtypes=[dtype])
+        own = ENGINES["model_centric"]
+        run_dir = tmp_path / f"run-{dtype}"
+        cases.append(case(parts, serve_partitions(parts, 2), MODELS["sage"], run_dir, own))
+    found = train_cases(cases, 2, tmp_path / "world")
+    whole, half, brain, byte = (each["bytes"]["feature"] for each in found)
+    rows = found[0]["rows"]["remote_unique"]
+    assert all(each["rows"]["remote_unique"] == rows for each in found)
+    # Names of dtypes and lengths of messages take a byte or two more or less.
+    assert brain == pytest.approx(half, rel=0.01)
+    assert whole - half == pytest.approx(20 * rows, rel=0.02)
+    assert half - byte == pytest.approx(6 * rows, rel=0.02)
+
+
+def test_rows_divided_by_dimension(
+    community_graph: GraphDirectory,
+    serve_partitions: Serve,
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "parts"
+    options: Any = {"features": "by-dimension", "feature_dtypes": ["bfloat16"]}
+    partition_graph(community_graph, parts, 2, "random", **options)
+    own = {"train": {"engine": "p3"}}
+    addresses = serve_partitions(parts, 2)
+    train([case(parts, addresses, MODELS["sage"], tmp_path / "run", own)], train_cases, tmp_path)
+
+
+@pytest.mark.parametrize("method", ["random", "meta"])
+def test_several_types_and_edges(
+    method: str, serve_partitions: Serve, train_cases: TrainCases, tmp_path: Path
+) -> None:
+    """Tables in three forms; features of edges are among them."""
+    graph, parts = GraphDirectory.open(make_library(tmp_path / "graph")), tmp_path / "parts"
+    dtypes = ["bfloat16", "book=int8", "reader/rates/book=int8", "book/rated_by/reader=float16"]
+    options = {"layers": 2} if method == "meta" else {}
+    divide_graph(graph, parts, 2, method, feature_dtypes=dtypes, **options)
+    schema = PartitionedGraph.open(parts).schema
+    assert schema.node_types["reader"].feature_dtype == "bfloat16"
+    assert schema.node_types["book"].feature_dtype == "int8"
+    engines = ["raf"] if method == "meta" else ["model_centric", "cooperative"]
+    addresses, cases = serve_partitions(parts, 2), []
+    for number, engine in enumerate(engines):
+        model = {"name": "rgcn", "layers": 2, "hidden": 8, "edge_features": True}
+        own = {"train": {"engine": engine, "batch_size": 9}, "hop": {"merge": "off"}}
+        cases.append(case(parts, addresses, model, tmp_path / str(number), own))
+    train(cases, train_cases, tmp_path / "world")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_evaluation_reads_them(dtype: str, community_graph: GraphDirectory, tmp_path: Path) -> None:
+    """As it does the same numbers in 32 bits."""
+    small = partition_graph(
+        community_graph, tmp_path / "small", 1, "random", feature_dtypes=[dtype]
+    )
+    whole = partition_graph(community_graph, tmp_path / "whole", 1, "random")
+    rows = PartitionedRows(small, 0, None).stored("item", np.arange(300)).to(torch.float32)
+    (tmp_path / "whole/server-0/features/item.npy").unlink()
+    np.save(tmp_path / "whole/server-0/features/item.npy", rows.gathered().numpy())
+    scores = []
+    for graph in (small, whole):
+        values = case(graph.path, [], MODELS["sage"], tmp_path / "run", {})
+        del values["cluster"]
+        request = Request(make_config(values), graph)
+        cluster = Cluster(0, 1, 1, torch.device("cpu"), 1.0)
+        scene = Scene(
+            request, cluster, PartitionedRows(graph, 0, None), torch.float64,
+            LearnableRows(cluster), 6, 2048,
+        )  # fmt: skip
+        made = make_model(request).eval()
+        inference = make_inference(scene, made)
+        with torch.no_grad():
+            scores.append(inference.rows(made, inference.split("val"))[1])
+    assert torch.equal(*scores)

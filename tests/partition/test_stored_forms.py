@@ -1,0 +1,131 @@
+"""Features that are stored in other forms while a graph is divided: what is written, measured, said
+and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopper.cli import main
+from hopper.errors import GraphError, RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.row_form import ROW_FORMS
+from hopper.hetero.divide import divide_graph
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.stored_forms import rounded_tables
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> GraphDirectory:
+    """Papers with numbers that no form has, and authors with numbers that all have."""
+    generator = np.random.default_rng(3)
+    ends = generator.integers(0, 20, (2, 90))
+    return GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        {("author", "writes", "paper"): ends, ("paper", "written_by", "author"): ends[::-1]},
+        features={
+            "paper": generator.normal(size=(20, 6)).astype(np.float32) * 30,
+            "author": np.full((20, 3), 0.5, np.float32),
+        },
+        labels={"paper": generator.integers(0, 3, 20)},
+        target="paper",
+    )
+
+
+@pytest.mark.parametrize("method", ["random", "meta"])
+def test_rows_are_the_graphs_own_in_another_form(
+    method: str, small: GraphDirectory, tmp_path: Path
+) -> None:
+    dtypes = ["bfloat16", "paper=int8"]
+    parts = divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
+    for node_type, name in (("paper", "int8"), ("author", "bfloat16")):
+        assert parts.schema.node_types[node_type].feature_dtype == name
+        expected = ROW_FORMS[name].encode(np.asarray(small.features(node_type)))
+        for server in range(2):
+            stored = parts.stored(node_type, server)
+            own = parts.original_ids(node_type)[stored.first : stored.stop]
+            rows = parts.features(node_type, server)
+            assert rows is not None
+            assert np.array_equal(rows, expected[own])
+    assert not list(tmp_path.glob(".hopper-rows-*"))
+    # The graph itself is as it was.
+    assert small.features("paper").dtype == np.float32
+
+
+def test_the_error_is_measured_and_told(
+    small: GraphDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "parts"
+    arguments = ["partition", str(small.path), "--servers", "2", "--method", "random"]
+    arguments += ["--out", str(out), "--feature-dtype", "int8", "--locality-roots", "0"]
+    assert main(arguments) == 0
+    schema = PartitionedGraph.open(out).schema
+    rows = np.asarray(small.features("paper"), np.float64)
+    form = ROW_FORMS["int8"]
+    off = np.abs(form.decode(form.encode(rows.astype(np.float32))) - rows).max(1)
+    error = schema.node_types["paper"].feature_error
+    assert error is not None
+    assert error.absolute == off.max()
+    assert error.relative == (off / np.abs(rows).max(1)).max()
+    assert schema.node_types["author"].feature_error is None
+    (line,) = rounded_tables(schema)
+    assert line.startswith("features of paper: approximate, rounded to int8")
+    assert line in capsys.readouterr().out
+    told = json.loads((out / "graph.json").read_text())["node_types"]
+    assert told["paper"]["feature_error"] == error._asdict()
+    assert "feature_error" not in told["author"]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "text"),
+    [
+        (["int4"], "expected one of float32, float16, bfloat16, int8, given 'int4'"),
+        (["book=int8"], r"expected a table of features \(author, paper\), given 'book'"),
+        (["int8", "float16"], "expected one a table, given int8, float16"),
+        (["paper=int8", "paper=float16"], "expected one a table"),
+    ],
+)
+def test_what_is_refused(
+    dtypes: list[str], text: str, small: GraphDirectory, tmp_path: Path
+) -> None:
+    for method in ("random", "meta"):
+        with pytest.raises(RequestError, match=f"--feature-dtype: {text}"):
+            divide_graph(small, tmp_path / "parts", 2, method, feature_dtypes=dtypes)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_one_scale_a_row_cannot_be_divided_by_dimension(
+    small: GraphDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(RequestError, match=r"by-dimension .* int8 rows of 'author' have one scale"):
+        partition_graph(
+            small, tmp_path / "parts", 2, "random", features="by-dimension",
+            feature_dtypes=["author=int8"],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(7e4, "float16"), (np.inf, "bfloat16"), (np.nan, "int8")]
+)
+def test_a_number_that_a_form_cannot_hold(
+    value: float, dtype: str, small: GraphDirectory, tmp_path: Path
+) -> None:
+    file = small.path / "features/paper.npy"
+    rows = np.load(file)
+    rows[11, 4] = value
+    np.save(file, rows)
+    text = rf"features/paper\.npy: row 11, column 4: expected a number that {dtype} can hold"
+    with pytest.raises(GraphError, match=text):
+        partition_graph(small, tmp_path / "parts", 2, "random", feature_dtypes=[dtype])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["graph"]
+
+
+def test_rounded_rows_are_not_rounded_again(small: GraphDirectory, tmp_path: Path) -> None:
+    """Their error would be that of the second time alone."""
+    parts = partition_graph(small, tmp_path / "parts", 2, "random", feature_dtypes=["int8"])
+    graph = GraphDirectory(small.path, parts.schema)
+    with pytest.raises(RequestError, match="features of paper are rounded to int8 already"):
+        partition_graph(graph, tmp_path / "again", 2, "random", feature_dtypes=["float16"])
