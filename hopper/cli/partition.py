@@ -32,7 +32,6 @@ _OF_NODES: Final[dict[str, Any]] = {
     "backend": "auto",
     "topology": "replicated",
     "features": "by-node",
-    "memory_limit": None,
     "locality_fanouts": "10,10",
     "locality_roots": 2000,
 }
@@ -195,7 +194,8 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) != default:
             raise RequestError(f"--{name.replace('_', '-')}: --method meta does not read it")
     weights_fanouts = _weights_fanouts(arguments)
-    _, progress = show_progress()
+    limit = _size("memory-limit", arguments.memory_limit)
+    console, progress = show_progress()
     result = divide_graph(
         GraphDirectory.open(arguments.graph),
         arguments.out,
@@ -208,6 +208,8 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         server_memory=_size("server-memory", arguments.server_memory),
         tables=arguments.tables,
         feature_dtypes=arguments.feature_dtype,
+        memory_limit=limit,
+        on_estimate=lambda needed, available: _show_estimate(console, needed, available),
         progress=progress,
     )
     if arguments.json:
@@ -284,9 +286,10 @@ def _fanouts(option: str, text: str) -> list[int]:
 
 
 def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
+    disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
     console.print(
         f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
-        f"{format_bytes(available)} available"
+        f"{format_bytes(available)} available{disk}"
     )
 
 

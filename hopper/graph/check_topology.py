@@ -1,4 +1,7 @@
-"""Scans of a stored CSC that find the first thing wrong, in memory of a few bytes a node."""
+"""Scans of a stored CSC that find the first thing wrong, in memory of a few bytes a node.
+
+What is mapped is passed through a piece at a time, whose pages are given back after it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import GraphError
+from hopper.graph.array_file import blocks, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
+from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 
@@ -30,7 +35,8 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
     if row >= 0:
         expected = f"to start at 0, never to fall and to end at the number of edges, {edges}"
         raise refuse("indptr", f"at {row}", expected, int(topology.indptr[row]))
-    edge = find_outside(topology.indices, 0, sources)
+    release_pages(topology.indptr)
+    edge = _first_outside(topology.indices, sources)
     if edge >= 0:
         given = int(topology.indices[edge])
         raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
@@ -63,27 +69,71 @@ def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
 
     check_bounds(topology, relation, root)
     refuse, edges = partial(_refusal, root, relation), topology.indices.size
-    edge = find_outside(topology.edge_ids, 0, edges)
+    edge = _first_outside(topology.edge_ids, edges)
     if edge >= 0:
         given = int(topology.edge_ids[edge])
         raise refuse("edge_ids", f"at {edge}", f"an id in [0, {edges})", given)
-    edge = _find_repeated(topology.edge_ids)
+    edge = _first_repeated(topology.edge_ids)
     if edge >= 0:
         repeated = f"{int(topology.edge_ids[edge])} twice"
         raise refuse("edge_ids", f"at {edge}", "every edge id once", repeated)
-    edge = _find_unsorted(topology.indptr, topology.indices, topology.edge_ids)
+    edge = _first_unsorted(topology)
     if edge >= 0:
         pairs = [(int(topology.indices[i]), int(topology.edge_ids[i])) for i in (edge - 1, edge)]
         expected = "in-neighbours ascending by (source id, edge id)"
         raise refuse("indices", f"at {edge}", expected, f"{pairs[0]} before {pairs[1]}")
     row = _find_bad_in_degree(topology.indptr, topology.in_degrees)
+    release_pages(topology.indptr, topology.in_degrees)
     if row >= 0:
         expected = f"{int(topology.indptr[row + 1] - topology.indptr[row])}, as indptr says"
         raise refuse("in_degrees", f"of node {row}", expected, int(topology.in_degrees[row]))
-    row, degree = _find_bad_out_degree(topology.indices, topology.out_degrees)
+    row, degree = _first_bad_out_degree(topology)
     if row >= 0:
         expected = f"{degree}, as indices says"
         raise refuse("out_degrees", f"of node {row}", expected, int(topology.out_degrees[row]))
+
+
+def _first_outside(values: NDArray[np.int64], high: int) -> int:
+    """The first place whose value is not in [0, high); else -1."""
+    for start, part in blocks(values):
+        place = find_outside(part, 0, high)
+        if place >= 0:
+            return start + place
+    return -1
+
+
+def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
+    """The first place whose value stood before; values must be in range; else -1."""
+    seen = np.zeros((edge_ids.size + 7) // 8, np.uint8)
+    for start, part in blocks(edge_ids):
+        place = _find_repeated(part, seen)
+        if place >= 0:
+            return start + place
+    return -1
+
+
+def _first_unsorted(topology: Topology) -> int:
+    """The first edge that does not follow its predecessor by (source id, edge id); else -1."""
+    indptr, indices, edge_ids = topology.indptr, topology.indices, topology.edge_ids
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        edge = _find_unsorted(first, last, indptr, indices, edge_ids)
+        release_pages(indptr, indices, edge_ids)
+        if edge >= 0:
+            return edge
+    return -1
+
+
+def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
+    """The first node whose out-degree is another one, and that; else (-1, 0)."""
+    degrees = np.zeros(topology.out_degrees.size, np.int64)
+    for _, part in blocks(topology.indices):
+        _count(part, degrees)
+    for start, part in blocks(topology.out_degrees):
+        wrong = np.flatnonzero(part != degrees[start : start + part.size])
+        if wrong.size:
+            row = start + int(wrong[0])
+            return row, int(degrees[row])
+    return -1, 0
 
 
 @kernel
@@ -101,10 +151,14 @@ def _find_bad_indptr(indptr: NDArray[np.int64], edges: int) -> int:
 
 @kernel
 def _find_unsorted(
-    indptr: NDArray[np.int64], indices: NDArray[np.int64], edge_ids: NDArray[np.int64]
+    first: int,
+    last: int,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    edge_ids: NDArray[np.int64],
 ) -> int:
-    """The first edge that does not follow its predecessor by (source id, edge id); else -1."""
-    for row in range(indptr.size - 1):
+    """As :func:`_first_unsorted`, among the edges of rows ``first`` to ``last`` (exclusive)."""
+    for row in range(first, last):
         for edge in range(indptr[row] + 1, indptr[row + 1]):
             if indices[edge] < indices[edge - 1] or (
                 indices[edge] == indices[edge - 1] and edge_ids[edge] <= edge_ids[edge - 1]
@@ -114,9 +168,8 @@ def _find_unsorted(
 
 
 @kernel
-def _find_repeated(edge_ids: NDArray[np.int64]) -> int:
-    """The first place whose value stood before; values must be in range; else -1."""
-    seen = np.zeros((edge_ids.size + 7) // 8, np.uint8)
+def _find_repeated(edge_ids: NDArray[np.int64], seen: NDArray[np.uint8]) -> int:
+    """As :func:`_first_repeated`; ``seen`` has a bit for each value that stood before."""
     for place in range(edge_ids.size):
         byte = edge_ids[place] >> 3
         bit = np.uint8(1 << (edge_ids[place] & 7))
@@ -135,13 +188,6 @@ def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]
 
 
 @kernel
-def _find_bad_out_degree(
-    indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
-) -> tuple[int, int]:
-    degrees = np.zeros(out_degrees.size, np.int64)
-    for edge in range(indices.size):
-        degrees[indices[edge]] += 1
-    for row in range(degrees.size):
-        if degrees[row] != out_degrees[row]:
-            return row, degrees[row]
-    return -1, 0
+def _count(sources: NDArray[np.int64], degrees: NDArray[np.int64]) -> None:
+    for source in sources:
+        degrees[source] += 1

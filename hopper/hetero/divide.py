@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION
+from hopper.partition.memory import MemoryEstimate
 from hopper.partition.stored_files import Tables
 from hopper.phases import Progress
 
@@ -27,6 +28,8 @@ def divide_graph(
     server_memory: int | None = None,
     tables: Tables | None = None,
     feature_dtypes: Sequence[str] = (),
+    memory_limit: int | None = None,
+    on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> PartitionedGraph:
@@ -40,8 +43,7 @@ def divide_graph(
         fanouts to weigh sub-metatrees by sampling with (they are weighed by what is stored), the
         bytes that a server may store, above which a sub-metatree is cut (as many as there are), and
         whether whole files are links to the graph's ("link") or copies ("copy").
-    feature_dtypes: forms that features are stored in, as of
-        :func:`hopper.partition.partition_graph`.
+    feature_dtypes, memory_limit, on_estimate: as of :func:`hopper.partition.partition_graph`.
     options: of the others: as of :func:`hopper.partition.partition_graph`.
 
     Raises
@@ -59,6 +61,7 @@ def divide_graph(
         )
     if method != BY_RELATION:
         options |= {"feature_dtypes": feature_dtypes, "progress": progress}
+        options |= {"memory_limit": memory_limit, "on_estimate": on_estimate}
         return partition_graph(graph, out, servers, method, **options)
     # networkx takes a fifth of a second to load, which other methods do without.
     from hopper.hetero.write_partition import partition_by_relation
@@ -75,5 +78,7 @@ def divide_graph(
         server_memory=server_memory,
         tables="link" if tables is None else tables,
         feature_dtypes=feature_dtypes,
+        memory_limit=memory_limit,
+        on_estimate=on_estimate,
         progress=progress,
     )

@@ -20,10 +20,10 @@ from hopper.graph.array_file import release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.layout import draw_bytes
 from hopper.graph.row_form import stored_features
+from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import EdgeType, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.metatree import Metatree
-from hopper.partition.row_ranges import row_ranges
 
 Mask = NDArray[np.bool_]
 

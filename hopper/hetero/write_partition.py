@@ -8,7 +8,7 @@ not grow with the graph. Of a sub-metatree that is too large for a server it sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -18,6 +18,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.available_memory import available_memory
 from cache_server.shard import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
@@ -32,7 +33,12 @@ from hopper.hetero.write_whole import Write, name_share, name_topology, whole_by
 from hopper.partition import PartitionedGraph
 from hopper.partition.describe import write_description
 from hopper.partition.layouts import server_folder
-from hopper.partition.memory import format_bytes
+from hopper.partition.memory import (
+    MemoryEstimate,
+    estimate_by_relation,
+    format_bytes,
+    require_memory,
+)
 from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.stored_files import StoredFiles, Tables
@@ -54,6 +60,8 @@ def partition_by_relation(
     server_memory: int | None = None,
     tables: Tables = "link",
     feature_dtypes: Sequence[str] = (),
+    memory_limit: int | None = None,
+    on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
     progress: Progress | None = None,
 ) -> PartitionedGraph:
     """Divide whole relations over servers and write the partitioned directory.
@@ -71,8 +79,7 @@ def partition_by_relation(
         dealt by their bytes, unless there are ``weights_fanouts``.
     tables: "link": whole files are links to the graph's where its file system allows it; "copy":
         none is.
-    feature_dtypes: forms that features are stored in, as of
-        :func:`hopper.partition.partition_graph`.
+    feature_dtypes, memory_limit, on_estimate: as of :func:`hopper.partition.partition_graph`.
 
     Raises
     ------
@@ -86,6 +93,11 @@ def partition_by_relation(
     others = _check_target(graph.schema, target, cuts=server_memory is not None)
     forms = parse_row_forms(feature_dtypes, graph.schema)
     refuse_occupied(out)
+    estimate = estimate_by_relation(graph, servers, cuts=server_memory is not None)
+    available = available_memory()
+    if on_estimate is not None:
+        on_estimate(estimate, available)
+    require_memory(estimate, available, memory_limit, "meta")
     reverses, parent, phases = find_reverses(graph), out.absolute().parent, Phases(progress)
     with (
         store_rows_as(graph, forms, parent, phases) as stored,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,13 +95,15 @@ def partition_graph(
         check_divisible(schema, forms)
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
-    estimate, available = estimate_memory(graph, servers, method, chosen), available_memory()
+    copies = servers if by_dimension else 1
+    disk = _written_bytes(graph, servers, copies, split=split)
+    estimate = replace(estimate_memory(graph, servers, method, chosen), disk=disk)
+    available = available_memory()
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
 
     phases = Phases(progress)
-    copies = servers if by_dimension else 1
     reverses, parent = find_reverses(graph), out.absolute().parent
     with (
         store_rows_as(graph, forms, parent, phases) as stored,

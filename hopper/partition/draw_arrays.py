@@ -15,8 +15,8 @@ from cache_server.alias_table import write_tables
 from hopper.graph import layout
 from hopper.graph.array_file import create_array, release_pages
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import Relation
-from hopper.partition.row_ranges import row_ranges
 from hopper.partition.time_order import order_by_time
 from hopper.partition.weight_sums import add_up, units_of
 from hopper.phases import Progress

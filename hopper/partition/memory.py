@@ -14,7 +14,7 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.schema import Relation
+from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import MOST_CLASSES
 from hopper.partition.metis_process import Backend
@@ -35,9 +35,10 @@ _SAMPLE: Final = 2000
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes needed by each phase; the peak is what counts."""
+    """Bytes of memory needed by each phase, of which the peak counts, and of the disk."""
 
     phases: dict[str, int]
+    disk: int = 0
 
     @property
     def peak(self) -> int:
@@ -75,8 +76,46 @@ def estimate_memory(
     else:
         # What a partitioner of one's own takes, it alone knows.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + _BUFFERS}
+    phases["check"] = check_bytes(graph.schema)
     # Server of every node (4), both maps (16), training roots (8).
     phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
+    return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
+
+
+def check_bytes(schema: GraphSchema) -> int:
+    """Bytes that the check of a graph directory takes: a bit an edge, and the degrees of sources,
+    of a relation at a time."""
+    found = [
+        kind.count // 8 + 8 * schema.node_types[relation.src].count
+        for relation, kind in schema.relations.items()
+    ]
+    return max(found, default=0) + _BUFFERS
+
+
+def estimate_by_relation(graph: GraphDirectory, servers: int, *, cuts: bool) -> MemoryEstimate:
+    """Estimate the peak memory of dividing a graph by relation; see :func:`estimate_memory`.
+
+    Parameters
+    ----------
+    cuts: whether what is too large for a server is cut.
+    """
+    schema, phases = graph.schema, {"check": check_bytes(graph.schema)}
+    # Of relations with weights or times, about 16 bytes a destination; an id and a root a node.
+    drawn = [
+        16 * schema.node_types[relation.dst].count
+        for relation, kind in schema.relations.items()
+        if kind.weighted or schema.is_timed(relation)
+    ]
+    target = max(schema.node_types[each].count for each in schema.root_types)
+    phases["write"] = max(drawn, default=0) + 16 * target + _BUFFERS
+    if schema.predicted == "link":
+        # Which edges are kept, and the pairs that are not.
+        most = max(kind.count for kind in schema.relations.values())
+        phases["leave links out"] = most + 24 * schema.target_count + _BUFFERS
+    if cuts:
+        nodes = sum(kind.count for kind in schema.node_types.values())
+        longest = max(kind.count for kind in schema.node_types.values())
+        phases["cut"] = 2 * nodes * servers + 24 * longest + _BUFFERS
     return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
 
 

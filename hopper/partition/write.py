@@ -29,6 +29,7 @@ from hopper.graph.array_file import (
 )
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import unpublished
+from hopper.graph.row_ranges import EDGES_AT_ONCE, row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
@@ -36,7 +37,6 @@ from hopper.partition.checksums import seal_directory
 from hopper.partition.draw_arrays import write_draw_arrays
 from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
-from hopper.partition.row_ranges import EDGES_AT_ONCE, row_ranges
 from hopper.phases import Progress
 
 SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
@@ -117,9 +117,12 @@ def write_topology(
         return np.asarray(array)
 
     nodes, edges = dst.original_ids.size, old.indices.size
-    create("in_degrees", nodes)[:] = old.in_degrees[dst.original_ids]
-    create("out_degrees", src.original_ids.size)[:] = old.out_degrees[src.original_ids]
-    release_pages(old.in_degrees, old.out_degrees)
+    in_degrees = create("in_degrees", nodes)
+    in_degrees[:] = old.in_degrees[dst.original_ids]
+    release_pages(in_degrees, old.in_degrees)
+    out_degrees = create("out_degrees", src.original_ids.size)
+    out_degrees[:] = old.out_degrees[src.original_ids]
+    release_pages(out_degrees, old.out_degrees)
     indptr = create("indptr", nodes + 1)
     np.cumsum(np.diff(old.indptr)[dst.original_ids], out=indptr[1:])
     indices, edge_ids = create("indices", edges), create("edge_ids", edges)

@@ -288,9 +288,7 @@ def test_engines_and_divisions_that_do_not_fit_are_refused(
         check(by_relation, "raf", model="sage")
 
 
-@pytest.mark.parametrize(
-    "more", [["--seed", "3"], ["--memory-limit", "1G"], ["--locality-roots", "0"]]
-)
+@pytest.mark.parametrize("more", [["--seed", "3"], ["--locality-roots", "0"]])
 def test_options_of_other_methods_are_refused(
     more: list[str], graph: GraphDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -12,7 +13,9 @@ import pytest
 from cache_server.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
+from hopper.graph import array_file, check_topology, row_ranges
 from hopper.graph.directory import GraphDirectory
+from hopper.hetero.divide import divide_graph
 from hopper.partition import build, partition_graph
 from hopper.partition.memory import (
     MemoryEstimate,
@@ -121,3 +124,54 @@ def test_sizes_for_people() -> None:
         "3.0 MiB",
         "5120.00 GiB",
     ]
+
+
+def test_every_method_has_a_bound_before_it_starts(library: GraphDirectory) -> None:
+    """Dividing by relation too, which reads the graph in pieces."""
+    out, told = library.path.parent / "out", list[tuple[MemoryEstimate, int]]()
+    for method in ("metis", "stream", "random", "meta"):
+        text = rf"partitioning by {method} needs about .* 64\.0 MiB are allowed by --memory-limit"
+        with pytest.raises(RequestError, match=text):
+            divide_graph(
+                library, out, 2, method,
+                memory_limit=64 << 20, on_estimate=lambda *each: told.append(each),
+            )  # fmt: skip
+    assert not out.exists()
+    assert [each.disk > 0 for each, _ in told] == [True, True, True, False]
+    assert told[2][0].disk >= sum(
+        file.stat().st_size for file in library.path.rglob("*.npy") if file.is_file()
+    )
+    divide_graph(library, out, 2, "meta", memory_limit=1 << 30)
+
+
+def test_a_check_gives_the_pages_of_maps_back(
+    make_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process has of a topology stays small, however large that is."""
+    ends = np.random.default_rng(0).integers(0, 30_000, (2, 600_000))
+    path = make_graph("large", 30_000, *ends, []).path
+    block, most = 1 << 17, dict[str, int]()
+
+    def resident() -> dict[str, int]:
+        found: dict[str, int] = {}
+        for each in psutil.Process().memory_maps(grouped=False):
+            if each.path.startswith(str(path)):
+                name = Path(each.path).name
+                found[name] = found.get(name, 0) + each.rss
+        return found
+
+    def release(*arrays: Any) -> None:
+        for name, size in resident().items():
+            most[name] = max(most.get(name, 0), size)
+        array_file_release(*arrays)
+
+    array_file_release = array_file.release_pages
+    monkeypatch.setattr(array_file, "BLOCK_BYTES", block)
+    monkeypatch.setattr(row_ranges, "EDGES_AT_ONCE", block // 8)
+    for module in (array_file, check_topology):
+        monkeypatch.setattr(module, "release_pages", release)
+    GraphDirectory.open(path)
+    assert {"indices.npy", "edge_ids.npy"} <= most.keys()
+    # The kernel maps some pages around those that are read.
+    for name in ("indices.npy", "edge_ids.npy"):
+        assert most[name] < 4 * block < 600_000 * 8 // 4
