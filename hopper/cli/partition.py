@@ -98,7 +98,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--topology",
         default=_OF_NODES["topology"],
-        help="replicated (default), or partitioned: a server stores the in-edges of its own nodes",
+        help="replicated (default); partitioned: a server stores the in-edges of its own nodes; or "
+        "halo:K: also of those within K hops of them (halo:0 is partitioned)",
     )
     parser.add_argument(
         "--features",
@@ -295,13 +296,19 @@ def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -
 
 def _show(description: dict[str, Any], out: Path) -> None:
     table = Table(title=f"{description['graph']} over {description['servers']} servers: {out}")
-    for heading in ("server", "nodes", "edges", "training nodes", "feature bytes"):
+    columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
+    sizes = {"feature_bytes": "feature bytes"}
+    is_split = "halo" in description
+    if is_split:
+        columns |= {"halo_nodes": "halo nodes", "halo_edges": "halo edges"}
+        sizes |= {"topology_bytes": "topology bytes"}
+    for heading in ("server", *columns.values(), *sizes.values()):
         table.add_column(heading, justify="right")
     for server, share in enumerate(description["per_server"]):
         table.add_row(
             str(server),
-            *(f"{share[key]:,}" for key in ("nodes", "edges", "train")),
-            format_bytes(share["feature_bytes"]),
+            *(f"{share[key]:,}" for key in columns),
+            *(format_bytes(share[key]) for key in sizes),
         )
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     console.print(table)
@@ -311,6 +318,15 @@ def _show(description: dict[str, Any], out: Path) -> None:
         f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
         f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
     )
+    if is_split:
+        shares = description["per_server"]
+        stored, without = (
+            format_bytes(max(share[key] for share in shares))
+            for key in ("topology_bytes", "topology_bytes_without_halo")
+        )
+        replicated = format_bytes(description["replicated_topology_bytes"])
+        told = f"topology: {stored} a server at most, with a halo of {description['halo']} hops"
+        console.print(f"{told} · {without} without · {replicated} replicated")
     locality = description.get("locality")
     if locality is not None:
         fanouts = ",".join(map(str, locality["fanouts"]))

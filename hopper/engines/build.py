@@ -105,7 +105,7 @@ def _make_group_trainer(
     if not request.graph.layout.draws_alone and isinstance(rows.remote, RemoteRows):
         traffic = cluster.traffic.apart()
         book = request.graph.book
-        trainer.sampler.elsewhere = DrawsElsewhere(rows.remote, book, cluster.server, traffic)
+        trainer.sampler.elsewhere = DrawsElsewhere(rows.remote, book, traffic)
     return trainer
 
 

@@ -42,6 +42,22 @@ def check_bounds(topology: Topology, relation: Relation, root: Path) -> None:
         raise refuse("indices", f"at {edge}", f"an id in [0, {sources})", given)
 
 
+def check_lists(topology: Topology, relation: Relation, root: Path, first: int, stop: int) -> None:
+    """Check what draws rely on where a server stores some nodes' in-edges: that a node has all of
+    them here or none, and those of a range all.
+
+    Raises
+    ------
+    GraphError: names the file, the place, what was expected and given.
+    """
+    row = _find_bad_list(topology.indptr, topology.in_degrees, first, stop)
+    if row >= 0:
+        degree, is_own = int(topology.in_degrees[row]), first <= row < stop
+        expected = f"{degree} edges" if is_own else f"{degree} edges, or none"
+        given = int(topology.indptr[row + 1] - topology.indptr[row])
+        raise _refusal(root, relation, "indptr", f"of node {row}", expected, given)
+
+
 def _refusal(
     root: Path,
     relation: Relation,
@@ -191,3 +207,14 @@ def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]
 def _count(sources: NDArray[np.int64], degrees: NDArray[np.int64]) -> None:
     for source in sources:
         degrees[source] += 1
+
+
+@kernel
+def _find_bad_list(
+    indptr: NDArray[np.int64], in_degrees: NDArray[np.int64], first: int, stop: int
+) -> int:
+    for row in range(in_degrees.size):
+        length = indptr[row + 1] - indptr[row]
+        if length != in_degrees[row] and (length or first <= row < stop):
+            return row
+    return -1

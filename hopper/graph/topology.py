@@ -48,6 +48,16 @@ class Topology:
     """[destinations + 1] int64, indptr of all servers together, where these are the edges of one;
     None: they are all, or edges have no features"""
 
+    def has_lists(self, destinations: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] bool: of which destinations all in-edges are here, where those of some are not.
+
+        Parameters
+        ----------
+        destinations: [n] int64 ids.
+        """
+        lengths = self.indptr[destinations + 1] - self.indptr[destinations]
+        return lengths == self.in_degrees[destinations]
+
     def edge_places(
         self,
         destinations: NDArray[np.int64],

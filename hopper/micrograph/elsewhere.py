@@ -1,4 +1,5 @@
-"""In-edges that lie on other servers: their servers draw among them, while own ones are drawn."""
+"""In-edges that lie on other servers alone: their servers draw among them, and the rank among those
+that are here meanwhile."""
 
 from __future__ import annotations
 
@@ -26,51 +27,49 @@ class AskedDraw(NamedTuple):
     Attributes
     ----------
     stored: the relation as it is stored. nodes: [n] int64 global ids of destinations.
+    is_here: [n] bool, whose in-edges the rank's server stores.
     """
 
     stored: Relation
     how: HopDraw
     nodes: Ids
+    is_here: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class SplitDraw:
-    """Where the destinations of a draw lie.
+    """Where the in-edges of a draw's destinations lie.
 
     Attributes
     ----------
-    own: [k] int64, which of them are the rank's own server's.
-    others: by server, which of them are its. draws: by server, what it was asked.
+    here: [k] int64, those whose in-edges the rank's own server stores.
+    others: by server, which of the others are its. draws: by server, what it was asked.
     """
 
-    own: Ids
+    here: Ids
     others: Mapping[int, Ids]
     draws: Mapping[int, NeighbourDraw]
 
 
 class DrawsElsewhere:
-    """Draws among in-edges that servers have of their own nodes alone.
+    """Draws among in-edges of which servers store some: each of its own nodes all.
 
     Parameters
     ----------
     remote: asks other servers; they draw what the rank would (docs/draws.md).
-    server: the rank's own.
     traffic: where bytes are counted until they are taken.
     """
 
-    def __init__(
-        self, remote: RemoteRows, book: PartitionBook, server: int, traffic: Traffic
-    ) -> None:
-        self._remote, self._book, self._server = remote, book, server
-        self._traffic = traffic
+    def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
+        self._remote, self._book, self._traffic = remote, book, traffic
 
     def take_sent(self) -> dict[Cause, int]:
         """The bytes by cause since the last call."""
         return self._traffic.take()
 
     def begin(self, asked: Mapping[Relation, AskedDraw]) -> Draws:
-        """Ask other servers to draw for those of a hop's destinations that are theirs: each server
-        once for all relations."""
+        """Ask other servers to draw for those of a hop's destinations whose in-edges are not here:
+        each server once for all relations."""
         splits = {relation: self._split(draw) for relation, draw in asked.items()}
         by_server: dict[int, list[NeighbourDraw]] = {}
         for split in splits.values():
@@ -79,22 +78,19 @@ class DrawsElsewhere:
         return Draws(splits, self._remote.begin_sampling(by_server, self._traffic))
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
-        stored, how, nodes = asked
-        homes = self._book.home(stored.dst, nodes)
-        own = np.flatnonzero(homes == self._server)
-        if own.size == nodes.size:
-            return SplitDraw(own, {}, {})
+        stored, how, nodes, is_here = asked
+        here = np.flatnonzero(is_here)
+        if here.size == nodes.size:
+            return SplitDraw(here, {}, {})
+        away = np.flatnonzero(~is_here)
+        homes = self._book.home(stored.dst, nodes[away])
+        others = {int(server): away[homes == server] for server in np.unique(homes)}
         sources = self._book.total(stored.src)
-        others = {
-            int(server): np.flatnonzero(homes == server)
-            for server in np.unique(homes)
-            if server != self._server
-        }
         draws = {
             server: NeighbourDraw(str(stored), how, nodes[places], sources)
             for server, places in others.items()
         }
-        return SplitDraw(own, others, draws)
+        return SplitDraw(here, others, draws)
 
 
 class Draws:
@@ -108,17 +104,17 @@ class Draws:
     def __init__(self, splits: Mapping[Relation, SplitDraw], wait: Callable[[], None]) -> None:
         self._splits, self._wait = splits, wait
 
-    def own(self, relation: Relation, destinations: Ids) -> Ids:
+    def here(self, relation: Relation, destinations: Ids) -> Ids:
         """Those of a relation's destinations that the rank draws for."""
         split = self._splits[relation]
-        return destinations[split.own] if split.others else destinations
+        return destinations[split.here] if split.others else destinations
 
-    def stitch(self, relation: Relation, own: Drawn) -> Drawn:
+    def stitch(self, relation: Relation, here: Drawn) -> Drawn:
         """What was drawn for all destinations of a relation, in their order.
 
         Parameters
         ----------
-        own: what the rank drew.
+        here: what the rank drew.
 
         Raises
         ------
@@ -127,9 +123,9 @@ class Draws:
         split = self._splits[relation]
         self._wait()
         if not split.others:
-            return own
-        places = [split.own, *split.others.values()]
-        parts = [own, *(split.draws[server].drawn() for server in split.others)]
+            return here
+        places = [split.here, *split.others.values()]
+        parts = [here, *(split.draws[server].drawn() for server in split.others)]
         order = np.empty(sum(each.size for each in places), np.int64)
         order[np.concatenate(places)] = np.arange(order.size)
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])

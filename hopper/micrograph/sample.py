@@ -384,21 +384,17 @@ class NeighborSampler:
     ) -> dict[Relation, Drawn]:
         """Draw a hop of every relation that is drawn at it, among in-edges of this server and of
         others, which draw meanwhile."""
-        asked = {
-            each: AskedDraw(
-                self.drawn_as.get(each, each),
-                self.how(hop, each, moment),
-                self.nodes_of(each.dst, frontiers[each.dst]),
-            )
-            for each in self.topologies
-            if self.is_drawn(each, hop)
-        }
+        asked = {}
+        for each in filter(lambda each: self.is_drawn(each, hop), self.topologies):
+            nodes = self.nodes_of(each.dst, frontiers[each.dst])
+            stored, how = self.drawn_as.get(each, each), self.how(hop, each, moment)
+            asked[each] = AskedDraw(stored, how, nodes, self.topologies[each].has_lists(nodes))
         others = elsewhere.begin(asked)
-        own = {
-            each: self.draw(hop, each, others.own(each, frontiers[each.dst]), moment)
+        here = {
+            each: self.draw(hop, each, others.here(each, frontiers[each.dst]), moment)
             for each in asked
         }
-        return {each: others.stitch(each, found) for each, found in own.items()}
+        return {each: others.stitch(each, found) for each, found in here.items()}
 
     def _stored(
         self,

@@ -13,7 +13,9 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema
 from hopper.partition.assign import assign, check_request
-from hopper.partition.describe import describe, write_description
+from hopper.partition.describe import describe, describe_topology, write_description
+from hopper.partition.divide_topology import divide_topology
+from hopper.partition.halo import TopologyChoice
 from hopper.partition.layouts import ByDimension
 from hopper.partition.memory import (
     MemoryEstimate,
@@ -30,7 +32,6 @@ from hopper.partition.training import training_roots
 from hopper.partition.write import (
     copy_shared,
     partitioned_bytes,
-    split_topology,
     table_bytes,
     unpublished_partitions,
     write_maps,
@@ -49,7 +50,7 @@ def partition_graph(
     *,
     method_options: Mapping[str, Any] = NONE,
     backend: str = "auto",
-    topology: Literal["replicated", "partitioned"] = "replicated",
+    topology: str = "replicated",
     features: Literal["by-node", "by-dimension"] = "by-node",
     feature_dtypes: Sequence[str] = (),
     memory_limit: int | None = None,
@@ -68,8 +69,9 @@ def partition_graph(
     seed: of all methods but DGL's METIS, which has none.
     method_options: keywords of the constructor of a class of one's own.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
-    topology: whether every server needs all edges, or the in-edges of its own nodes alone
-        (among which it then draws for others' ranks).
+    topology: "replicated": every server needs all edges; "partitioned": it has the in-edges of its
+        own nodes alone (among which it then draws for others' ranks); or "halo:K": also those of
+        the nodes within K hops of its own.
     features: whether a server stores whole rows of its own nodes, or some columns of all nodes'
         (which engine ``p3`` alone trains on).
     feature_dtypes: forms that features are stored in, "DTYPE" of all tables or "TABLE=DTYPE", as
@@ -86,9 +88,8 @@ def partition_graph(
     """
     out, schema = Path(out), graph.schema
     check_request(schema, servers, method, method_options)
-    if topology not in ("replicated", "partitioned"):
-        raise RequestError(f"topology: expected replicated or partitioned, given {topology!r}")
-    split, by_dimension = topology == "partitioned", features == "by-dimension"
+    choice, by_dimension = TopologyChoice.parse(topology), features == "by-dimension"
+    split = choice.name == "partitioned"
     _check_features(schema, servers, features, topology)
     forms = parse_row_forms(feature_dtypes, schema)
     if by_dimension:
@@ -97,7 +98,7 @@ def partition_graph(
     chosen = choose_backend(backend) if method == "metis" else None
     copies = servers if by_dimension else 1
     disk = _written_bytes(graph, servers, copies, split=split)
-    estimate = replace(estimate_memory(graph, servers, method, chosen), disk=disk)
+    estimate = replace(estimate_memory(graph, servers, method, chosen, split=split), disk=disk)
     available = available_memory()
     if on_estimate is not None:
         on_estimate(estimate, available)
@@ -147,12 +148,9 @@ def partition_graph(
             if measured is not None:
                 description["locality"] = measured
         if split:
-            description["topology"] = topology
-            with phases.phase("divide the topology (edges)", edges) as counter:
-                for relation in schema.relations:
-                    split_topology(
-                        graph.schema, work, relation, maps[relation.dst].offsets, counter
-                    )
+            offsets = {name: own.offsets for name, own in maps.items()}
+            stored = divide_topology(schema, work, offsets, choice.halo, phases)
+            description |= describe_topology(choice, description["per_server"], stored)
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
     return PartitionedGraph.open(out)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import GraphError
-from hopper.graph.check_topology import check_bounds
+from hopper.graph.check_topology import check_bounds, check_lists
 from hopper.graph.check_values import check_labels, check_split, find_outside
 from hopper.graph.layout import link_labels_file, links_file, split_file
-from hopper.partition.layouts import MapName, map_file
+from hopper.partition.layouts import DividedTopology, MapName, map_file, server_folder
 from hopper.partition.partitioned_graph import PartitionedGraph
 
 
@@ -28,6 +29,10 @@ def check_partition(graph: PartitionedGraph, servers: Sequence[int]) -> None:
     """
     for topology, relation, folder in graph.layout.stored_topologies(servers):
         check_bounds(topology, relation, folder)
+    if isinstance(graph.layout, DividedTopology):
+        for relation, server in itertools.product(graph.relations, servers):
+            topology, own = graph.topology(relation, server), graph.book.range(relation.dst, server)
+            check_lists(topology, relation, server_folder(graph.path, server), *own)
     for node_type in graph.schema.node_types if graph.layout.is_renumbered else ():
         _check_maps(graph, node_type)
     for name in graph.schema.splits:

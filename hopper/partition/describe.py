@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.assign import Assignment
+from hopper.partition.divide_topology import StoredTopology
+from hopper.partition.halo import TopologyChoice
 from hopper.partition.layouts import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.relabel import Relabelling
@@ -73,6 +75,33 @@ def describe(
             )
         ],
         "topology": "replicated",
+    }
+
+
+def describe_topology(
+    choice: TopologyChoice, per_server: Sequence[Mapping[str, Any]], stored: StoredTopology
+) -> dict[str, Any]:
+    """What partition.json says besides, and in place of what :func:`describe` made, where topology
+    is partitioned.
+
+    Parameters
+    ----------
+    per_server: as :func:`describe` made it.
+    """
+    columns = {
+        "halo_nodes": stored.halo_nodes,
+        "halo_edges": stored.halo_edges,
+        "topology_bytes": stored.stored,
+        "topology_bytes_without_halo": stored.partitioned,
+    }
+    return {
+        "topology": choice.name,
+        "halo": choice.halo,
+        "replicated_topology_bytes": stored.replicated,
+        "per_server": [
+            {**share, **{name: int(counts[server]) for name, counts in columns.items()}}
+            for server, share in enumerate(per_server)
+        ],
     }
 
 

@@ -1,9 +1,9 @@
 """Who has which part of a partitioned graph: the ways in which topology and rows lie.
 
 Nodes are divided, and topology is replicated (:class:`Replicated`) or lies with its destinations
-(:class:`DividedTopology`); or features are divided by dimension (:class:`ByDimension`); or whole
-relations are divided (:class:`ByRelation`): then a server
-stores all nodes of the types that its relations touch, and those relations alone; or, of a root
+and with those nearby (:class:`DividedTopology`); or features are divided by dimension
+(:class:`ByDimension`); or whole relations are divided (:class:`ByRelation`): then a server stores
+all nodes of the types that its relations touch, and those relations alone; or, of a root
 relation that is too large for a server, some of the edges, and what their sources read. Relations
 whose edges are predicted are everywhere besides.
 """
@@ -233,16 +233,34 @@ class Replicated(Layout):
 
 
 class DividedTopology(Layout):
-    """Nodes are divided, and a server has the in-edges of its own nodes alone."""
+    """Nodes are divided, and a server has the in-edges of its own nodes, and of its halo: the nodes
+    within some hops of them, of which there may be none.
+
+    Attributes
+    ----------
+    halo: how many hops.
+    """
 
     name = "partitioned"
     draws_alone = False
 
+    def __init__(
+        self, path: Path, schema: GraphSchema, book: PartitionBook, description: dict[str, Any]
+    ) -> None:
+        super().__init__(path, schema, book, description)
+        self.halo = description.get("halo", 0)
+        if type(self.halo) is not int or self.halo < 0:
+            raise GraphError(
+                f"{path / DESCRIPTION_FILE}: field 'halo': expected a number of hops, found "
+                f"{self.halo!r}"
+            )
+
     def explain(self, where: str) -> str:
         """See :class:`Layout`."""
+        near = f" and of those within {self.halo} hops of them" if self.halo else ""
         return (
-            f"the topology of {where} is partitioned: a server has the in-edges of its own nodes "
-            "alone"
+            f"the topology of {where} is partitioned: a server has the in-edges of its own nodes"
+            f"{near} alone"
         )
 
     def topology(self, relation: Relation, server: int | None) -> Topology:
@@ -264,24 +282,33 @@ class DividedTopology(Layout):
                 yield self.topology(relation, server), relation, server_folder(self.path, server)
 
     def _all_in_edges(self, relation: Relation) -> Topology:
-        """What all servers have, put together in memory."""
+        """What all servers have of their own nodes, put together in memory."""
         parts = [self.topology(relation, server) for server in range(self._book.servers)]
+        ranges = [self._book.range(relation.dst, server) for server in range(len(parts))]
+        # Servers' nodes follow each other.
+        own = [
+            slice(*part.indptr[[first, stop]].tolist())
+            for part, (first, stop) in zip(parts, ranges, strict=True)
+        ]
 
-        def by_edge(arrays: list[NDArray[Any] | None]) -> NDArray[Any] | None:
-            found = [each for each in arrays if each is not None]
-            return np.concatenate(found) if found else None
+        def by_edge(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+            return np.concatenate([each[edges] for each, edges in zip(arrays, own, strict=True)])
 
+        drawn_from: dict[str, Any] = {
+            name: by_edge([getattr(part, name) for part in parts])
+            for name in layout.draw_arrays(self._schema, relation)
+        }
+        lengths = [
+            np.diff(part.indptr[first : stop + 1])
+            for part, (first, stop) in zip(parts, ranges, strict=True)
+        ]
         return Topology(
-            # A server's nodes are empty rows elsewhere, and servers' nodes follow each other.
-            indptr=np.sum([part.indptr for part in parts], axis=0),
-            indices=np.concatenate([part.indices for part in parts]),
-            edge_ids=np.concatenate([part.edge_ids for part in parts]),
+            indptr=np.concatenate(([0], np.cumsum(np.concatenate(lengths)))),
+            indices=by_edge([part.indices for part in parts]),
+            edge_ids=by_edge([part.edge_ids for part in parts]),
             in_degrees=parts[0].in_degrees,
             out_degrees=parts[0].out_degrees,
-            weight_sums=by_edge([part.weight_sums for part in parts]),
-            alias_table=by_edge([part.alias_table for part in parts]),
-            times=by_edge([part.times for part in parts]),
-            by_time=by_edge([part.by_time for part in parts]),
+            **drawn_from,
         )
 
 

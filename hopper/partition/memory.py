@@ -52,13 +52,19 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    graph: GraphDirectory, servers: int, method: str, backend: Backend | None = None
+    graph: GraphDirectory,
+    servers: int,
+    method: str,
+    backend: Backend | None = None,
+    *,
+    split: bool = False,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph.
 
     Parameters
     ----------
     backend: which METIS, if that is the method.
+    split: whether servers store some nodes' in-edges alone.
 
     Notes
     -----
@@ -79,6 +85,9 @@ def estimate_memory(
     phases["check"] = check_bytes(graph.schema)
     # Server of every node (4), both maps (16), training roots (8).
     phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
+    if split:
+        # The same, and which servers store the in-edges of a node, a bit each, at two hops.
+        phases["divide the topology"] = nodes * (28 + 2 * ((servers + 7) // 8)) + _BUFFERS
     return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
 
 

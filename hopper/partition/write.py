@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +22,12 @@ from hopper.graph.array_file import (
     array_bytes,
     create_array,
     named,
-    open_array,
     release_pages,
     save_array,
 )
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.publish import unpublished
-from hopper.graph.row_ranges import EDGES_AT_ONCE, row_ranges
+from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
@@ -39,9 +37,6 @@ from hopper.partition.layouts import divide_columns, map_file, server_folder
 from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
 from hopper.phases import Progress
 
-SPLIT_ARRAYS: Final[tuple[layout.TopologyArray, ...]] = ("indptr", "indices", "edge_ids")
-"""of a relation's topology: what every server has of its own nodes, where topology is divided, and
-what draws read; the first is by node, the others by edge"""
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
@@ -75,7 +70,8 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
 
     Parameters
     ----------
-    split: whether :func:`split_topology` follows, for which a relation lies there twice.
+    split: whether :func:`hopper.partition.divide_topology.divide_topology` follows, for which a
+        relation lies there twice; halos, which are not known yet, take more.
     """
     found = required_bytes(schema) + sum(16 * kind.count for kind in schema.node_types.values())
     for relation, kind in schema.relations.items():
@@ -209,54 +205,6 @@ def write_server(
             )
     write_manifest(folder, server, next(iter(maps.values())).offsets.size - 1, tables)
     return feature_bytes
-
-
-def split_topology(
-    schema: GraphSchema,
-    work: Path,
-    relation: Relation,
-    offsets: NDArray[np.int64],
-    progress: Progress,
-) -> None:
-    """Give every server the in-edges of its own nodes; degrees stay where all find them, and where
-    edges have features, so does ``indptr``.
-
-    A server's ``indptr`` has a row for every node, empty for those of others, so ids mean the same
-    as in one topology for all. Servers' rows must have been written. Progress advances by edges.
-
-    Parameters
-    ----------
-    schema: of the graph whose topology it is.
-    offsets: [servers + 1] int64, of the destinations' type.
-    """
-    names: list[layout.StoredArray] = [*SPLIT_ARRAYS, *layout.draw_arrays(schema, relation)]
-    files = {name: layout.topology_file(work, relation, name) for name in names}
-    indptr = open_array(files["indptr"], "indptr", np.int64, (int(offsets[-1]) + 1,))
-    edges = int(indptr[-1])
-    for server, (first, stop) in enumerate(pairwise(offsets.tolist())):
-        folder = server_folder(work, server)
-        start, end = int(indptr[first]), int(indptr[stop])
-        file = layout.topology_file(folder, relation, "indptr")
-        own = create_array(file, np.int64, indptr.shape)
-        for place in range(0, indptr.size, EDGES_AT_ONCE):
-            part = slice(place, place + EDGES_AT_ONCE)
-            own[part] = np.clip(indptr[part], start, end) - start
-        release_pages(own, indptr)
-        for name in names[1:]:
-            dtype = layout.stored_dtype(name)
-            whole = open_array(files[name], name, dtype, (edges,))
-            file = layout.topology_file(folder, relation, name)
-            out = create_array(file, dtype, (end - start,))
-            for place in range(start, end, EDGES_AT_ONCE):
-                last = min(end, place + EDGES_AT_ONCE)
-                out[place - start : last - start] = whole[place:last]
-                release_pages(out, whole)
-        progress.advance(end - start)
-    if schema.relations[relation].feature_dim is not None:
-        # It tells where the features of an edge stand.
-        del files["indptr"]
-    for path in files.values():
-        path.unlink()
 
 
 def table_bytes(graph: GraphDirectory, copies: int = 1) -> int:

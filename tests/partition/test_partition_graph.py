@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,9 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.check_partition import check_partition
+from hopper.partition.checksums import check_structure
+from hopper.partition.halo import TopologyChoice
 from hopper.partition.layouts import DividedTopology, Replicated
 
 METHODS = ["random", "metis", "stream"]
@@ -162,51 +166,116 @@ def test_an_edge_target_is_balanced_and_kept(library: GraphDirectory) -> None:
     np.testing.assert_array_equal(divided.split("train"), [0, 2])
 
 
+@pytest.mark.parametrize("halo", [0, 1, 2])
 def test_partitioned_topology_is_the_replicated_one_in_parts(
-    shared_library: GraphDirectory, tmp_path: Path
+    halo: int, shared_library: GraphDirectory, tmp_path: Path
 ) -> None:
     whole = partition_graph(shared_library, tmp_path / "whole", 3, "random", 5)
     parts = partition_graph(
-        shared_library, tmp_path / "parts", 3, "random", 5, topology="partitioned"
+        shared_library, tmp_path / "parts", 3, "random", 5, topology=f"halo:{halo}"
     )
     assert isinstance(parts.layout, DividedTopology)
+    assert parts.layout.halo == halo
     assert isinstance(whole.layout, Replicated)
     assert not list((parts.path / "topology").rglob("indices.npy"))
+    check_structure(parts.path, range(3))
+    check_partition(parts, range(3))
+    near = [nodes_within(whole, halo, server) for server in range(3)]
     for relation in shared_library.schema.relations:
         expected = whole.topology(relation)
         together = parts.topology(relation)
         for name in layout.TOPOLOGY_ARRAYS:
             np.testing.assert_array_equal(getattr(together, name), getattr(expected, name))
-        offsets = parts.book.offsets[relation.dst]
         for server in range(3):
-            own = parts.topology(relation, server)
+            own, mine = parts.topology(relation, server), near[server][relation.dst]
             for name in ("in_degrees", "out_degrees"):
                 np.testing.assert_array_equal(getattr(own, name), getattr(expected, name))
-            mine = slice(offsets[server], offsets[server + 1])
-            lengths = np.zeros(expected.in_degrees.size, np.int64)
-            lengths[mine] = np.diff(expected.indptr)[mine]
-            np.testing.assert_array_equal(np.diff(own.indptr), lengths)
-            edges = slice(expected.indptr[mine.start], expected.indptr[mine.stop])
+            degrees = np.diff(expected.indptr)
+            np.testing.assert_array_equal(np.diff(own.indptr), np.where(mine, degrees, 0))
+            edges = np.repeat(mine, degrees)
             np.testing.assert_array_equal(own.indices, expected.indices[edges])
             np.testing.assert_array_equal(own.edge_ids, expected.edge_ids[edges])
+            ids = np.arange(degrees.size)
+            np.testing.assert_array_equal(own.has_lists(ids), mine | (degrees == 0))
             rows = parts.edge_features(relation, server)
             if rows is not None:
                 np.testing.assert_array_equal(rows, whole.edge_features(relation, server))
+    described = parts.description
+    for server, share in enumerate(described["per_server"]):
+        count = sum(int(mine.sum()) for mine in near[server].values())
+        assert share["halo_nodes"] == count - share["nodes"]
+        stored = [parts.topology(each, server) for each in whole.relations]
+        assert share["halo_edges"] == sum(each.indices.size for each in stored) - share["edges"]
+        assert share["topology_bytes"] == sum(
+            file.stat().st_size
+            for folder in (parts.path, parts.path / f"server-{server}")
+            for file in (folder / "topology").rglob("*.npy")
+        )
+        assert share["topology_bytes"] >= share["topology_bytes_without_halo"]
+        assert (share["topology_bytes"] == share["topology_bytes_without_halo"]) == (halo == 0)
+    everything = [file.stat().st_size for file in (whole.path / "topology").rglob("*.npy")]
+    assert described["replicated_topology_bytes"] == sum(everything)
+
+
+def nodes_within(graph: PartitionedGraph, hops: int, server: int) -> dict[str, np.ndarray]:
+    """By type, [nodes] bool: which are a server's own, or so many hops away, against edges."""
+    near = {}
+    for node_type, offsets in graph.book.offsets.items():
+        if node_type in graph.schema.node_types:
+            near[node_type] = np.zeros(offsets[-1], np.bool_)
+            near[node_type][offsets[server] : offsets[server + 1]] = True
+    for _ in range(hops):
+        wider = {node_type: own.copy() for node_type, own in near.items()}
+        for relation in graph.relations:
+            edges = graph.topology(relation)
+            into = np.repeat(near[relation.dst], np.diff(edges.indptr))
+            wider[relation.src][edges.indices[into]] = True
+        near = wider
+    return near
+
+
+def test_a_halo_is_read_by_a_machine_that_has_one_folder(
+    shared_library: GraphDirectory, tmp_path: Path
+) -> None:
+    parts = partition_graph(shared_library, tmp_path / "parts", 3, "random", topology="halo:1")
+    for server in (0, 2):
+        shutil.rmtree(parts.path / f"server-{server}")
+    check_structure(parts.path, [1])
+    alone = PartitionedGraph.open(parts.path)
+    check_partition(alone, [1])
+    # A list that lacks some of its edges is found.
+    relation = max(alone.relations, key=lambda each: alone.schema.relations[each].count)
+    file = layout.topology_file(parts.path / "server-1", relation, "indptr")
+    indptr = np.load(file)
+    first, stop = alone.book.range(relation.dst, 1)
+    longest = int(np.diff(indptr)[first:stop].argmax()) + first
+    indptr[longest + 1 :] -= 1
+    np.save(file, indptr)
+    edges = file.with_name("indices.npy"), file.with_name("edge_ids.npy")
+    for other in (*edges, *(file.with_name(f"{name}.npy") for name in ("weight_sums", "times"))):
+        if other.exists():
+            np.save(other, np.load(other)[:-1])
+    with pytest.raises(GraphError, match=rf"indptr of .*: of node {longest}: expected \d+ edges"):
+        check_partition(PartitionedGraph.open(parts.path), [1])
+    with pytest.raises(GraphError, match=r"topology/.*: "):
+        check_structure(parts.path, [1])
 
 
 def test_an_unknown_topology_is_refused(shared_library: GraphDirectory, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="topology: expected replicated or partitioned"):
-        partition_graph(
-            shared_library,
-            tmp_path / "parts",
-            2,
-            "random",
-            topology="halved",  # type: ignore[arg-type]
-        )
+    with pytest.raises(RequestError, match="topology: expected replicated, partitioned, or halo:K"):
+        partition_graph(shared_library, tmp_path / "parts", 2, "random", topology="halved")
+    for wrong in ("halo", "halo:", "halo:-1", "halo:x", "halo:99999999999"):
+        with pytest.raises(RequestError, match=f"given '{wrong}'"):
+            TopologyChoice.parse(wrong)
+    assert TopologyChoice.parse("halo:0") == TopologyChoice.parse("partitioned")
     parts = partition_graph(shared_library, tmp_path / "parts", 2, "random")
     description = parts.path / "partition.json"
     description.write_text(description.read_text().replace('"replicated"', '"halved"'))
     with pytest.raises(GraphError, match=r"'topology': expected one of .* found 'halved'"):
+        PartitionedGraph.open(parts.path)
+    wrong = description.read_text().replace('"halved"', '"partitioned", "halo": -1')
+    description.write_text(wrong)
+    with pytest.raises(GraphError, match="field 'halo': expected a number of hops, found -1"):
         PartitionedGraph.open(parts.path)
 
 

@@ -1,0 +1,147 @@
+"""Whose in-edges each server stores, where topology is partitioned: those of its own nodes, and of
+its halo, the nodes within some hops of them along in-edges of all relations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cache_server.kernel import kernel
+from hopper.errors import RequestError
+from hopper.graph import layout
+from hopper.graph.array_file import open_array, release_pages
+from hopper.graph.row_ranges import row_ranges
+from hopper.graph.schema import Relation
+from hopper.phases import Progress
+
+Servers = NDArray[np.uint8]
+"""[nodes, ceil(servers / 8)] uint8: which servers, a bit each"""
+_MOST_HOPS: Final = 1 << 16
+
+
+class TopologyChoice(NamedTuple):
+    """How topology lies on servers.
+
+    Attributes
+    ----------
+    name: whether every server needs all of it, or stores some nodes' in-edges.
+    halo: of partitioned topology, how many hops from its own nodes these are at most.
+    """
+
+    name: Literal["replicated", "partitioned"]
+    halo: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> TopologyChoice:
+        """One as it was asked for; ``halo:0`` is partitioned topology, whose halo is empty.
+
+        Raises
+        ------
+        RequestError: there is no such topology.
+        """
+        if text == "replicated":
+            return cls("replicated")
+        if text == "partitioned":
+            return cls("partitioned")
+        found = re.fullmatch(r"halo:([0-9]{1,9})", text)
+        if found is None or int(found[1]) > _MOST_HOPS:
+            raise RequestError(
+                "topology: expected replicated, partitioned, or halo:K with a number K of hops up "
+                f"to {_MOST_HOPS}, given {text!r:.100}"
+            )
+        return cls("partitioned", int(found[1]))
+
+
+class StoredLists:
+    """Whose in-edges every server stores.
+
+    Parameters
+    ----------
+    offsets: by node type, [servers + 1] int64: the global ids of each server's own nodes.
+    """
+
+    def __init__(self, offsets: Mapping[str, NDArray[np.int64]]) -> None:
+        self.servers = next(iter(offsets.values())).size - 1
+        self._by_type: dict[str, Servers] = {}
+        for node_type, bounds in offsets.items():
+            own = np.zeros((int(bounds[-1]), (self.servers + 7) // 8), np.uint8)
+            for server in range(self.servers):
+                own[bounds[server] : bounds[server + 1], server // 8] = 1 << server % 8
+            self._by_type[node_type] = own
+
+    def widen(self, folder: Path, relations: Mapping[Relation, int], progress: Progress) -> None:
+        """Let every server store the in-edges of those nodes too that it stores edges from.
+
+        Progress advances by edges.
+
+        Parameters
+        ----------
+        folder: with the whole topology, in global ids. relations: the number of edges of each.
+        """
+        reached = {node_type: near.copy() for node_type, near in self._by_type.items()}
+        for relation, edges in relations.items():
+            near = self._by_type[relation.dst]
+            indptr = open_indptr(folder, relation, near.shape[0])
+            file = layout.topology_file(folder, relation, "indices")
+            indices = open_array(file, f"indices of {relation}", np.int64, (edges,))
+            for first, last in row_ranges(indptr, 0, near.shape[0]):
+                _mark_sources(first, last, indptr, indices, near, reached[relation.src])
+                release_pages(indptr, indices)
+                progress.advance(int(indptr[last] - indptr[first]))
+        self._by_type = reached
+
+    def contains(self, node_type: str, server: int, first: int, last: int) -> NDArray[np.bool_]:
+        """[last - first] bool: which nodes of a range of global ids a server stores in-edges of."""
+        byte = self._by_type[node_type][first:last, server // 8]
+        return (byte >> server % 8 & 1).astype(np.bool_)
+
+    def count_nodes(self) -> NDArray[np.int64]:
+        """[servers] int64: the nodes that each stores in-edges of, of all types."""
+        counts = np.zeros(self.servers, np.int64)
+        for stored in self._by_type.values():
+            _add_up(stored, np.ones(stored.shape[0], np.int64), counts)
+        return counts
+
+    def count_edges(self, relation: Relation, folder: Path) -> NDArray[np.int64]:
+        """[servers] int64: the edges of a relation that each stores; ``folder`` as of
+        :meth:`widen`."""
+        stored, counts = self._by_type[relation.dst], np.zeros(self.servers, np.int64)
+        indptr = open_indptr(folder, relation, stored.shape[0])
+        for first, last in row_ranges(indptr, 0, stored.shape[0]):
+            _add_up(stored[first:last], np.diff(indptr[first : last + 1]), counts)
+        return counts
+
+
+def open_indptr(folder: Path, relation: Relation, nodes: int) -> NDArray[np.int64]:
+    """[nodes + 1] int64: the bounds of a relation's neighbour lists in a folder, mapped."""
+    file = layout.topology_file(folder, relation, "indptr")
+    return open_array(file, f"indptr of {relation}", np.int64, (nodes + 1,))
+
+
+@kernel
+def _mark_sources(
+    first: int,
+    last: int,
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    near: Servers,
+    reached: Servers,
+) -> None:
+    for node in range(first, last):
+        for byte in range(near.shape[1]):
+            if near[node, byte]:
+                for edge in range(indptr[node], indptr[node + 1]):
+                    reached[indices[edge], byte] |= near[node, byte]
+
+
+@kernel
+def _add_up(stored: Servers, sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+    for node in range(sizes.size):
+        for server in range(counts.size):
+            if stored[node, server >> 3] >> (server & 7) & 1:
+                counts[server] += sizes[node]
