@@ -75,6 +75,25 @@ def test_servers_draw_what_a_rank_with_all_edges_draws(
         check_draws(client, parts, lists, how, nodes)
 
 
+def test_halos_have_whole_lists(
+    parts: PartitionedGraph, lists: NeighbourLists, tmp_path: Path
+) -> None:
+    """What a server's ranks draw from its halo is what the nodes' own servers would draw."""
+    graph = GraphDirectory.open(parts.path.with_name("graph"))
+    wider = partition_graph(graph, tmp_path / "wider", SERVERS, "random", topology="halo:1")
+    ids = wider.original_ids("node")
+    for server in range(SERVERS):
+        own = wider.topology(EDGE, server)
+        stored = np.flatnonzero(own.has_lists(np.arange(NODES)))
+        first, stop = wider.book.range("node", server)
+        assert stored.size > stop - first
+        here = NeighbourLists(own.indptr, own.indices, ids, ids, own.weight_sums, own.alias_table)
+        for method in METHODS:
+            how = HopDraw(method, 3, 77)
+            for mine, theirs in zip(here.draw(stored, how), lists.draw(stored, how), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+
+
 def hub(parts: PartitionedGraph) -> int:
     """Its global id."""
     return int(parts.global_ids("node")[HUB])

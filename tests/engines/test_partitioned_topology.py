@@ -1,4 +1,5 @@
-"""Training where a server has the in-edges of its own nodes alone: the same run, bit for bit."""
+"""Training where a server has the in-edges of its own nodes, and of its halo, alone: the same run,
+bit for bit."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from hopper.engines.checks import check_request
 from hopper.engines.reference import EveryServersRows
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.micrograph.sample import NeighborSampler
 from hopper.models import run_model
 from hopper.partition import PartitionedGraph, partition_graph
@@ -36,6 +38,11 @@ TYPED = {
     "rgcn": {"name": "rgcn", "layers": 2, "hidden": 8, "dropout": 0.3},
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
 }
+WITH_HALO = {
+    "homogeneous": ("zero_hop", "hop", "naive"),
+    "typed": ("cooperative", "model_centric", "locality"),
+}
+"""every engine once, of one type or of several"""
 ENGINES = ("cooperative", "model_centric", "zero_hop", "hop", "locality")
 
 
@@ -75,31 +82,84 @@ def test_runs_are_those_of_the_replicated_topology(
     first, second = models
     chosen = [(first, engine) for engine in engines]
     chosen += [(second, engine) for engine in ("cooperative", "model_centric")]
+    with_halo = [(first, engine) for engine in WITH_HALO[kind]]
     cases = {}
-    for topology in ("replicated", "partitioned"):
+    for topology in ("replicated", "partitioned", "halo:1"):
         parts = tmp_path / topology
         partition_graph(graph, parts, 2, "random", topology=topology)
         cluster = {"servers": serve_partitions(parts, 2), "ranks_per_server": 2}
-        for name, engine in chosen:
+        for name, engine in with_halo if topology == "halo:1" else chosen:
             run_dir = tmp_path / f"run-{topology}-{name}-{engine}"
             own = case_config(models[name], parts, run_dir, engine) | {"cluster": cluster}
             cases[topology, name, engine] = own
     found = dict(zip(cases, train_cases(list(cases.values()), 4, tmp_path), strict=True))
-    for name, engine in chosen:
-        replicated, result = (found[each, name, engine] for each in ("replicated", "partitioned"))
+    for case, values in cases.items():
+        topology, name, engine = case
+        if topology == "replicated":
+            continue
+        replicated, result = found["replicated", name, engine], found[case]
         for key in ("losses", "val", "rows"):
-            assert result[key] == replicated[key], (name, engine, key)
-        sent = {**result["bytes"]}
-        if engine != "cooperative":
+            assert result[key] == replicated[key], (case, key)
+        drawn = asked_for(found, case)
+        if engine == "cooperative":
+            assert drawn == 0
+        elif topology == "partitioned":
             # What is drawn elsewhere is asked for.
-            assert sent["topology"] > replicated["bytes"]["topology"]
-            sent["topology"] = replicated["bytes"]["topology"]
-        assert sent == replicated["bytes"], (name, engine)
-        values = cases["partitioned", name, engine]
+            assert drawn > 0
+        elif engine in ("zero_hop", "locality"):
+            # Roots are at home, and so is all that two layers draw from.
+            assert drawn == 0
+        else:
+            assert drawn < asked_for(found, ("partitioned", name, engine))
+        assert result["bytes"] | {"topology": 0} == replicated["bytes"] | {"topology": 0}, case
         if engine != "locality":
             assert_exact(values, 4, f"{name}, {engine}")
         config = make_config(values)
         assert max(result["val"]) == score(config)
+
+
+def asked_for(found: dict[Any, dict[str, Any]], case: tuple[str, str, str]) -> int:
+    """Bytes of neighbours that ranks have asked servers for."""
+    bytes_ = [found[each]["bytes"]["topology"] for each in (case, ("replicated", *case[1:]))]
+    return int(bytes_[0] - bytes_[1])
+
+
+@pytest.mark.filterwarnings("ignore:split drawn")
+def test_halos_and_what_is_asked_for_beyond_them(
+    serve_partitions: Callable[[Path, int], list[str]], train_cases: TrainCases, tmp_path: Path
+) -> None:
+    """Three layers, which read in-edges of nodes up to two hops away; edges are few, so that halos
+    are far from all there is."""
+    generator = np.random.default_rng(5)
+    nodes, edges = 400, 700
+    graph = GraphDirectory.from_arrays(
+        tmp_path / "graph",
+        generator.integers(0, nodes, (2, edges)),
+        features=generator.random((nodes, 5)),
+        labels=generator.integers(0, 4, nodes),
+        edge_features=generator.random((edges, 3)),
+        edge_weights=np.exp(generator.normal(0, 2, edges)),
+        options=ImportOptions(split=RandomSplit(0.3, 0.2)),
+    )
+    model = {"name": "sage", "layers": 3, "hidden": 4, "edge_features": True}
+    cases = {}
+    for halo, engines in {1: ("zero_hop", "model_centric"), 2: ("zero_hop", "hop")}.items():
+        parts = partition_graph(graph, tmp_path / f"{halo}", 3, "random", topology=f"halo:{halo}")
+        for share in parts.description["per_server"]:
+            assert share["edges"] + share["halo_edges"] < 0.9 * edges
+        where = {"cluster": {"servers": serve_partitions(parts.path, 3)}, "hop": {"merge": "off"}}
+        for engine in engines:
+            values = case_config(model, parts.path, tmp_path / f"run-{halo}-{engine}", engine)
+            values["sampler"] = {"kind": "weighted", "fanouts": [2, 2, 2]}
+            values["train"] |= {"epochs": 1, "evaluate_every": 0, "iterations_per_epoch": 2}
+            cases[halo, engine] = values | where
+    found = dict(zip(cases, train_cases(list(cases.values()), 3, tmp_path), strict=True))
+    drawn = {case: result["bytes"]["topology"] for case, result in found.items()}
+    assert drawn[1, "model_centric"] > drawn[1, "zero_hop"] > 0
+    assert drawn[2, "zero_hop"] == drawn[2, "hop"] == 0
+    assert found[2, "zero_hop"]["losses"] == found[1, "zero_hop"]["losses"]
+    for (halo, engine), values in cases.items():
+        assert_exact(values, 3, f"{halo}, {engine}")
 
 
 def score(config: Config) -> float:
