@@ -64,7 +64,7 @@ def page(result: dict[str, Any], command: str) -> str:
         "",
         f"`{command}`",
         "",
-        f"- {result['date']}, commit `{result['commit'][:12]}`; {host['cpu']}, {host['cores']} cores",
+        f"- {result['date']}, commit `{result['commit'][:12]}`; {host['cpu']}",
         f"- METIS, {result['servers']} servers; means over servers; halo 0 is partitioned topology",
         "",
         "| graph | nodes | edges | edge cut | halo, hops | nodes with in-edges | edges "

@@ -14,6 +14,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType
 from hopper.graph.write import GraphWriter
 from hopper.partition import PartitionedGraph
+from hopper.partition.memory import format_bytes
 
 
 def _arguments(library: GraphDirectory, *more: str) -> list[str]:
@@ -50,9 +51,25 @@ def test_the_table_names_every_measure(
         assert str(share["nodes"]) in printed
 
 
+def test_the_table_tells_what_a_halo_takes(
+    library: GraphDirectory, capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--method", "random", "--topology", "halo:2", "--locality-roots", "0"]
+    assert main(_arguments(library, *more)) == 0
+    printed = capfd.readouterr().out
+    description = PartitionedGraph.open(library.path.parent / "out").description
+    for share in description["per_server"]:
+        for key in ("halo_nodes", "halo_edges"):
+            assert f"{share[key]:,}" in printed
+        assert format_bytes(share["topology_bytes"]).split()[0] in printed
+    assert "a server at most, with a halo of 2 hops" in printed
+    assert f"{format_bytes(description['replicated_topology_bytes'])} replicated" in printed
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
+        (["--topology", "halo:near"], "error: topology: expected replicated, partitioned, or halo"),
         (["--layers", "2"], "error: --layers: only --method meta reads it, not metis"),
         (["--memory-limit", "1M"], "are allowed by --memory-limit"),
         (["--memory-limit", "lots"], "error: --memory-limit: expected a number and a unit"),

@@ -13,10 +13,10 @@ import pytest
 from cache_server.available_memory import available_memory, own_groups
 from hopper.config.bounds import parse_size
 from hopper.errors import RequestError
-from hopper.graph import array_file, check_topology, row_ranges
+from hopper.graph import array_file, check_topology, publish, row_ranges
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.divide import divide_graph
-from hopper.partition import build, partition_graph
+from hopper.partition import build, divide_topology, partition_graph
 from hopper.partition.memory import (
     MemoryEstimate,
     estimate_memory,
@@ -60,6 +60,35 @@ def test_estimate_grows_with_edges_and_random_needs_less(make_graph: MakeGraph) 
         peaks.append(metis.peak)
     # Every edge adds two ends of 72 bytes, adjacency included.
     assert peaks[1] - peaks[0] > 99_000 * 2 * 64
+
+
+def test_a_halo_that_the_disk_cannot_hold_is_refused(
+    library: GraphDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = library.path.parent / "out"
+    told: list[int] = []
+
+    def require_space(_folder: Path, needed: int) -> None:
+        told.append(needed)
+        if len(told) == 2:
+            raise RequestError(f"too little disk space: {needed} needed")
+
+    monkeypatch.setattr(publish, "require_space", require_space)
+    monkeypatch.setattr(divide_topology, "require_space", require_space)
+    with pytest.raises(RequestError, match="too little disk space"):
+        partition_graph(library, out, 2, "random", topology="halo:1")
+    assert not out.exists()
+    # What is known once the halos are: every server's lists, beside the largest relation's.
+    needed = told[-1]
+    monkeypatch.undo()
+    parts = partition_graph(library, out, 2, "random", topology="halo:1")
+    lists = [
+        file.stat().st_size
+        for server in range(2)
+        for file in (parts.path / f"server-{server}" / "topology").rglob("*.npy")
+    ]
+    whole = parts.description["replicated_topology_bytes"]
+    assert max(0, sum(lists) - whole) < needed <= sum(lists)
 
 
 def test_reciprocity_counts_reversed_edges(make_graph: MakeGraph, library: GraphDirectory) -> None:
