@@ -51,9 +51,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
     )
 
 
-@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize("topology", ["replicated", "partitioned", "halo:1"])
 def test_held_out_edges_are_not_stored(shop: GraphDirectory, topology: str, tmp_path: Path) -> None:
-    parts = partition_graph(shop, tmp_path / "parts", 2, "random", topology=topology)  # type: ignore[arg-type]
+    parts = partition_graph(shop, tmp_path / "parts", 2, "random", topology=topology)
     check_structure(tmp_path / "parts", [0, 1])
     buys, bought, viewed = (
         Relation(*BUYS),
