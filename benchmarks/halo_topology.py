@@ -67,9 +67,9 @@ def page(result: dict[str, Any], command: str) -> str:
         f"- {result['date']}, commit `{result['commit'][:12]}`; {host['cpu']}",
         f"- METIS, {result['servers']} servers; means over servers; halo 0 is partitioned topology",
         "",
-        "| graph | nodes | edges | edge cut | halo, hops | nodes with in-edges | edges "
-        "| MB of topology | of replicated |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| graph | nodes | edges | edge cut | halo, hops | nodes whose in-edges it stores | edges "
+        "| MB of topology | replicated | share |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for graph in result["graphs"]:
         for row in graph["halos"]:
@@ -81,6 +81,7 @@ def page(result: dict[str, Any], command: str) -> str:
                 f"| {graph['graph']} | {graph['nodes']:,} | {graph['edges']:,} "
                 f"| {row['edge_cut']:.1%} | {row['halo']} | {means['nodes']:,.0f} "
                 f"| {means['edges']:,.0f} | {means['bytes'] / 1e6:.1f} "
+                f"| {row['replicated_bytes'] / 1e6:.1f} "
                 f"| {means['bytes'] / row['replicated_bytes']:.1%} |"
             )
     return "\n".join(lines) + "\n"

@@ -92,10 +92,10 @@ class PartitionedGraph:
         Parameters
         ----------
         server: whose copy, where relations are divided, and whose nodes' in-edges, where topology
-            is, with those of its halo: other nodes then have none; of a server with a part of a root relation, the in-edges
-            of what is expanded below roots. None = any server's that has a copy, and all in-edges
-            (put together in memory where topology is divided, or where servers have parts: those
-            that hops from the splits read).
+            is, with those of its halo: other nodes then have none; of a server with a part of a
+            root relation, the in-edges of what is expanded below roots. None = any server's that
+            has a copy, and all in-edges (put together in memory where topology is divided, or where
+            servers have parts: those that hops from the splits read).
 
         Raises
         ------
