@@ -107,9 +107,11 @@ def partition_graph(
     phases = Phases(progress)
     reverses, parent = find_reverses(graph), out.absolute().parent
     with (
-        store_rows_as(graph, forms, parent, phases) as stored,
-        message_edges(stored, reverses, parent) as graph,
-        unpublished_partitions(out, _written_bytes(stored, servers, copies, split=split)) as work,
+        store_rows_as(graph, forms, parent, phases) as converted,
+        message_edges(converted, reverses, parent) as graph,
+        unpublished_partitions(
+            out, _written_bytes(converted, servers, copies, split=split)
+        ) as work,
     ):
         schema = graph.schema
         edges = sum(kind.count for kind in schema.relations.values())
