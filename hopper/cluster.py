@@ -11,7 +11,7 @@ import copy
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +43,9 @@ class Cluster:
     timeout: deadline of every wait, seconds.
     through_host: whether what is sent lies in host memory meanwhile.
     traffic: what this rank sent to other servers.
+    messages: what carries them: ``torch.distributed``, or what has those of its functions that are
+        called here and in :mod:`hopper.migrate.transport`.
+    clock: tells this rank's seconds.
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class Cluster:
         self.timeout = timeout
         self.through_host = through_host
         self.traffic = Traffic()
+        self.messages: Any = dist
+        self.clock: Callable[[], float] = time.perf_counter
         self._pids: dict[int, int] = {}
         self._store: Any = None
         # None is the group of all ranks that torch keeps.
@@ -151,13 +156,13 @@ class Cluster:
         if self.world > 1:
             limit = timedelta(seconds=self.timeout)
             with self.watched("opening a second channel"):
-                channel._group = dist.new_group(backend="gloo", timeout=limit)
+                channel._group = self.messages.new_group(backend="gloo", timeout=limit)
         return channel
 
     def close(self) -> None:
         """Close a second channel; every rank calls it."""
         if self._group is not None:
-            dist.destroy_process_group(self._group)
+            self.messages.destroy_process_group(self._group)
             self._group = None
 
     def leave(self) -> None:
@@ -185,7 +190,7 @@ class Cluster:
         shared = own[: len(own) - apart] if apart and self.servers > 1 else own
         with self.watched(operation):
             if self._levels is None:
-                self._wait(dist.all_reduce(shared, group=self._group, async_op=True))
+                self._wait(self.messages.all_reduce(shared, group=self._group, async_op=True))
                 self._count_ring(cause, 2 * (self.world - 1) * shared.nbytes // self.world)
             else:
                 self._sum_by_levels(own, shared, cause)
@@ -197,21 +202,21 @@ class Cluster:
         assert self._levels is not None
         server, firsts = self._levels
         first = self.server * self.ranks_per_server
-        self._wait(dist.reduce(tensor, first, group=server, async_op=True))
+        self._wait(self.messages.reduce(tensor, first, group=server, async_op=True))
         if self.rank == first:
-            self._wait(dist.all_reduce(shared, group=firsts, async_op=True))
+            self._wait(self.messages.all_reduce(shared, group=firsts, async_op=True))
             self.traffic.count(cause, 2 * (self.servers - 1) * shared.nbytes // self.servers)
-        self._wait(dist.broadcast(tensor, first, group=server, async_op=True))
+        self._wait(self.messages.broadcast(tensor, first, group=server, async_op=True))
 
     def _make_levels(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
         """See ``_levels``; every rank takes part in making every group."""
         size, limit = self.ranks_per_server, timedelta(seconds=self.timeout)
         with self.watched("meeting the ranks of a server"):
             servers = [
-                dist.new_group(list(range(first, first + size)), timeout=limit)
+                self.messages.new_group(list(range(first, first + size)), timeout=limit)
                 for first in range(0, self.world, size)
             ]
-            firsts = dist.new_group(list(range(0, self.world, size)), timeout=limit)
+            firsts = self.messages.new_group(list(range(0, self.world, size)), timeout=limit)
         return servers[self.server], firsts
 
     def all_gather(self, tensor: Tensor, cause: Cause, operation: str) -> Tensor:
@@ -221,7 +226,7 @@ class Cluster:
         own = self.outgoing(tensor)
         gathered = [torch.empty_like(own) for _ in range(self.world)]
         with self.watched(operation):
-            self._wait(dist.all_gather(gathered, own, group=self._group, async_op=True))
+            self._wait(self.messages.all_gather(gathered, own, group=self._group, async_op=True))
         self._count_ring(cause, (self.world - 1) * tensor.nbytes)
         return torch.stack(gathered).to(tensor.device)
 
@@ -267,7 +272,7 @@ class Cluster:
         received = sent.new_empty((sum(counts), *sent.shape[1:])) if into is None else into
         landing = received if own is sent else own.new_empty(received.shape)
         with self.watched(operation):
-            work = dist.all_to_all_single(
+            work = self.messages.all_to_all_single(
                 landing,
                 own,
                 output_split_sizes=list(counts),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO, get_args
@@ -46,9 +46,16 @@ class _OfThread(threading.local):
 class RunLog:
     """Writes the spans of one rank; sums the stage times of each of its threads by itself."""
 
-    def __init__(self, path: Path | None = None, append: bool = False) -> None:
-        """``path`` and ``append`` as of :meth:`open`; None keeps the sums and writes nothing."""
-        self._opened = time.perf_counter()
+    def __init__(
+        self,
+        path: Path | None = None,
+        append: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``path`` and ``append`` as of :meth:`open`; None keeps the sums and writes nothing.
+        ``clock`` tells seconds."""
+        self._clock = clock
+        self._opened = clock()
         self._own = _OfThread()
         self._lock = threading.Lock()
         self._file: TextIO | None = None
@@ -63,7 +70,7 @@ class RunLog:
         append: keep what the file holds.
         """
         self.take_stage_seconds()
-        self._opened = time.perf_counter()
+        self._opened = self._clock()
         path.parent.mkdir(parents=True, exist_ok=True)
         if append:
             _drop_torn_line(path)
@@ -99,13 +106,13 @@ class RunLog:
         A stage may lie within another: its span does too, but its seconds are added to its own sum
         alone.
         """
-        start, cpu = time.perf_counter(), time.thread_time()
+        start, cpu = self._clock(), time.thread_time()
         own = self._own
         before, own.within = own.within, 0.0
         try:
             yield fields
         finally:
-            seconds = time.perf_counter() - start
+            seconds = self._clock() - start
             own.seconds[name] += seconds - own.within
             own.within = before + seconds
             self._write(
@@ -120,7 +127,7 @@ class RunLog:
 
     def event(self, name: str, **fields: Any) -> None:
         """Log something that happened."""
-        self._write({"event": name, "start": time.perf_counter() - self._opened, **fields})
+        self._write({"event": name, "start": self._clock() - self._opened, **fields})
 
     def take_stage_seconds(self) -> dict[Stage, float]:
         """This thread's seconds by stage since its last call; starts from zero again."""

@@ -55,6 +55,7 @@ LINES = (
     ("pipeline",),
     ("inference",),
     ("train",),
+    ("rehearsal",),
     ("predict",),
     ("bench",),
     ("cli",),

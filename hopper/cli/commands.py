@@ -10,6 +10,7 @@ from hopper.cli import (
     dataset,
     metatree,
     partition,
+    plan,
     precompute,
     predict,
     report,
@@ -22,7 +23,7 @@ from hopper.cli.overrides import OverridableParser
 
 _COMMANDS = (
     *(dataset, metatree, precompute, partition, serve, cache),
-    *(train, predict, sweep, schedule, bench, report),
+    *(train, predict, sweep, schedule, plan, bench, report),
 )
 
 

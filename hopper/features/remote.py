@@ -30,6 +30,7 @@ class RemoteRows:
     ----------
     addresses: "host:port" by server.
     deadline: seconds that one gather may take, or one operation of several.
+    make_client: what asks them, of the keywords of :class:`cache_server.client.FeatureClient`.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class RemoteRows:
         graph: PartitionedGraph,
         addresses: Sequence[str],
         deadline: float,
+        make_client: Callable[..., FeatureClient] = FeatureClient,
     ) -> None:
         if len(addresses) != graph.book.servers:
             raise ConfigError(
@@ -53,7 +55,7 @@ class RemoteRows:
         self._spent: float | None = None
         """seconds of the operation under way, if there is one"""
         self._traffic = Traffic()
-        self._client = FeatureClient(
+        self._client = make_client(
             addresses,
             deadline=deadline,
             on_transfer=self._count,

@@ -63,13 +63,14 @@ class Transport:
             return
         sent = [torch.tensor([*moment, each.move.model]) for each in leaving]
         arrived = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in coming]
+        messages = self._cluster.messages
         with self._cluster.watched(_describe(moment[2], leaving, coming)):
             with self._log.stage("wait", operation="migrate"):
                 headers = list(zip(leaving, sent, strict=True))
                 expected = list(zip(coming, arrived, strict=True))
                 self._wait(
-                    [dist.isend(h, each.move.rank, tag=_TAG_HEADER) for each, h in headers]
-                    + [dist.irecv(h, each.move.rank, tag=_TAG_HEADER) for each, h in expected]
+                    [messages.isend(h, each.move.rank, tag=_TAG_HEADER) for each, h in headers]
+                    + [messages.irecv(h, each.move.rank, tag=_TAG_HEADER) for each, h in expected]
                 )
             for each, header in expected:
                 self._check(header, (*moment, each.move.model), each.move.rank)
@@ -94,10 +95,11 @@ class Transport:
             )
 
     def _start(self, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> list[dist.Work | None]:
+        messages = self._cluster.messages
         if all(each.buffer.device.type == "cpu" for each in (*leaving, *coming)):
-            return [dist.isend(each.buffer, each.move.rank, tag=_TAG_BODY) for each in leaving] + [
-                dist.irecv(each.buffer, each.move.rank, tag=_TAG_BODY) for each in coming
-            ]
+            return [
+                messages.isend(each.buffer, each.move.rank, tag=_TAG_BODY) for each in leaving
+            ] + [messages.irecv(each.buffer, each.move.rank, tag=_TAG_BODY) for each in coming]
         # NCCL pairs the two directions only when they are issued as one batch.
         return list(
             dist.batch_isend_irecv(

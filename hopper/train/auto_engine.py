@@ -8,7 +8,6 @@ a replayed one that of the run it replays.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,9 +17,10 @@ import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
-from hopper.engines import Engine, Request, engines_of, find_engine
+from hopper.engines import Engine, Request, engines_of
 from hopper.errors import RequestError
 from hopper.micrograph.route import GlobalBatch
+from hopper.train.iteration_cost import try_engine
 from hopper.train.replay import replayed_engine
 from hopper.whole_files import write_text
 
@@ -124,30 +124,12 @@ def _try(
     """One engine's try; none where it is refused. What it holds is let go of before the next."""
     own = request.under(with_engine(request.config, name))
     try:
-        find_engine(own.config).kind.check(own)
-        engine = make_engine(own)
+        # The first iteration warms up.
+        *_, cost = try_engine(own, cluster, batches[:2], make_engine)
     except RequestError:
         # Not with this model, or with these options; equally so on every rank.
         return []
-    try:
-        seconds, sent = _time(engine, cluster, batches)
-    finally:
-        engine.close()
-    return [_agree(cluster, name, seconds, sent)]
-
-
-def _time(engine: Engine, cluster: Cluster, batches: Sequence[GlobalBatch]) -> tuple[float, int]:
-    """Seconds of the second iteration, prepared and trained one after the other, and bytes sent in
-    it; the first warms up."""
-    seconds, sent = 0.0, 0
-    for batch in batches[:2]:
-        cluster.arrive(f"trying engine {engine.name}")
-        cluster.traffic.take()
-        begun = time.perf_counter()
-        engine.train_step(batch)
-        seconds = time.perf_counter() - begun
-        sent = sum(cluster.traffic.take().values())
-    return seconds, sent
+    return [_agree(cluster, name, cost.seconds, sum(cost.sent.values()))]
 
 
 def _agree(cluster: Cluster, name: str, seconds: float, sent: int) -> Try:

@@ -1,0 +1,186 @@
+"""``hopper plan CONFIG.toml``: what every engine would take on a cluster one does not have."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from hopper.cli.numbers import whole
+
+if TYPE_CHECKING:
+    from hopper.config import Config
+    from hopper.rehearsal.cluster_plan import ClusterPlan
+    from hopper.rehearsal.estimate import Estimate
+
+_MIB = 2**20
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "plan",
+        help="foretell bytes and seconds of every engine on a cluster",
+        description="No cluster is started: all its ranks take turns in this process and run a few "
+        "iterations of every engine. Any key of the configuration can be overridden as "
+        "--section.key VALUE.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument(
+        "--servers", type=whole, metavar="P", help="default: as many as the graph's partitions"
+    )
+    parser.add_argument(
+        "--ranks-per-server", type=whole, metavar="R", help="default: cluster.ranks_per_server"
+    )
+    parser.add_argument(
+        "--link-rate", default="10gbit", metavar="RATE",
+        help="of every server's link in each direction, such as 100gbit, or none (default 10gbit)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--latency", type=float, default=50.0, metavar="MICROSECONDS",
+        help="from a server to another (default 50)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cores", type=float, metavar="C", help="of every server (default: one a rank)"
+    )
+    parser.add_argument(
+        "--engines", default="", metavar="A,B,...", help="default: all that train such a graph"
+    )
+    parser.add_argument(
+        "--iterations", type=whole, default=3, metavar="K", help="that are rehearsed (default 3)"
+    )
+    parser.add_argument(
+        "--graph", type=Path, metavar="DIR",
+        help="a graph directory that is divided over the servers first, in place of "
+        "data.partitioned",
+    )  # fmt: skip
+    parser.add_argument(
+        "--method", default="metis", help="of dividing it: metis (default), stream or random"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON only")
+    parser.set_defaults(run=_run, takes_overrides=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from hopper.config import load_config
+    from hopper.train.rank import make_deterministic
+
+    make_deterministic()
+    config = load_config(options.config, options.overrides)
+    console = Console(stderr=options.json)
+    with tempfile.TemporaryDirectory(prefix="hopper-plan-") as folder:
+        found = _plan(options, config, Path(folder), console)
+    if options.json:
+        print(json.dumps(found.describe(), indent=1))
+        return 0
+    _print(found, console)
+    return 0
+
+
+def _plan(
+    options: argparse.Namespace, config: Config, folder: Path, console: Console
+) -> ClusterPlan:
+    from hopper.bench.emulate.request import parse_rate
+    from hopper.config import make_config
+    from hopper.engines import Request
+    from hopper.features import open_graph
+    from hopper.rehearsal.cluster_plan import AskedCluster, on_cluster, plan_cluster
+
+    ranks = options.ranks_per_server
+    if ranks is None:
+        ranks = config.cluster.ranks_per_server
+    bits = parse_rate(options.link_rate.lower())
+    values = on_cluster(config, ranks).model_dump()
+    values["train"]["run_dir"] = str(folder / "run")
+    if options.graph is not None:
+        values["data"]["partitioned"] = str(_divide(options, folder, console))
+    own = make_config(values)
+    request = Request(own, open_graph(own))
+    servers = request.graph.book.servers if options.servers is None else options.servers
+    cores = float(ranks) if options.cores is None else options.cores
+    asked = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
+    engines = [each for each in options.engines.split(",") if each]
+    with console.status("planning") as status:
+        return plan_cluster(request, asked, engines, options.iterations, status.update)
+
+
+def _divide(options: argparse.Namespace, folder: Path, console: Console) -> Path:
+    """Divide a graph directory for a while."""
+    from hopper.errors import RequestError
+    from hopper.graph.directory import GraphDirectory
+    from hopper.partition import partition_graph
+
+    if options.servers is None:
+        raise RequestError("--graph: expected --servers with the number of parts")
+    with console.status(f"dividing {options.graph} over {options.servers} servers"):
+        graph = GraphDirectory.open(options.graph)
+        partition_graph(graph, folder / "parts", options.servers, options.method)
+    return folder / "parts"
+
+
+def _print(found: ClusterPlan, console: Console) -> None:
+    trained = [each for each in found.estimates if not each.refused]
+    for table in (_times(trained), _bytes(trained), _stages(trained)):
+        console.print(table)
+    if not all(each.exact for each in trained):
+        console.print("* approximate: its gradient is not that of one process", highlight=False)
+    for each in found.estimates:
+        if each.refused:
+            console.print(f"{each.engine}: {each.refused}", soft_wrap=True, highlight=False)
+    console.print("What is assumed:", highlight=False)
+    for line in found.assumptions:
+        console.print(f"- {line}", soft_wrap=True, highlight=False)
+
+
+def _times(trained: Sequence[Estimate]) -> Table:
+    from hopper.train.iteration_cost import PHASES
+
+    table = _table("seconds", "epoch", "iterations", "iteration", *PHASES)
+    for each in trained:
+        phases = each.phase_seconds or {}
+        table.add_row(
+            *(_name(each), f"{each.epoch_seconds:.3g}", f"{each.iterations:,}"),
+            *(f"{value:.3g}" for value in (each.iteration_seconds, *phases.values())),
+        )
+    return table
+
+
+def _bytes(trained: Sequence[Estimate]) -> Table:
+    from hopper.traffic import CAUSES
+
+    causes = [cause for cause in CAUSES if any((e.bytes or {}).get(cause) for e in trained)]
+    table = _table("MiB between servers, an epoch", "all", *causes)
+    for each in trained:
+        sent = each.bytes or {}
+        values = (each.total_bytes, *(sent[cause] for cause in causes))
+        table.add_row(_name(each), *(f"{value / _MIB:,.2f}" for value in values))
+    return table
+
+
+def _stages(trained: Sequence[Estimate]) -> Table:
+    from hopper.run_log import STAGES
+
+    table = _table("milliseconds of an iteration by stage, the mean of ranks", *STAGES)
+    for each in trained:
+        stages = each.iteration_stage_seconds or {}
+        table.add_row(_name(each), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    table.add_column("engine", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _name(estimate: Estimate) -> str:
+    return estimate.engine if estimate.exact else f"{estimate.engine} *"

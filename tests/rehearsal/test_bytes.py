@@ -1,0 +1,87 @@
+"""Bytes that are foretold are those that real runs count, cause by cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from hopper.config import make_config
+from hopper.engines import Request
+from hopper.features import open_graph
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
+from hopper.rehearsal.estimate import Machine, estimate_engine
+from hopper.rehearsal.link import Link, MessageCost
+from hopper.rehearsal.world import World
+from tests.conftest import make_community_graph
+from tests.engines.conftest import RANK_SCRIPT
+
+SERVERS = 2
+REPLICATED = ("cooperative", "zero_hop", "hop", "model_centric", "naive", "locality", "neutronstar")
+DIVIDED = ("cooperative", "zero_hop", "hop")
+LINK = Link(10**9, 1e-4, 1, MessageCost(1e-5, 0.0), MessageCost(1e-5, 0.0))
+MACHINE = Machine(1, 0.0, 1)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> GraphDirectory:
+    """Batches of it are large enough for a few to tell of all."""
+    return make_community_graph(tmp_path_factory.mktemp("graph") / "graph", nodes=1500, train=590)
+
+
+def values_of(partitioned: Path, engine: str, ranks: int, **data: Any) -> dict[str, Any]:
+    full = engine == "neutronstar"
+    return {
+        "data": {"partitioned": str(partitioned)},
+        "model": {"name": "sage", "layers": 2, "hidden": 8, "dropout": 0.3},
+        "sampler": {"kind": "full"} if full else {"fanouts": [4, 3]},
+        "train": {"engine": engine, "batch_size": 32, "epochs": 1, "evaluate_every": 0, **data},
+        "hop": {"merge": "off"},
+        "cluster": {"ranks_per_server": ranks},
+    }
+
+
+def estimated(values: dict[str, Any], most: int) -> dict[str, int]:
+    config = make_config(values)
+    request = Request(config, open_graph(config))
+    world = World(request, LINK, MACHINE.pace)
+    found = estimate_engine(config.train.engine, request, world, MACHINE, most)
+    assert not found.refused
+    assert found.bytes is not None
+    return dict(found.bytes)
+
+
+@pytest.mark.parametrize(
+    ("topology", "ranks", "engines"),
+    [("replicated", 1, REPLICATED), ("replicated", 2, REPLICATED), ("partitioned", 2, DIVIDED)],
+)
+def test_an_epoch_sends_what_was_foretold(
+    topology: Literal["replicated", "partitioned"],
+    ranks: int,
+    engines: tuple[str, ...],
+    graph: GraphDirectory,
+    run_ranks: Callable[..., list[Any]],
+    serve_partitions: Callable[..., list[str]],
+    tmp_path: Path,
+) -> None:
+    divided = tmp_path / "parts"
+    partition_graph(graph, divided, SERVERS, "random", topology=topology)
+    cases = []
+    for name in engines:
+        # What the engine decides by itself, it decides by what it measures.
+        options = {"engine_options": {"dependencies": "fetch"}} if name == "neutronstar" else {}
+        cases.append(values_of(divided, name, ranks, run_dir=str(tmp_path / name), **options))
+    servers = serve_partitions(divided, SERVERS)
+    runs = [{"config": {**c, "cluster": {**c["cluster"], "servers": servers}}} for c in cases]
+    file = tmp_path / "cases.json"
+    file.write_text(json.dumps(runs))
+    measured = run_ranks(RANK_SCRIPT, SERVERS * ranks, tmp_path / "ranks", str(file))[0]
+    for name, case, run in zip(engines, cases, measured, strict=True):
+        assert estimated(case, 100) == run["bytes"], name
+        few = estimated(case, 3)
+        for cause, nbytes in run["bytes"].items():
+            assert few[cause] == pytest.approx(nbytes, rel=0.05), f"{name}, {cause}"

@@ -1,0 +1,91 @@
+"""``hopper plan``: what it prints, and what it refuses before any work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.cli import main
+from hopper.graph import GraphDirectory
+from hopper.partition import partition_graph
+
+
+@pytest.fixture(scope="module")
+def config(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    partition_graph(community_graph, folder / "parts", 2, "random")
+    values: dict[str, Any] = {
+        "data": {"partitioned": str(folder / "parts")},
+        "model": {"layers": 2, "hidden": 8},
+        "sampler": {"fanouts": [4, 3]},
+        "train": {"batch_size": 8},
+    }
+    path = folder / "config.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", *words, "--json"]) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_engines_are_told_fastest_first_and_refusals_last(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--link-rate", "1gbit", "--cores", "0.5", "--engines", "locality,neutronstar"]
+    assert main(["plan", str(config), *words]) == 0
+    text = capsys.readouterr().out
+    assert "neutronstar: sampler.kind" in text
+    assert "locality *" in text
+    assert "cores of a rank: 0.5" in text
+
+
+def test_a_slower_link_and_fewer_cores_take_longer(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (str(config), "--engines", "model_centric", "--iterations", "1")
+    [slow] = planned(capsys, *words, "--link-rate", "1mbit")["engines"]
+    [fast] = planned(capsys, *words, "--link-rate", "none")["engines"]
+    [few] = planned(capsys, *words, "--link-rate", "none", "--cores", "0.05")["engines"]
+    assert slow["bytes"] == fast["bytes"]
+    # Half of what is sent crosses each of the two links.
+    per_link = sum(slow["iteration_bytes"].values()) / 2
+    assert slow["iteration_seconds"] > 0.8 * per_link * 8 / 10**6
+    assert few["iteration_seconds"] > 4 * fast["iteration_seconds"]
+
+
+def test_a_graph_is_divided_for_other_numbers_of_servers(
+    config: Path, community_graph: GraphDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = planned(
+        *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
+        *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
+    )
+    assert found["partition"]["servers"] == 3
+    assert {each["engine"] for each in found["engines"]} == {"zero_hop", "hop"}
+    assert all(each["bytes"]["feature"] > 0 for each in found["engines"])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--servers", "4"], "--servers: "),
+        (["--ranks-per-server", "0"], "--ranks-per-server: expected at least 1, given 0"),
+        (["--ranks-per-server", "2147483647"], "--ranks-per-server: expected at most"),
+        (["--cores", "0"], "--cores: expected more than 0, given 0"),
+        (["--latency", "-1"], "--latency: "),
+        (["--engines", "hops"], "--engines: expected some of cooperative"),
+        (["--iterations", "0"], "--iterations: expected at least 1, given 0"),
+        (["--link-rate", "fast"], "--link-rate: "),
+        (["--graph", "nowhere"], "--graph: expected --servers"),
+    ],
+)
+def test_refusals_name_the_option(
+    config: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    assert main(["plan", str(config), *words]) == 1
+    assert f"error: {text}" in " ".join(capsys.readouterr().err.split())
