@@ -18,7 +18,7 @@ from hopper.traffic import CAUSES
 PICTURE_FILE: Final = "ab.png"
 
 # Okabe and Ito's colours, told apart with any colour vision; the text colour is readable on each.
-_CAUSE_COLOURS: Final = {
+CAUSE_COLOURS: Final = {
     "feature": "#0072B2",
     "topology": "#CC79A7",
     "model": "#D55E00",
@@ -60,7 +60,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     _bars(
         left,
         {engine: {c: own.bytes[c] / 1e6 for c in CAUSES} for engine, own in measured.items()},
-        _CAUSE_COLOURS,
+        CAUSE_COLOURS,
         "Traffic between servers, MB an epoch",
         "MB",
     )

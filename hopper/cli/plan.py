@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from hopper.cli.numbers import whole
+from hopper.errors import RequestError
 
 if TYPE_CHECKING:
     from hopper.config import Config
+    from hopper.engines import Request
     from hopper.rehearsal.cluster_plan import ClusterPlan
     from hopper.rehearsal.estimate import Estimate
+    from hopper.rehearsal.growth import Growth
 
 _MIB = 2**20
 
@@ -64,6 +67,11 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--method", default="metis", help="of dividing it: metis (default), stream or random"
     )
+    parser.add_argument(
+        "--also", default="", metavar="P,P,...",
+        help="with --graph: other numbers of servers to rehearse, to learn how epochs grow",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="also draw a picture")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.set_defaults(run=_run, takes_overrides=True)
 
@@ -77,10 +85,16 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(stderr=options.json)
     with tempfile.TemporaryDirectory(prefix="hopper-plan-") as folder:
         found = _plan(options, config, Path(folder), console)
+    if options.out is not None:
+        from hopper.bench.plan_picture import draw_plan
+
+        draw_plan(found, options.out)
     if options.json:
         print(json.dumps(found.describe(), indent=1))
         return 0
     _print(found, console)
+    if options.out is not None:
+        console.print(f"picture in {options.out}", soft_wrap=True, highlight=False)
     return 0
 
 
@@ -88,47 +102,71 @@ def _plan(
     options: argparse.Namespace, config: Config, folder: Path, console: Console
 ) -> ClusterPlan:
     from hopper.bench.emulate.request import parse_rate
-    from hopper.config import make_config
-    from hopper.engines import Request
-    from hopper.features import open_graph
     from hopper.rehearsal.cluster_plan import AskedCluster, on_cluster, plan_cluster
 
     ranks = options.ranks_per_server
     if ranks is None:
         ranks = config.cluster.ranks_per_server
     bits = parse_rate(options.link_rate.lower())
-    values = on_cluster(config, ranks).model_dump()
-    values["train"]["run_dir"] = str(folder / "run")
-    if options.graph is not None:
-        values["data"]["partitioned"] = str(_divide(options, folder, console))
-    own = make_config(values)
-    request = Request(own, open_graph(own))
+    config = on_cluster(config, ranks)
+    if options.graph is None:
+        if options.also:
+            raise RequestError("--also: expected --graph with the graph directory to divide")
+        request, others = _open(config, Path(config.data.partitioned), folder), []
+    else:
+        if options.servers is None:
+            raise RequestError("--graph: expected --servers with the number of parts")
+        counts = [options.servers, *_numbers(options.also)]
+        with console.status(f"dividing {options.graph}"):
+            request, *others = _divide(options, config, counts, folder)
     servers = request.graph.book.servers if options.servers is None else options.servers
     cores = float(ranks) if options.cores is None else options.cores
     asked = AskedCluster(servers, ranks, bits, options.latency / 1e6, cores)
     engines = [each for each in options.engines.split(",") if each]
     with console.status("planning") as status:
-        return plan_cluster(request, asked, engines, options.iterations, status.update)
+        return plan_cluster(request, asked, engines, options.iterations, status.update, others)
 
 
-def _divide(options: argparse.Namespace, folder: Path, console: Console) -> Path:
-    """Divide a graph directory for a while."""
-    from hopper.errors import RequestError
+def _numbers(text: str) -> list[int]:
+    try:
+        return [whole(each) for each in text.split(",") if each]
+    except argparse.ArgumentTypeError as error:
+        raise RequestError(f"--also: {error}") from error
+
+
+def _open(config: Config, parts: Path, folder: Path) -> Request:
+    """What is trained, on a divided graph."""
+    from hopper.config import make_config
+    from hopper.engines import Request
+    from hopper.features import open_graph
+
+    values = config.model_dump()
+    values["train"]["run_dir"] = str(folder / "run")
+    values["data"]["partitioned"] = str(parts)
+    own = make_config(values)
+    return Request(own, open_graph(own))
+
+
+def _divide(
+    options: argparse.Namespace, config: Config, counts: Sequence[int], folder: Path
+) -> Iterator[Request]:
+    """Divide a graph directory for a while, over each of some numbers of servers."""
     from hopper.graph.directory import GraphDirectory
     from hopper.partition import partition_graph
 
-    if options.servers is None:
-        raise RequestError("--graph: expected --servers with the number of parts")
-    with console.status(f"dividing {options.graph} over {options.servers} servers"):
-        graph = GraphDirectory.open(options.graph)
-        partition_graph(graph, folder / "parts", options.servers, options.method)
-    return folder / "parts"
+    graph = GraphDirectory.open(options.graph)
+    for count in dict.fromkeys(counts):
+        parts = folder / f"parts-{count}"
+        partition_graph(graph, parts, count, options.method)
+        yield _open(config, parts, folder)
 
 
 def _print(found: ClusterPlan, console: Console) -> None:
     trained = [each for each in found.estimates if not each.refused]
     for table in (_times(trained), _bytes(trained), _stages(trained)):
         console.print(table)
+    if found.growth:
+        console.print(_growth(found.growth))
     if not all(each.exact for each in trained):
         console.print("* approximate: its gradient is not that of one process", highlight=False)
     for each in found.estimates:
@@ -171,6 +209,15 @@ def _stages(trained: Sequence[Estimate]) -> Table:
     for each in trained:
         stages = each.iteration_stage_seconds or {}
         table.add_row(_name(each), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
+    return table
+
+
+def _growth(growth: Sequence[Growth]) -> Table:
+    servers = [point.servers for point in growth[0].points]
+    table = _table("seconds of an epoch, by servers; * rehearsed", *map(str, servers))
+    for each in growth:
+        cells = (f"{p.epoch_seconds:.3g}{'*' * p.rehearsed}" for p in each.points)
+        table.add_row(each.engine, *cells)
     return table
 
 

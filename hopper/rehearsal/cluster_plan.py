@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,6 +20,7 @@ from hopper.rehearsal.estimate import (
     estimate_engine,
     rehearse,
 )
+from hopper.rehearsal.growth import Growth, grow
 from hopper.rehearsal.link import Link, MessageCost
 from hopper.rehearsal.measure import measure_between_ranks, measure_parallel, measure_rows
 from hopper.rehearsal.world import World
@@ -86,6 +87,7 @@ class ClusterPlan:
     ----------
     measured: on this machine, by name. assumptions: sentences.
     estimates: by engine, the fastest first, refused ones last.
+    growth: by engine that trains on several servers.
     """
 
     cluster: AskedCluster
@@ -93,6 +95,7 @@ class ClusterPlan:
     measured: dict[str, Any]
     assumptions: list[str]
     estimates: list[Estimate]
+    growth: list[Growth]
 
     def describe(self) -> dict[str, Any]:
         """For JSON."""
@@ -106,6 +109,7 @@ class ClusterPlan:
                 {key: None if value != value else value for key, value in asdict(each).items()}
                 for each in self.estimates
             ],
+            "growth": [asdict(each) for each in self.growth],
         }
 
 
@@ -129,6 +133,7 @@ def plan_cluster(
     engines: Sequence[str] = (),
     iterations: int = 3,
     say: Callable[[str], None] = lambda _line: None,
+    others: Sequence[Request] = (),
 ) -> ClusterPlan:
     """Rehearse every engine on a cluster.
 
@@ -138,6 +143,7 @@ def plan_cluster(
     engines: those to rehearse; none = all that train such a graph.
     iterations: of each engine, at most.
     say: told what is done next.
+    others: the same on other numbers of servers, to learn how epochs grow.
 
     Raises
     ------
@@ -156,12 +162,17 @@ def plan_cluster(
         measure_rows(request),
     )
     machine = _measure_machine(request, cluster, names, say)
-    world = World(request, link, machine.pace)
-    estimates = []
-    for name in names:
-        say(f"rehearsing {name} on {request.ranks} ranks")
-        estimates.append(estimate_engine(name, request, world, machine, iterations))
-    estimates.sort(key=lambda each: (bool(each.refused), each.epoch_seconds))
+    rehearsed: dict[int, dict[str, Estimate]] = {}
+    for own in (request, *others):
+        world, servers = World(own, link, machine.pace), own.graph.book.servers
+        for name in names:
+            say(f"rehearsing {name} on {own.ranks} ranks of {servers} servers")
+            found = estimate_engine(name, own, world, machine, iterations)
+            rehearsed.setdefault(servers, {})[name] = found
+    estimates = sorted(
+        rehearsed[cluster.servers].values(),
+        key=lambda each: (bool(each.refused), each.epoch_seconds),
+    )
     measured = {
         "message_between_ranks": asdict(link.between_ranks),
         "request_for_rows": asdict(link.rows),
@@ -176,7 +187,46 @@ def plan_cluster(
         "locality": graph.description.get("locality"),
     }
     told = _tell_assumptions(request, cluster, machine, iterations)
-    return ClusterPlan(cluster, partition, measured, told, estimates)
+    grown = [_grow(each.engine, request, link, rehearsed) for each in estimates]
+    growth = [each for each in grown if each is not None]
+    if growth:
+        told.append(_tell_growth(request, cluster, rehearsed))
+    return ClusterPlan(cluster, partition, measured, told, estimates, growth)
+
+
+def _grow(
+    engine: str, request: Request, link: Link, rehearsed: Mapping[int, Mapping[str, Estimate]]
+) -> Growth | None:
+    """None where it trains on one server alone."""
+    found = {
+        servers: estimates[engine]
+        for servers, estimates in rehearsed.items()
+        if servers > 1 and not estimates[engine].refused
+    }
+    if not found:
+        return None
+    schedule = make_schedule(request.under(with_engine(request.config, engine)))
+    roots = schedule.count(0, schedule.iterations)
+    batch = roots if request.trains_full_batches else request.config.train.batch_size
+    return grow(found, roots, batch, link)
+
+
+def _tell_growth(
+    request: Request, cluster: AskedCluster, rehearsed: Mapping[int, Mapping[str, Estimate]]
+) -> str:
+    told = ", ".join(map(str, sorted(rehearsed)))
+    method = request.graph.description.get("method")
+    line = (
+        f"growth: rehearsed on {told} servers, divided by {method}; for other numbers the share of "
+        "a root's rows that other servers have grows as under random placement, 1 - 1/P, from what "
+        "was found"
+    )
+    if len(rehearsed) < 2:
+        line += (
+            f"; what grows with ranks beyond {cluster.servers} servers, such as time steps, is "
+            "seen only where several numbers are rehearsed (--also)"
+        )
+    return line
 
 
 def _cores_here() -> int:

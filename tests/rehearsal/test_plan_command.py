@@ -59,15 +59,25 @@ def test_a_slower_link_and_fewer_cores_take_longer(
 
 
 def test_a_graph_is_divided_for_other_numbers_of_servers(
-    config: Path, community_graph: GraphDirectory, capsys: pytest.CaptureFixture[str]
+    config: Path,
+    community_graph: GraphDirectory,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    picture = tmp_path / "plan.png"
     found = planned(
         *(capsys, str(config), "--graph", str(community_graph.path), "--servers", "3"),
         *("--method", "random", "--engines", "zero_hop,hop", "--iterations", "1"),
+        *("--also", "2", "--out", str(picture)),
     )
     assert found["partition"]["servers"] == 3
     assert {each["engine"] for each in found["engines"]} == {"zero_hop", "hop"}
     assert all(each["bytes"]["feature"] > 0 for each in found["engines"])
+    for growth in found["growth"]:
+        rehearsed = [each["servers"] for each in growth["points"] if each["rehearsed"]]
+        assert rehearsed == [2, 3]
+        assert growth["points"][-1]["servers"] == 1024
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
@@ -82,6 +92,7 @@ def test_a_graph_is_divided_for_other_numbers_of_servers(
         (["--iterations", "0"], "--iterations: expected at least 1, given 0"),
         (["--link-rate", "fast"], "--link-rate: "),
         (["--graph", "nowhere"], "--graph: expected --servers"),
+        (["--also", "4"], "--also: expected --graph"),
     ],
 )
 def test_refusals_name_the_option(

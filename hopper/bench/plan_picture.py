@@ -1,0 +1,101 @@
+"""The picture of a plan: seconds and bytes of an epoch by engine, and how they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hopper.bench.picture import CAUSE_COLOURS, STAGE_COLOURS
+from hopper.rehearsal.cluster_plan import ClusterPlan
+from hopper.rehearsal.estimate import Estimate
+from hopper.rehearsal.growth import Growth, Point
+from hopper.run_log import STAGES
+from hopper.traffic import CAUSES
+
+_LINE_COLOURS: Final = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9"),
+    *("#D55E00", "#000000", "#F0E442", "#999999"),
+)
+_MIB: Final = 2**20
+_ABOVE: Final[dict[str, Any]] = {
+    "fontsize": "x-small", "loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False,
+    "columnspacing": 1.0,
+}  # fmt: skip
+
+
+def draw_plan(found: ClusterPlan, path: Path) -> None:
+    """Write the picture, in the format of the path's name."""
+    trained = [each for each in found.estimates if not each.refused][::-1]
+    rows = 2 if found.growth else 1
+    figure = Figure(figsize=(12, (1.6 + 0.42 * len(trained)) * rows + 0.6 * rows), dpi=130)
+    figure.set_layout_engine("constrained")
+    FigureCanvasAgg(figure)
+    cluster = found.cluster
+    rate = cluster.bits_per_second
+    figure.suptitle(
+        f"{cluster.servers} servers with {cluster.ranks_per_server} ranks and {cluster.cores:g} "
+        f"cores, links of {'any rate' if rate is None else f'{rate / 1e9:g} Gbit/s'}"
+    )
+    axes = figure.subplots(rows, 2, squeeze=False)
+    _draw_seconds(axes[0][0], trained)
+    _draw_bytes(axes[0][1], trained)
+    if found.growth:
+        _draw_growth(axes[1][0], found.growth, lambda each: each.epoch_seconds, "s an epoch")
+        _draw_growth(axes[1][1], found.growth, lambda each: each.bytes / _MIB, "MiB an epoch")
+    figure.savefig(path)
+
+
+def _draw_seconds(axes: Axes, trained: Sequence[Estimate]) -> None:
+    """The epoch, and beside it stages, which lie side by side in part."""
+    places = range(len(trained))
+    axes.barh(
+        [each + 0.2 for each in places], [each.epoch_seconds for each in trained], 0.36,
+        color="#444444", label="epoch",
+    )  # fmt: skip
+    left = [0.0] * len(trained)
+    for stage in STAGES:
+        widths = [(each.stage_seconds or {}).get(stage, 0.0) for each in trained]
+        axes.barh(
+            [each - 0.2 for each in places], widths, 0.36, left=left, color=STAGE_COLOURS[stage],
+            label=stage,
+        )  # fmt: skip
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(places, [each.engine for each in trained])
+    axes.set_xlabel("s an epoch, and stages of a rank, some of which overlap")
+    axes.legend(**_ABOVE, ncols=7)
+
+
+def _draw_bytes(axes: Axes, trained: Sequence[Estimate]) -> None:
+    left = [0.0] * len(trained)
+    for cause in CAUSES:
+        widths = [(each.bytes or {}).get(cause, 0) / _MIB for each in trained]
+        axes.barh(
+            range(len(trained)), widths, 0.6, left=left, color=CAUSE_COLOURS[cause], label=cause
+        )
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(trained)), [each.engine for each in trained])
+    axes.set_xlabel("MiB between servers, an epoch")
+    axes.legend(**_ABOVE, ncols=6)
+
+
+def _draw_growth(
+    axes: Axes, growth: Sequence[Growth], value: Callable[[Point], float], label: str
+) -> None:
+    """A line an engine; what was rehearsed is filled."""
+    for each, colour in zip(growth, _LINE_COLOURS * len(growth), strict=False):
+        values = [value(point) for point in each.points]
+        servers = [point.servers for point in each.points]
+        axes.plot(servers, values, color=colour, lw=1.2, label=each.engine)
+        filled = [colour if point.rehearsed else "white" for point in each.points]
+        axes.scatter(servers, values, c=filled, edgecolors=colour, s=22, zorder=3)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("servers (filled: rehearsed; hollow: extrapolated)")
+    axes.set_ylabel(label)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="x-small", ncols=2)
