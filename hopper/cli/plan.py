@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,7 @@ def _divide(
 
 def _print(found: ClusterPlan, console: Console) -> None:
     trained = [each for each in found.estimates if not each.refused]
-    for table in (_times(trained), _bytes(trained), _stages(trained)):
+    for table in (_times(trained), _bytes(trained), _stages(trained), _memory(trained)):
         console.print(table)
     if found.growth:
         console.print(_growth(found.growth))
@@ -209,6 +210,18 @@ def _stages(trained: Sequence[Estimate]) -> Table:
     for each in trained:
         stages = each.iteration_stage_seconds or {}
         table.add_row(_name(each), *(f"{1e3 * stages[stage]:,.1f}" for stage in STAGES))
+    return table
+
+
+def _memory(trained: Sequence[Estimate]) -> Table:
+    from hopper.rehearsal.memory import Memory
+
+    names = [each.name for each in fields(Memory)]
+    table = _table("MiB that a rank holds", "all", *names)
+    for each in trained:
+        if each.memory is not None:
+            values = [each.memory.total, *(getattr(each.memory, name) for name in names)]
+            table.add_row(_name(each), *(f"{value / _MIB:,.1f}" for value in values))
     return table
 
 

@@ -23,6 +23,7 @@ from hopper.rehearsal.estimate import (
 from hopper.rehearsal.growth import Growth, grow
 from hopper.rehearsal.link import Link, MessageCost
 from hopper.rehearsal.measure import measure_between_ranks, measure_parallel, measure_rows
+from hopper.rehearsal.memory import process_bytes
 from hopper.rehearsal.world import World
 from hopper.train.auto_engine import with_engine
 
@@ -153,6 +154,7 @@ def plan_cluster(
     if iterations < 1:
         raise RequestError(f"--iterations: expected at least 1, given {iterations}")
     names = engines_to_plan(request, engines)
+    process = process_bytes()
     say("measuring what messages take of a processor")
     link = Link(
         cluster.bits_per_second,
@@ -167,7 +169,7 @@ def plan_cluster(
         world, servers = World(own, link, machine.pace), own.graph.book.servers
         for name in names:
             say(f"rehearsing {name} on {own.ranks} ranks of {servers} servers")
-            found = estimate_engine(name, own, world, machine, iterations)
+            found = estimate_engine(name, own, world, machine, iterations, process)
             rehearsed.setdefault(servers, {})[name] = found
     estimates = sorted(
         rehearsed[cluster.servers].values(),
@@ -279,6 +281,7 @@ def _tell_assumptions(
         "links: all servers have the same, nothing else uses them; messages of a collective leave "
         f"together, each step takes {cluster.latency * 1e6:g} microseconds besides its bytes",
         "disks: rows of a rank's own server are in memory",
+        "memory of a rank: without pages of files that it maps, and what kernels hold for a moment",
         "an epoch without validation, checkpoints, and start",
     ]
     if config.hop.merge == "adaptive":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
@@ -21,6 +21,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.link import Link
+from hopper.rehearsal.memory import Held, Memory
 from hopper.rehearsal.world import RehearsedCluster, World
 from hopper.run_log import STAGES, RunLog, Stage
 from hopper.traffic import CAUSES, Cause
@@ -71,6 +72,8 @@ class Estimate:
     phase_seconds: of an iteration, of the slowest rank: planning, reading, training.
     bytes, stage_seconds: as a run's results have them, of an epoch.
     iteration_bytes, iteration_stage_seconds: of a whole iteration.
+    processor_seconds: of a rank's processor in an epoch, the mean of ranks, messages included.
+    memory: of the rank that holds most.
     """
 
     engine: str
@@ -85,6 +88,8 @@ class Estimate:
     iteration_bytes: dict[Cause, int] | None = None
     stage_seconds: dict[Stage, float] | None = None
     iteration_stage_seconds: dict[Stage, float] | None = None
+    processor_seconds: float = math.nan
+    memory: Memory | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -113,13 +118,14 @@ def engines_to_plan(request: Request, names: Sequence[str] = ()) -> list[str]:
 
 
 def estimate_engine(
-    name: str, request: Request, world: World, machine: Machine, iterations: int
+    name: str, request: Request, world: World, machine: Machine, iterations: int, process: int = 0
 ) -> Estimate:
     """Rehearse some iterations of an engine.
 
     Parameters
     ----------
     iterations: how many, at most; the first one is rehearsed once more before them.
+    process: bytes that a rank's process holds before it trains.
     """
     own = request.under(with_engine(request.config, name))
     kind = find_engine(own.config).kind
@@ -128,39 +134,53 @@ def estimate_engine(
         check_request(own)
         schedule = make_schedule(own)
         chosen = _choose_iterations(schedule, iterations)
-        costs = rehearse(own, world, [schedule.batch(0, each) for each in (chosen[0], *chosen)])
+        ranks = rehearse(own, world, [schedule.batch(0, each) for each in (chosen[0], *chosen)])
     except _REFUSALS as error:
         return Estimate(name, exact, str(error))
-    by_iteration = dict(zip(chosen, costs[1:], strict=True))
-    return _sum_up(name, exact, own.config, machine, world.link, schedule, by_iteration)
+    by_iteration = {
+        each: [rank.costs[place] for rank in ranks] for place, each in enumerate(chosen, 1)
+    }
+    found = _sum_up(name, exact, own.config, machine, world.link, schedule, by_iteration)
+    memory = [rank.held.memory(own.config, rank.costs, process) for rank in ranks]
+    return replace(found, memory=max(memory, key=lambda each: each.total))
 
 
-def rehearse(
-    request: Request, world: World, batches: Sequence[GlobalBatch]
-) -> list[list[IterationCost]]:
-    """By batch, what each rank spends on it.
+@dataclass(frozen=True)
+class RankCosts:
+    """One rank's iterations, and what it holds."""
+
+    costs: list[IterationCost]
+    held: Held
+
+
+def rehearse(request: Request, world: World, batches: Sequence[GlobalBatch]) -> list[RankCosts]:
+    """By rank, what it spends on some global batches.
 
     Raises
     ------
     RequestError, ConfigError, ExactnessError: the engine cannot train this.
     """
 
-    def work(cluster: RehearsedCluster, rows: PartitionedRows) -> list[IterationCost]:
-        return try_engine(
-            *(request, cluster, batches, _maker(cluster, rows)),
+    def work(cluster: RehearsedCluster, rows: PartitionedRows) -> RankCosts:
+        held = Held()
+        costs = try_engine(
+            *(request, cluster, batches, _maker(cluster, rows, held)),
             busy=cluster.busy,
             settle=cluster.settle if request.config.pipeline.depth else lambda: None,
+            watch=held.watch,
         )
+        return RankCosts(costs, held)
 
-    return [list(ranks) for ranks in zip(*world.run(work), strict=True)]
+    return world.run(work)
 
 
-def _maker(cluster: Cluster, rows: PartitionedRows) -> Callable[[Request], Engine]:
+def _maker(cluster: Cluster, rows: PartitionedRows, held: Held) -> Callable[[Request], Engine]:
     """Makes an engine whose log goes by the rank's clock, its cache filled."""
 
     def make(request: Request) -> Engine:
         log = RunLog(clock=cluster.clock)
         engine = make_engine(request, cluster, rows, log, make_learnable(request, cluster))
+        held.note(engine)
         CacheMaker(engine, lambda _line: None).warm()
         return engine
 
@@ -204,6 +224,10 @@ def _sum_up(
         phase: fmean(max(rank.phases[phase].seconds for rank in r) for r in costs.values())
         for phase in PHASES
     }
+    busy = {
+        each: fmean(sum(phase.busy for phase in rank.phases.values()) for rank in r) / machine.pace
+        for each, r in costs.items()
+    }
     whole, epoch = _scaler(schedule, costs)
     return Estimate(
         engine=name,
@@ -213,6 +237,7 @@ def _sum_up(
         iteration_seconds=whole(seconds),
         epoch_seconds=epoch(seconds),
         phase_seconds=phases,
+        processor_seconds=epoch(busy),
         bytes={cause: round(epoch(each)) for cause, each in sent.items()},
         iteration_bytes={cause: round(whole(each)) for cause, each in sent.items()},
         stage_seconds={stage: epoch(each) for stage, each in stages.items()},

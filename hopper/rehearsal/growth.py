@@ -51,8 +51,8 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
     """An engine's epochs with 2 to 1,024 servers.
 
     Bytes of a cause, and seconds that the link does not explain, are what they were found to grow
-    with. From one number of servers that is the likeliest of :data:`_GROW_WITH`, and for seconds
-    the roots of a rank.
+    with. From one number of servers that is the likeliest of :data:`_GROW_WITH`, and of an
+    iteration's seconds these stay as they are.
 
     Parameters
     ----------
@@ -70,10 +70,10 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
         for cause in CAUSES
     }
     rest = [
-        max(0.0, each.iteration_seconds - link.seconds(_sum(each.iteration_bytes) / count))
+        max(0.0, each.iteration_seconds - _on_links(link, _sum(each.iteration_bytes), count))
         for each, count in zip(iterations, counts, strict=True)
     ]
-    names = ("work", "steps")[: len(known)]
+    names = ("one",) if len(known) == 1 else ("work", "steps", "one")[: len(known)]
     seconds = _fit([size.of(name) for size in known for name in names], rest)
     points = []
     for count in sorted({*SERVERS, *counts}):
@@ -86,7 +86,7 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
             float(factors @ [size.of(name) for name in _GROW_WITH[cause][: factors.size]])
             for cause, factors in by_cause.items()
         )
-        took = float(seconds @ [size.of(name) for name in names]) + link.seconds(sent / count)
+        took = float(seconds @ [size.of(name) for name in names]) + _on_links(link, sent, count)
         points.append(Point(count, took * size.iterations, round(sent * size.iterations), False))
     return Growth(iterations[0].engine, tuple(points))
 
@@ -117,8 +117,14 @@ class _Size:
             "ranks": float(self.ranks * self.servers),
             "work": of_an_iteration / self.ranks,
             "steps": float(self.ranks),
+            "one": 1.0,
         }
         return values[name]
+
+
+def _on_links(link: Link, sent: float, servers: int) -> float:
+    """Seconds that bytes of all servers take, and the steps of a sum around them."""
+    return link.seconds(sent / servers) + 2 * (servers - 1) * link.latency
 
 
 def _sum(values: Mapping[Cause, int] | None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -61,6 +61,7 @@ def try_engine(
     *,
     busy: Callable[[], float] = time.process_time,
     settle: Callable[[], None] = _nothing,
+    watch: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[IterationCost]:
     """Train some global batches with an engine of its own, which is thrown away; every rank calls
     it.
@@ -71,6 +72,7 @@ def try_engine(
     make_engine: with a model, an optimiser and a log of its own.
     busy: tells a rank's processor seconds.
     settle: called between phases.
+    watch: the first iteration is trained within it.
 
     Raises
     ------
@@ -80,11 +82,12 @@ def try_engine(
     find_engine(request.config).kind.check(request)
     costs = []
     with closing(make_engine(request)) as engine:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             cluster.arrive(f"trying engine {engine.name}")
             settle()
             cluster.traffic.take()
-            costs.append(_measure(engine, cluster, batch, busy, settle))
+            watched = nullcontext() if number else watch()
+            costs.append(_measure(engine, cluster, batch, busy, settle, watched))
     return costs
 
 
@@ -94,6 +97,7 @@ def _measure(
     batch: GlobalBatch,
     busy: Callable[[], float],
     settle: Callable[[], None],
+    watched: AbstractContextManager[object],
 ) -> IterationCost:
     """One iteration, as :meth:`Engine.train_step` trains it."""
     rows, log = engine.state.rows, engine.state.log
@@ -114,7 +118,8 @@ def _measure(
     mark()
     settle()
     mark()
-    engine.train(plan, inputs)
+    with watched:
+        engine.train(plan, inputs)
     mark()
     phases = {
         name: Spent(after[0] - before[0], after[1] - before[1])

@@ -100,3 +100,16 @@ def test_refusals_name_the_option(
 ) -> None:
     assert main(["plan", str(config), *words]) == 1
     assert f"error: {text}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_memory_holds_model_and_what_backward_needs(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (str(config), "--engines", "zero_hop", "--iterations", "1")
+    [narrow] = planned(capsys, *words)["engines"]
+    [wide] = planned(capsys, *words, "--model.hidden", "256")["engines"]
+    # Two layers of GraphSAGE: 10 and 256 numbers wide, both ends; Adam's moments and the gradient.
+    least = 4 * 4 * (2 * 10 * 256 + 2 * 256 * 6)
+    assert least < wide["memory"]["model"] < 1.1 * least
+    assert wide["memory"]["training"] > 4 * narrow["memory"]["training"] > 0
+    assert wide["processor_seconds"] > 0
