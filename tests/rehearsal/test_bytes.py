@@ -13,12 +13,14 @@ from hopper.config import make_config
 from hopper.engines import Request
 from hopper.features import open_graph
 from hopper.graph import GraphDirectory
+from hopper.hetero.divide import divide_graph
 from hopper.partition import partition_graph
 from hopper.rehearsal.estimate import Machine, estimate_engine
 from hopper.rehearsal.link import Link, MessageCost
 from hopper.rehearsal.world import World
 from tests.conftest import make_community_graph
 from tests.engines.conftest import RANK_SCRIPT
+from tests.engines.typed_cases import LEARNABLE, MODELS, WITH_FEATURES, make_graph
 
 SERVERS = 2
 REPLICATED = ("cooperative", "zero_hop", "hop", "model_centric", "naive", "locality", "neutronstar")
@@ -76,12 +78,61 @@ def test_an_epoch_sends_what_was_foretold(
         options = {"engine_options": {"dependencies": "fetch"}} if name == "neutronstar" else {}
         cases.append(values_of(divided, name, ranks, run_dir=str(tmp_path / name), **options))
     servers = serve_partitions(divided, SERVERS)
-    runs = [{"config": {**c, "cluster": {**c["cluster"], "servers": servers}}} for c in cases]
-    file = tmp_path / "cases.json"
-    file.write_text(json.dumps(runs))
-    measured = run_ranks(RANK_SCRIPT, SERVERS * ranks, tmp_path / "ranks", str(file))[0]
-    for name, case, run in zip(engines, cases, measured, strict=True):
-        assert estimated(case, 100) == run["bytes"], name
+    for case, sent in zip(cases, sent_by(cases, servers, run_ranks, tmp_path), strict=True):
+        engine = case["train"]["engine"]
+        assert estimated(case, 100) == sent, engine
         few = estimated(case, 3)
-        for cause, nbytes in run["bytes"].items():
-            assert few[cause] == pytest.approx(nbytes, rel=0.05), f"{name}, {cause}"
+        for cause, nbytes in sent.items():
+            assert few[cause] == pytest.approx(nbytes, rel=0.05), f"{engine}, {cause}"
+
+
+def test_typed_graphs_with_learnable_rows_and_columns(
+    run_ranks: Callable[..., list[Any]],
+    serve_partitions: Callable[..., list[str]],
+    graph: GraphDirectory,
+    tmp_path: Path,
+) -> None:
+    typed = make_graph(tmp_path / "typed", WITH_FEATURES)
+    partition_graph(typed, tmp_path / "by-node", SERVERS, "random")
+    divide_graph(typed, tmp_path / "by-relation", SERVERS, "meta", layers=2)
+    partition_graph(graph, tmp_path / "columns", SERVERS, "random", features="by-dimension")
+    cases = []
+    for folder, engine in (
+        *(("by-node", "zero_hop"), ("by-node", "cooperative")),
+        *(("by-relation", "raf"), ("columns", "p3")),
+    ):
+        case = values_of(tmp_path / folder, engine, 1, run_dir=str(tmp_path / engine))
+        if folder != "columns":
+            case["model"] = MODELS["rgcn"]
+            case["learnable"] = LEARNABLE
+            case["train"]["batch_size"] = 8
+        cases.append(case)
+    servers = [serve_partitions(tmp_path / each, SERVERS) for each in ("by-node", "columns")]
+    addresses = {"by-node": servers[0], "columns": servers[1], "by-relation": []}
+    measured = sent_by(cases, addresses, run_ranks, tmp_path)
+    for case, sent in zip(cases, measured, strict=True):
+        assert estimated(case, 100) == sent, case["train"]["engine"]
+
+
+def sent_by(
+    cases: list[dict[str, Any]],
+    servers: list[str] | dict[str, list[str]],
+    run_ranks: Callable[..., list[Any]],
+    folder: Path,
+) -> list[dict[str, int]]:
+    """Bytes by cause of real runs.
+
+    Parameters
+    ----------
+    servers: addresses; of several divisions by the names of their folders.
+    """
+    runs = []
+    for case in cases:
+        parts = Path(case["data"]["partitioned"]).name
+        own = servers if isinstance(servers, list) else servers[parts]
+        runs.append({"config": {**case, "cluster": {**case["cluster"], "servers": own}}})
+    file = folder / "cases.json"
+    file.write_text(json.dumps(runs))
+    world = SERVERS * int(cases[0]["cluster"]["ranks_per_server"])
+    first, *_ = run_ranks(RANK_SCRIPT, world, folder / "ranks", str(file))
+    return [dict(each["bytes"]) for each in first]
