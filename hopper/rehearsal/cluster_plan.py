@@ -166,34 +166,52 @@ def plan_cluster(
     machine = _measure_machine(request, cluster, names, say)
     rehearsed: dict[int, dict[str, Estimate]] = {}
     for own in (request, *others):
-        world, servers = World(own, link, machine.pace), own.graph.book.servers
-        for name in names:
-            say(f"rehearsing {name} on {own.ranks} ranks of {servers} servers")
-            found = estimate_engine(name, own, world, machine, iterations, process)
-            rehearsed.setdefault(servers, {})[name] = found
+        ready = (own, World(own, link, machine.pace), machine)
+        servers = own.graph.book.servers
+        rehearsed[servers] = _rehearse_all(*ready, names, iterations, process, say)
     estimates = sorted(
         rehearsed[cluster.servers].values(),
         key=lambda each: (bool(each.refused), each.epoch_seconds),
     )
-    measured = {
+    grown = [_grow(each.engine, request, link, rehearsed) for each in estimates]
+    growth = [each for each in grown if each is not None]
+    told = _tell_assumptions(request, cluster, machine, iterations)
+    if growth:
+        told.append(_tell_growth(request, cluster, rehearsed))
+    found = (_describe_partition(request), _describe_measured(link, machine))
+    return ClusterPlan(cluster, *found, told, estimates, growth)
+
+
+def _rehearse_all(
+    request: Request,
+    world: World,
+    machine: Machine,
+    names: Sequence[str],
+    iterations: int,
+    process: int,
+    say: Callable[[str], None],
+) -> dict[str, Estimate]:
+    """By engine, what it takes on a request's servers."""
+    found = {}
+    for name in names:
+        say(f"rehearsing {name} on {request.ranks} ranks of {request.graph.book.servers} servers")
+        found[name] = estimate_engine(name, request, world, machine, iterations, process)
+    return found
+
+
+def _describe_measured(link: Link, machine: Machine) -> dict[str, Any]:
+    return {
         "message_between_ranks": asdict(link.between_ranks),
         "request_for_rows": asdict(link.rows),
         "machine": asdict(machine),
         "cores_here": _cores_here(),
     }
-    graph = request.graph
-    partition = {
-        "method": graph.description.get("method"),
-        "servers": graph.book.servers,
-        "edge_cut": graph.description.get("edge_cut"),
-        "locality": graph.description.get("locality"),
-    }
-    told = _tell_assumptions(request, cluster, machine, iterations)
-    grown = [_grow(each.engine, request, link, rehearsed) for each in estimates]
-    growth = [each for each in grown if each is not None]
-    if growth:
-        told.append(_tell_growth(request, cluster, rehearsed))
-    return ClusterPlan(cluster, partition, measured, told, estimates, growth)
+
+
+def _describe_partition(request: Request) -> dict[str, Any]:
+    told = request.graph.description
+    found = {name: told.get(name) for name in ("method", "edge_cut", "locality")}
+    return {"servers": request.graph.book.servers, **found}
 
 
 def _grow(
