@@ -292,8 +292,8 @@ def _tell_assumptions(
         f"bytes: counted in up to {iterations} iterations of epoch 0 by the engines' own code on "
         f"{request.ranks} ranks; other iterations of an epoch are their mean",
         f"overlap: {pipelined}",
-        "processors: each of the cluster's cores is as fast as one of this machine's alone; caches "
-        "and memory bandwidth that ranks share are left out",
+        "processors: each of the cluster's cores is as fast as one of this machine's alone; their "
+        "caches and memory bandwidth that ranks share are left out",
         f"cores of a rank: {machine.cores:g}, of which kernels use {machine.threads}; "
         f"{machine.parallel:.0%} of the work is divided among them",
         "links: all servers have the same, nothing else uses them; messages of a collective leave "
