@@ -24,6 +24,7 @@ from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
 from hopper.partition.memory import MemoryEstimate, format_bytes
+from hopper.partition.second_level import check_ranks
 from hopper.partition.stored_forms import rounded_tables
 
 _OF_NODES: Final[dict[str, Any]] = {
@@ -32,6 +33,7 @@ _OF_NODES: Final[dict[str, Any]] = {
     "backend": "auto",
     "topology": "replicated",
     "features": "by-node",
+    "ranks_per_server": 1,
     "locality_fanouts": "10,10",
     "locality_roots": 2000,
 }
@@ -115,6 +117,13 @@ def add_parser(subparsers: Any) -> None:
         help="store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
         "they are); may be repeated",
     )
+    parser.add_argument(
+        "--ranks-per-server",
+        type=whole,
+        default=_OF_NODES["ranks_per_server"],
+        metavar="R",
+        help="divide a server's nodes over R ranks too, by locality (metis and stream; default 1)",
+    )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
     parser.add_argument(
         "--locality-fanouts",
@@ -143,6 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_by_relation(arguments)
     options = _options(arguments.method_options)
     check_method(arguments.servers, arguments.method, options)
+    check_ranks(arguments.ranks_per_server, arguments.method)
     for name in (
         "layers",
         "target",
@@ -174,6 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
         topology=arguments.topology,
         features=arguments.features,
         feature_dtypes=arguments.feature_dtype,
+        ranks_per_server=arguments.ranks_per_server,
         memory_limit=limit,
         progress=progress,
         on_estimate=lambda needed, available: _show_estimate(console, needed, available),

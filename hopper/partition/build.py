@@ -27,6 +27,7 @@ from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
 from hopper.partition.relabel import relabel
+from hopper.partition.second_level import SecondLevel, check_ranks, rank_bytes
 from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
 from hopper.partition.training import training_roots
 from hopper.partition.write import (
@@ -53,6 +54,7 @@ def partition_graph(
     topology: str = "replicated",
     features: Literal["by-node", "by-dimension"] = "by-node",
     feature_dtypes: Sequence[str] = (),
+    ranks_per_server: int = 1,
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
@@ -76,6 +78,8 @@ def partition_graph(
         (which engine ``p3`` alone trains on).
     feature_dtypes: forms that features are stored in, "DTYPE" of all tables or "TABLE=DTYPE", as
         of :func:`hopper.partition.stored_forms.parse_row_forms`; none = as they are.
+    ranks_per_server: above 1, a server's nodes are divided once more, over so many ranks; a run
+        with as many deals nodes to ranks in this way.
     memory_limit: bytes that may be used; None for what is available.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
     measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
@@ -88,6 +92,7 @@ def partition_graph(
     """
     out, schema = Path(out), graph.schema
     check_request(schema, servers, method, method_options)
+    check_ranks(ranks_per_server, method)
     choice, by_dimension = TopologyChoice.parse(topology), features == "by-dimension"
     split = choice.name == "partitioned"
     _check_features(schema, servers, features, topology)
@@ -97,7 +102,7 @@ def partition_graph(
     refuse_occupied(out)
     chosen = choose_backend(backend) if method == "metis" else None
     copies = servers if by_dimension else 1
-    disk = _written_bytes(graph, servers, copies, split=split)
+    disk = _written_bytes(graph, servers, copies, ranks_per_server, split=split)
     estimate = replace(estimate_memory(graph, servers, method, chosen, split=split), disk=disk)
     available = available_memory()
     if on_estimate is not None:
@@ -110,7 +115,7 @@ def partition_graph(
         store_rows_as(graph, forms, parent, phases) as converted,
         message_edges(converted, reverses, parent) as graph,
         unpublished_partitions(
-            out, _written_bytes(converted, servers, copies, split=split)
+            out, _written_bytes(converted, servers, copies, ranks_per_server, split=split)
         ) as work,
     ):
         schema = graph.schema
@@ -130,12 +135,16 @@ def partition_graph(
                 relation: write_topology(graph, work, relation, maps, counter)
                 for relation in schema.relations
             }
+        if ranks_per_server > 1:
+            level = SecondLevel(ranks_per_server, method, seed, chosen)
+            level.write(schema, work, maps, roots, phases)
         with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
             sizes = [
                 write_server(graph, work, each, maps, counter, by_dimension=by_dimension)
                 for each in range(servers)
             ]
         description = describe(schema, assignment, maps, shares, roots, sizes)
+        description["ranks_per_server"] = ranks_per_server
         description["memory_estimate_bytes"] = estimate.peak
         if reverses:
             description["reverse_relations"] = {
@@ -158,9 +167,12 @@ def partition_graph(
     return PartitionedGraph.open(out)
 
 
-def _written_bytes(graph: GraphDirectory, servers: int, copies: int, *, split: bool) -> int:
+def _written_bytes(
+    graph: GraphDirectory, servers: int, copies: int, ranks_per_server: int, *, split: bool
+) -> int:
     """Bytes on disk that the partitioned directory takes; ``copies`` of the labels."""
     more = table_bytes(graph, copies) - table_bytes(graph)
+    more += rank_bytes(graph.schema, ranks_per_server)
     return partitioned_bytes(graph.schema, servers, split=split) + more
 
 

@@ -555,3 +555,8 @@ def held_file(folder: Path, node_type: str) -> Path:
 def map_file(path: Path, node_type: str, name: MapName) -> Path:
     """The file of one of a node type's two maps."""
     return path / "maps" / node_type / f"{name}.npy"
+
+
+def ranks_file(path: Path, node_type: str) -> Path:
+    """The file of a type's ranks, among those of a node's server, where they follow locality."""
+    return path / "ranks" / f"{node_type}.npy"

@@ -34,9 +34,10 @@ from hopper.partition.layouts import (
     Holding,
     MapName,
     StoredRows,
+    ranks_file,
     server_folder,
 )
-from hopper.partition.placement import Placement
+from hopper.partition.placement import RANK_DTYPE, ByLocality, Placement
 
 PARTITION_SCHEMA_VERSION: Final = 1
 
@@ -129,8 +130,22 @@ class PartitionedGraph:
         return self.layout.stored(table, server)
 
     def placement(self, ranks_per_server: int) -> Placement:
-        """Which rank owns which node."""
-        return Placement(self.book, ranks_per_server)
+        """Which rank owns which node: by locality where the graph was divided for as many ranks a
+        server, otherwise in turn.
+
+        Raises
+        ------
+        GraphError: a missing or misshapen array of ranks.
+        """
+        if ranks_per_server == 1 or self.description.get("ranks_per_server") != ranks_per_server:
+            return Placement(self.book, ranks_per_server)
+        ranks = {
+            name: open_array(
+                ranks_file(self.path, name), f"ranks of {name}", RANK_DTYPE, (kind.count,)
+            )
+            for name, kind in self.schema.node_types.items()
+        }
+        return Placement(self.book, ranks_per_server, ByLocality(self.book, ranks))
 
     def original_ids(self, node_type: str) -> NDArray[np.int64]:
         """[count] int64: the original id of each global id."""

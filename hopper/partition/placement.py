@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from hopper.partition.book import PartitionBook
 
 Ids = NDArray[np.int64]
+RANK_DTYPE: Final = np.uint16
+"""of a node's rank among those of its server, on disk"""
 
 
 class Dealing(Protocol):
@@ -60,6 +62,66 @@ class InTurn:
         return np.arange(part, count, parts, dtype=np.int64)
 
 
+class ByLocality:
+    """As a second level of the partition says: what is sampled together is kept together.
+
+    Tables that are not of nodes (edges, learnable rows of several servers) are dealt in turn.
+
+    Parameters
+    ----------
+    book: the servers of nodes.
+    ranks: by node type [count] of an unsigned dtype, by global id: which of its server's ranks owns
+        each node.
+    """
+
+    name = "by locality"
+
+    def __init__(self, book: PartitionBook, ranks: Mapping[str, NDArray[Any]]) -> None:
+        self._book = book
+        self._ranks = ranks
+        self._in_turn = InTurn()
+        self._places: dict[tuple[str, int], NDArray[np.int32]] = {}
+
+    def part(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+        """See :class:`Dealing`."""
+        if node_type not in self._ranks:
+            return self._in_turn.part(node_type, servers, rows, parts)
+        ids = self._book.offsets[node_type][servers] + rows
+        return self._ranks[node_type][ids].astype(np.int64)
+
+    def place(self, node_type: str, servers: Ids, rows: Ids, parts: int) -> Ids:
+        """See :class:`Dealing`."""
+        if node_type not in self._ranks:
+            return self._in_turn.place(node_type, servers, rows, parts)
+        found = np.empty(rows.size, np.int64)
+        for server in np.unique(servers).tolist():
+            here = servers == server
+            found[here] = self._places_of(node_type, server)[rows[here]]
+        return found
+
+    def rows(self, node_type: str, server: int, part: int, parts: int, count: int) -> Ids:
+        """See :class:`Dealing`."""
+        if node_type not in self._ranks:
+            return self._in_turn.rows(node_type, server, part, parts, count)
+        return np.flatnonzero(self._of_server(node_type, server) == part)
+
+    def _of_server(self, node_type: str, server: int) -> NDArray[Any]:
+        first, stop = self._book.range(node_type, server)
+        return self._ranks[node_type][first:stop]
+
+    def _places_of(self, node_type: str, server: int) -> NDArray[np.int32]:
+        """[nodes of the server] int32: places among those of the same rank, made when first asked
+        for."""
+        if (node_type, server) not in self._places:
+            ranks = self._of_server(node_type, server)
+            places = np.empty(ranks.size, np.int32)
+            for rank in np.unique(ranks):
+                rows = np.flatnonzero(ranks == rank)
+                places[rows] = np.arange(rows.size, dtype=np.int32)
+            self._places[node_type, server] = places
+        return self._places[node_type, server]
+
+
 @dataclass(frozen=True)
 class ByRank:
     """Distinct nodes of a type, those of rank 0 first.
@@ -95,6 +157,7 @@ class Placement:
     ----------
     book: the servers of nodes.
     ranks_per_server: ranks are numbered server by server.
+    dealing: of a server's nodes to its ranks; None = in turn.
     """
 
     def __init__(

@@ -25,7 +25,6 @@ from hopper.hetero.cache_plan import TypeProfile, cache_bytes, plan_cache
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file, save_profile
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter, Visited, miss_penalty
 from hopper.partition.memory import format_bytes
-from hopper.partition.placement import InTurn
 from hopper.train.cache_sources import (
     CacheSource,
     DeviceFeatures,
@@ -71,11 +70,12 @@ def made_for(request: Request) -> dict[str, Any]:
     config = request.config
     train, model = config.train, config.model
     (engine,) = engines_of(request)
+    placement = request.graph.placement(config.cluster.ranks_per_server)
     return {
         "plan": engine.plan_key(config),
         "types": cached_features(request),
         "memory": config.cache.memory,
-        "tables": [InTurn.name, *cached_tables(request)],
+        "tables": [placement.dealing.name, *cached_tables(request)],
         "layers": model.layers,
         "metapaths": model.metapaths,
         "sampler": config.sampler.model_dump(exclude={"device"}),

@@ -105,10 +105,9 @@ def case_config(
 
 def _divisions() -> list[tuple[int, int, str]]:
     """(servers, ranks a server, method): one server is one division, and several ranks a server see
-    theirs as METIS made it."""
-    return [(*world, "metis") for world in WORLDS] + [
-        (*world, "random") for world in WORLDS if world[0] > 1 and world[1] == 1
-    ]
+    theirs as METIS made it, their nodes dealt in turn or by locality."""
+    divisions = [(*world, "metis") for world in WORLDS] + [(2, 2, "two levels")]
+    return divisions + [(*world, "random") for world in WORLDS if world[0] > 1 and world[1] == 1]
 
 
 CASES = pairwise(_divisions(), ENGINES, MODELS, SAMPLERS, BATCHES)
@@ -125,6 +124,9 @@ def partitions(
         path = folder / f"{method}-{servers}"
         partition_graph(community_graph, path, servers, method, backend="pymetis")
         made[servers, method] = path
+    path = folder / "two-levels"
+    partition_graph(community_graph, path, 2, backend="pymetis", ranks_per_server=2)
+    made[2, "two levels"] = path
     return made
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hopper.errors import GraphError
 from hopper.partition import PartitionBook
 from hopper.partition.id_index import Index
-from hopper.partition.placement import Dealing, Ids, InTurn, Placement
+from hopper.partition.placement import ByLocality, Dealing, Ids, InTurn, Placement
 
 unhurried = settings(deadline=None, max_examples=60)
 
@@ -39,11 +39,16 @@ class Stretches:
 
 
 @st.composite
-def placements(draw: st.DrawFn) -> Placement:
+def placements(draw: st.DrawFn, *, even: bool = False) -> Placement:
     counts = draw(st.lists(st.integers(0, 20), min_size=1, max_size=4))
-    dealing: Dealing = draw(st.sampled_from([InTurn(), Stretches(counts)]))
-    offsets = [0, *np.cumsum(counts).tolist()]
-    return Placement(PartitionBook(len(counts), {"a": offsets}), draw(st.integers(1, 4)), dealing)
+    offsets, ranks = [0, *np.cumsum(counts).tolist()], draw(st.integers(1, 4))
+    book = PartitionBook(len(counts), {"a": offsets})
+    dealings: list[Dealing] = [InTurn(), Stretches(counts)]
+    if not even:
+        one = st.integers(0, ranks - 1)
+        drawn = draw(st.lists(one, min_size=offsets[-1], max_size=offsets[-1]))
+        dealings.append(ByLocality(book, {"a": np.array(drawn, np.uint16)}))
+    return Placement(book, ranks, draw(st.sampled_from(dealings)))
 
 
 @unhurried
@@ -59,7 +64,7 @@ def test_every_node_is_one_ranks_on_its_server(placement: Placement) -> None:
 
 
 @unhurried
-@given(placements())
+@given(placements(even=True))
 def test_shares_of_a_server_are_even(placement: Placement) -> None:
     shares = [placement.owned("a", rank).size for rank in range(placement.world)]
     for server in range(placement.book.servers):
@@ -96,3 +101,14 @@ def test_tables_may_have_other_servers() -> None:
     assert tables.rank_of("a under b", np.arange(8)).tolist() == [2, 3] * 4
     with pytest.raises(GraphError, match="tables of learnable rows: unknown node type 'a'"):
         tables.rank_of("a", np.arange(2))
+
+
+def test_tables_of_no_nodes_are_dealt_in_turn() -> None:
+    book = PartitionBook(1, {"a": [0, 4]})
+    dealing = ByLocality(book, {"a": np.array([1, 1, 0, 1], np.uint16)})
+    placement = Placement(book, 2, dealing)
+    assert placement.rank_of("a", np.arange(4)).tolist() == [1, 1, 0, 1]
+    tables = placement.of_tables({"a under b": np.array([0, 4])})
+    assert tables.rank_of("a under b", np.arange(4)).tolist() == [0, 1, 0, 1]
+    assert tables.place_of("a under b", np.arange(4)).tolist() == [0, 0, 1, 1]
+    assert tables.owned("a under b", 1).tolist() == [1, 3]

@@ -1,0 +1,186 @@
+"""The second level of a partition: a server's nodes dealt to its ranks by locality.
+
+DistDGLv2, section 4.1.2: inside each server's part the same partitioner divides again, with an edge
+between two nodes of the server, and training nodes balanced. Nothing is copied: what is written is
+the rank of every node among those of its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hopper.errors import RequestError
+from hopper.graph import layout
+from hopper.graph.array_file import array_bytes, create_array, open_array, release_pages
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.balance import balance_classes
+from hopper.partition.layouts import ranks_file
+from hopper.partition.metis_process import Backend, assign_metis
+from hopper.partition.neighbor_stream import NeighborStream
+from hopper.partition.placement import RANK_DTYPE
+from hopper.partition.relabel import Relabelling
+from hopper.partition.row_ranges import row_ranges
+from hopper.partition.streaming import assign_stream
+from hopper.partition.symmetrise import symmetrise, type_starts
+from hopper.phases import Phases
+
+SECOND_LEVELS: Final = ("metis", "stream")
+"""methods that follow locality, and can divide a server's own subgraph"""
+
+
+def check_ranks(ranks: int, method: str) -> None:
+    """Refuse a second level that cannot be made, before any work.
+
+    Raises
+    ------
+    RequestError: too few or too many ranks, or a method without a second level.
+    """
+    most = int(np.iinfo(RANK_DTYPE).max)
+    if not 1 <= ranks <= most:
+        raise RequestError(f"ranks per server: expected 1 to {most}, given {ranks}")
+    if ranks > 1 and method not in SECOND_LEVELS:
+        raise RequestError(
+            f"ranks per server: {ranks} want a second level, which methods "
+            f"{' and '.join(SECOND_LEVELS)} have; given method {method}"
+        )
+
+
+def rank_bytes(schema: GraphSchema, ranks: int) -> int:
+    """Bytes on disk of the ranks of all nodes, where there is a second level."""
+    if ranks == 1:
+        return 0
+    return sum(array_bytes(RANK_DTYPE, (kind.count,)) for kind in schema.node_types.values())
+
+
+@dataclass(frozen=True)
+class SecondLevel:
+    """How the nodes of every server are divided.
+
+    Attributes
+    ----------
+    ranks: of a server.
+    method: one of :data:`SECOND_LEVELS`.
+    seed: of the method.
+    backend: which METIS.
+    """
+
+    ranks: int
+    method: str
+    seed: int
+    backend: Backend | None
+
+    def write(
+        self,
+        schema: GraphSchema,
+        work: Path,
+        maps: Mapping[str, Relabelling],
+        roots: NDArray[np.int64],
+        phases: Phases,
+    ) -> None:
+        """Divide every server's nodes, and write each node's rank by global id.
+
+        The topology must have been written whole.
+
+        Parameters
+        ----------
+        roots: [nodes of the target type] int64, training roots per node by original id.
+
+        Raises
+        ------
+        RequestError: METIS failed.
+        """
+        files = {
+            name: create_array(ranks_file(work, name), RANK_DTYPE, (kind.count,))
+            for name, kind in schema.node_types.items()
+        }
+        target = schema.target_type()
+        servers = maps[target].offsets.size - 1
+        for server in range(servers):
+            sub_schema, topologies = _own_subgraph(schema, work, maps, server)
+            first, stop = maps[target].offsets[server : server + 2]
+            own_roots = roots[maps[target].original_ids[first:stop]]
+            stacked = self._divide(sub_schema, topologies, own_roots, phases, work)
+            for name, start in type_starts(sub_schema).items():
+                first, stop = maps[name].offsets[server : server + 2]
+                files[name][first:stop] = stacked[start : start + stop - first]
+        release_pages(*files.values())
+
+    def _divide(
+        self,
+        schema: GraphSchema,
+        topologies: Mapping[Relation, Topology],
+        roots: NDArray[np.int64],
+        phases: Phases,
+        scratch: Path,
+    ) -> NDArray[np.int32]:
+        """[nodes] int32: the rank of every stacked id of one server's subgraph."""
+        nodes = sum(kind.count for kind in schema.node_types.values())
+        edges = sum(each.indices.size for each in topologies.values())
+        if nodes <= self.ranks or not edges:
+            # There is no locality to follow, and METIS refuses such graphs.
+            return np.arange(nodes, dtype=np.int32) % np.int32(self.ranks)
+        if self.method == "stream":
+            stream = NeighborStream(schema, topologies)
+            return assign_stream(schema, stream, self.ranks, self.seed, roots, phases)
+        assert self.backend is not None
+        with phases.phase(f"deal servers' nodes to ranks (METIS, {self.backend})"):
+            adjacency = symmetrise(schema, topologies)
+            classes = balance_classes(schema, roots)
+            return assign_metis(adjacency, classes, self.ranks, self.seed, self.backend, scratch)
+
+
+def _own_subgraph(
+    schema: GraphSchema, work: Path, maps: Mapping[str, Relabelling], server: int
+) -> tuple[GraphSchema, dict[Relation, Topology]]:
+    """The edges between nodes of one server, in local rows, and the schema with its counts."""
+    ranges = {name: each.offsets[server : server + 2] for name, each in maps.items()}
+    topologies = {}
+    for relation, kind in schema.relations.items():
+        rows = maps[relation.dst].original_ids.size + 1
+        file = layout.topology_file(work, relation, "indptr")
+        indptr = open_array(file, "indptr", np.int64, (rows,))
+        file = layout.topology_file(work, relation, "indices")
+        indices = open_array(file, "indices", np.int64, (kind.count,))
+        topologies[relation] = _between(indptr, indices, ranges[relation.src], ranges[relation.dst])
+    node_types = {
+        name: replace(kind, count=int(np.diff(ranges[name])[0]))
+        for name, kind in schema.node_types.items()
+    }
+    relations = {
+        relation: replace(kind, count=topologies[relation].indices.size)
+        for relation, kind in schema.relations.items()
+    }
+    return replace(schema, node_types=node_types, relations=relations), topologies
+
+
+def _between(
+    indptr: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    sources: NDArray[np.int64],
+    destinations: NDArray[np.int64],
+) -> Topology:
+    """The edges of a relation from one range of global ids to another, counted from their
+    beginnings; neighbours alone, no ids of edges."""
+    (src_first, src_stop), (first, stop) = sources.tolist(), destinations.tolist()
+    degrees = np.zeros(stop - first, np.int64)
+    pieces = [np.empty(0, np.int64)]
+    for start, end in row_ranges(indptr, first, stop):
+        bounds = np.asarray(indptr[start : end + 1])
+        neighbors = np.asarray(indices[bounds[0] : bounds[-1]])
+        inside = (neighbors >= src_first) & (neighbors < src_stop)
+        before = np.zeros(inside.size + 1, np.int64)
+        np.cumsum(inside, out=before[1:])
+        degrees[start - first : end - first] = np.diff(before[bounds - bounds[0]])
+        pieces.append(neighbors[inside] - src_first)
+        release_pages(indptr, indices)
+    own = np.concatenate(([0], np.cumsum(degrees)))
+    sources_of = np.concatenate(pieces)
+    out_degrees = np.bincount(sources_of, minlength=src_stop - src_first)
+    return Topology(own, sources_of, np.empty(0, np.int64), degrees, out_degrees)

@@ -1,0 +1,99 @@
+"""A server's nodes dealt to its ranks by locality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import PartitionedGraph, partition_graph
+from hopper.partition.placement import Placement
+from hopper.partition.training import training_roots
+
+BACKEND = "pymetis"
+
+
+@pytest.fixture(scope="module", params=["metis", "stream"])
+def two_levels(
+    request: pytest.FixtureRequest,
+    community_graph: GraphDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> PartitionedGraph:
+    """Six communities over two servers and two ranks each."""
+    out = tmp_path_factory.mktemp("two-levels") / request.param
+    return partition_graph(
+        community_graph, out, 2, request.param, backend=BACKEND, ranks_per_server=2
+    )
+
+
+def _between_ranks(graph: PartitionedGraph, placement: Placement) -> int:
+    """How many edges have ends on different ranks of one server."""
+    found = 0
+    for relation in graph.relations:
+        edges = graph.topology(relation)
+        places = np.arange(edges.indices.size)
+        rows = np.searchsorted(edges.indptr, places, side="right") - 1
+        owners = placement.rank_of(relation.dst, rows)
+        others = placement.rank_of(relation.src, edges.indices)
+        found += int(((owners != others) & (owners // 2 == others // 2)).sum())
+    return found
+
+
+def test_ranks_follow_locality_and_servers_are_the_same(
+    community_graph: GraphDirectory, two_levels: PartitionedGraph, tmp_path: Path
+) -> None:
+    method = two_levels.description["method"]
+    once = partition_graph(community_graph, tmp_path / "once", 2, method, backend=BACKEND)
+    for name in two_levels.schema.node_types:
+        np.testing.assert_array_equal(two_levels.global_ids(name), once.global_ids(name))
+    by_locality, in_turn = two_levels.placement(2), once.placement(2)
+    assert (by_locality.dealing.name, in_turn.dealing.name) == ("by locality", "in turn")
+    assert _between_ranks(two_levels, by_locality) < 0.7 * _between_ranks(once, in_turn)
+
+
+def test_another_number_of_ranks_is_dealt_in_turn(two_levels: PartitionedGraph) -> None:
+    assert [two_levels.placement(ranks).dealing.name for ranks in (1, 2, 3)] == [
+        *("in turn", "by locality", "in turn")
+    ]
+
+
+def test_training_nodes_and_nodes_are_balanced_over_a_servers_ranks(
+    two_levels: PartitionedGraph,
+) -> None:
+    target = two_levels.schema.target_type()
+    everyone = np.arange(two_levels.book.total(target))
+    owners = two_levels.placement(2).rank_of(target, everyone)
+    roots = training_roots(two_levels)[two_levels.original_ids(target)]
+    for weights in (roots, np.ones_like(roots)):
+        shares = np.bincount(owners, weights=weights, minlength=4).reshape(2, 2)
+        assert (shares.max(axis=1) <= 1.15 * shares.mean(axis=1) + 1).all()
+
+
+def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
+    out = library.path.parent / "levels"
+    graph = partition_graph(
+        library, out, 2, backend=BACKEND, ranks_per_server=3, topology="partitioned"
+    )
+    placement = graph.placement(3)
+    for name, kind in graph.schema.node_types.items():
+        owned = [placement.owned(name, rank) for rank in range(placement.world)]
+        assert np.sort(np.concatenate(owned)).tolist() == list(range(kind.count))
+
+
+@pytest.mark.parametrize(
+    ("method", "ranks", "text"),
+    [
+        ("random", 2, "ranks per server: 2 want a second level, which methods metis and stream"),
+        ("metis", 0, "ranks per server: expected 1 to 65535, given 0"),
+    ],
+)
+def test_what_has_no_second_level_is_refused(
+    library: GraphDirectory, method: str, ranks: int, text: str
+) -> None:
+    out = library.path.parent / "refused"
+    with pytest.raises(RequestError, match=text):
+        partition_graph(library, out, 2, method, ranks_per_server=ranks)
+    assert not out.exists()
