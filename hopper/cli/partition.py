@@ -329,6 +329,7 @@ def _show(description: dict[str, Any], out: Path) -> None:
         f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
         f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
     )
+    console.print(_shares_table(description["shares"]))
     if is_split:
         shares = description["per_server"]
         stored, without = (
@@ -351,6 +352,25 @@ def _show_rounding(graph: PartitionedGraph) -> None:
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     for line in rounded_tables(graph.schema):
         console.print(line)
+
+
+def _shares_table(shares: dict[str, Any]) -> Table:
+    """What each server and rank has, and of each column the largest over the mean."""
+    table = Table(title="shares: nodes by type, in-edges, roots by split")
+    first = shares["servers"]
+    table.add_column("of")
+    for heading in (*first["nodes"], "edges", *first["splits"]):
+        table.add_column(heading, justify="right")
+    for level, share in shares.items():
+        columns = [*share["nodes"].values(), share["edges"], *share["splits"].values()]
+        for owner, counts in enumerate(zip(*columns, strict=True)):
+            table.add_row(f"{level[:-1]} {owner}", *(f"{each:,}" for each in counts))
+        worst = share["largest_over_mean"]
+        ratios = [*worst["nodes"].values(), worst["edges"], *worst["splits"].values()]
+        table.add_row(
+            f"{level}: largest / mean", *(f"{each:.3f}" for each in ratios), end_section=True
+        )
+    return table
 
 
 def _show_by_relation(description: dict[str, Any], out: Path) -> None:

@@ -28,6 +28,7 @@ from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
 from hopper.partition.relabel import relabel
 from hopper.partition.second_level import SecondLevel, check_ranks, rank_bytes
+from hopper.partition.shares import shares_of
 from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
 from hopper.partition.training import training_roots
 from hopper.partition.write import (
@@ -152,8 +153,10 @@ def partition_graph(
             }
         if by_dimension:
             description["topology"] = ByDimension.name
+        write_description(work, description)
+        with phases.phase("count shares"):
+            description["shares"] = shares_of(graph, PartitionedGraph.open(work), ranks_per_server)
         if measure is not None:
-            write_description(work, description)
             with phases.phase("measure locality"):
                 measured = measure(PartitionedGraph.open(work))
             if measured is not None:

@@ -18,6 +18,7 @@ from hopper.partition.halo import TopologyChoice
 from hopper.partition.layouts import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.relabel import Relabelling
+from hopper.partition.shares import imbalance
 from hopper.partition.write import EdgeShares
 
 
@@ -64,9 +65,9 @@ def describe(
             for relation, each in shares.items()
         },
         "balance": {
-            "nodes": _imbalance(nodes),
-            "edges": _imbalance(edges),
-            "train": _imbalance(train),
+            "nodes": imbalance(nodes),
+            "edges": imbalance(edges),
+            "train": imbalance(train),
         },
         "per_server": [
             {"nodes": n, "edges": e, "train": t, "feature_bytes": f}
@@ -115,8 +116,3 @@ def write_description(folder: Path, description: Mapping[str, Any]) -> None:
 
 def _fraction(part: int, whole: int) -> float:
     return round(part / whole, 6) if whole else 0.0
-
-
-def _imbalance(shares: NDArray[np.int64]) -> float:
-    """Maximum over mean; 1 where there is nothing to balance."""
-    return round(float(shares.max() / shares.mean()), 6) if shares.any() else 1.0

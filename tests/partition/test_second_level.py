@@ -72,6 +72,26 @@ def test_training_nodes_and_nodes_are_balanced_over_a_servers_ranks(
         assert (shares.max(axis=1) <= 1.15 * shares.mean(axis=1) + 1).all()
 
 
+def test_shares_add_up_and_are_those_of_the_placement(two_levels: PartitionedGraph) -> None:
+    shares, target = two_levels.description["shares"], two_levels.schema.target_type()
+    owners = two_levels.placement(2).rank_of(target, np.arange(two_levels.book.total(target)))
+    of_ranks, of_servers = shares["ranks"], shares["servers"]
+    assert of_ranks["nodes"][target] == np.bincount(owners, minlength=4).tolist()
+    for split in two_levels.schema.splits:
+        here = owners[two_levels.global_ids(target)[two_levels.split(split)]]
+        assert of_ranks["splits"][split] == np.bincount(here, minlength=4).tolist()
+    edges = np.zeros(4, np.int64)
+    for relation in two_levels.relations:
+        np.add.at(edges, owners, np.diff(two_levels.topology(relation).indptr))
+    assert of_ranks["edges"] == edges.tolist()
+    for one, two in (
+        (of_servers["edges"], of_ranks["edges"]),
+        *zip(of_servers["splits"].values(), of_ranks["splits"].values(), strict=True),
+    ):
+        assert one == np.array(two).reshape(2, 2).sum(axis=1).tolist()
+    assert of_ranks["largest_over_mean"]["edges"] == pytest.approx(edges.max() / edges.mean(), 1e-5)
+
+
 def test_typed_graphs_with_empty_types(library: GraphDirectory) -> None:
     out = library.path.parent / "levels"
     graph = partition_graph(
