@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, create_array, open_array, release_pages
+from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import balance_classes
@@ -26,7 +27,6 @@ from hopper.partition.metis_process import Backend, assign_metis
 from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.placement import RANK_DTYPE
 from hopper.partition.relabel import Relabelling
-from hopper.partition.row_ranges import row_ranges
 from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
 from hopper.phases import Phases
