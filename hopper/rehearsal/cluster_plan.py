@@ -210,8 +210,12 @@ def _describe_measured(link: Link, machine: Machine) -> dict[str, Any]:
 
 def _describe_partition(request: Request) -> dict[str, Any]:
     told = request.graph.description
-    found = {name: told.get(name) for name in ("method", "edge_cut", "locality")}
-    return {"servers": request.graph.book.servers, **found}
+    return {
+        "servers": request.graph.book.servers,
+        "method": told.get("method"),
+        "edge_cut": told.get("edge_cut"),
+        "locality": told.get("locality"),
+    }
 
 
 def _grow(
