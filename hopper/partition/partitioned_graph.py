@@ -162,8 +162,8 @@ class PartitionedGraph:
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)
         node_type = table
-        width = self.layout.columns(node_type, server).width
-        stored = stored_features(self._node_type(node_type), width)
+        described = self._node_type(node_type)
+        stored = stored_features(described, self.layout.columns(node_type, server).width)
         if stored is None:
             return None
         file = layout.features_file(server_folder(self.path, server), node_type)

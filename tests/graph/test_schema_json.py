@@ -66,7 +66,7 @@ BAD_FIELDS = [
         "feature_dim and feature_dtype both or neith",
     ),
     (put("node_types", "paper", "feature_dim", 0), "paper.feature_dim: expected at least 1, given"),
-    (put("node_types", "paper", "feature_dtype", "int8"), "feature_dtype: expected one of"),
+    (put("node_types", "paper", "feature_dtype", "int4"), "feature_dtype: expected one of"),
     (put("node_types", "a/b", {"count": 1}), "node_types: expected a name of letters, digits"),
     (put("node_types", "..", {"count": 1}), "node_types: expected a name of letters, digits"),
     (put("node_types", "", {"count": 1}), "node_types: expected a name of letters, digits"),
