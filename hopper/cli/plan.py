@@ -181,7 +181,7 @@ def _print(found: ClusterPlan, console: Console) -> None:
 def _times(trained: Sequence[Estimate]) -> Table:
     from hopper.train.iteration_cost import PHASES
 
-    table = _table("seconds", "epoch", "iterations", "iteration", *PHASES)
+    table = _table("seconds", "epoch", "iterations", "each", *PHASES)
     for each in trained:
         phases = each.phase_seconds or {}
         table.add_row(
@@ -226,19 +226,21 @@ def _memory(trained: Sequence[Estimate]) -> Table:
 
 
 def _growth(growth: Sequence[Growth]) -> Table:
-    servers = [point.servers for point in growth[0].points]
-    table = _table("seconds of an epoch, by servers; * rehearsed", *map(str, servers))
-    for each in growth:
-        cells = (f"{p.epoch_seconds:.3g}{'*' * p.rehearsed}" for p in each.points)
-        table.add_row(each.engine, *cells)
+    title = "seconds of an epoch, by servers; * rehearsed"
+    table = _table(title, *(each.engine for each in growth), first="servers")
+    for number, of_first in enumerate(growth[0].points):
+        points = [each.points[number] for each in growth]
+        cells = (f"{p.epoch_seconds:.3g}{'*' * p.rehearsed}" for p in points)
+        table.add_row(f"{of_first.servers:,}", *cells)
     return table
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str, *columns: str, first: str = "engine") -> Table:
     table = Table(title=title)
-    table.add_column("engine", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for column in columns:
-        table.add_column(column, justify="right")
+        # On a narrow terminal headings are broken, numbers are not cut.
+        table.add_column(column, justify="right", overflow="fold")
     return table
 
 
