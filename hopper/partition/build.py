@@ -154,11 +154,12 @@ def partition_graph(
         if by_dimension:
             description["topology"] = ByDimension.name
         write_description(work, description)
+        divided = PartitionedGraph.open(work)
         with phases.phase("count shares"):
-            description["shares"] = shares_of(graph, PartitionedGraph.open(work), ranks_per_server)
+            description["shares"] = shares_of(graph, divided, ranks_per_server)
         if measure is not None:
             with phases.phase("measure locality"):
-                measured = measure(PartitionedGraph.open(work))
+                measured = measure(divided)
             if measured is not None:
                 description["locality"] = measured
         if split:

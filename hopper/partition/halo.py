@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.errors import RequestError
-from hopper.graph import layout
-from hopper.graph.array_file import open_array, release_pages
+from hopper.graph.array_file import release_pages
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import Relation
+from hopper.partition.whole_topology import open_indices, open_indptr
 from hopper.phases import Progress
 
 Servers = NDArray[np.uint8]
@@ -87,8 +87,7 @@ class StoredLists:
         for relation, edges in relations.items():
             near = self._by_type[relation.dst]
             indptr = open_indptr(folder, relation, near.shape[0])
-            file = layout.topology_file(folder, relation, "indices")
-            indices = open_array(file, f"indices of {relation}", np.int64, (edges,))
+            indices = open_indices(folder, relation, edges)
             for first, last in row_ranges(indptr, 0, near.shape[0]):
                 _mark_sources(first, last, indptr, indices, near, reached[relation.src])
                 release_pages(indptr, indices)
@@ -115,12 +114,6 @@ class StoredLists:
         for first, last in row_ranges(indptr, 0, stored.shape[0]):
             _add_up(stored[first:last], np.diff(indptr[first : last + 1]), counts)
         return counts
-
-
-def open_indptr(folder: Path, relation: Relation, nodes: int) -> NDArray[np.int64]:
-    """[nodes + 1] int64: the bounds of a relation's neighbour lists in a folder, mapped."""
-    file = layout.topology_file(folder, relation, "indptr")
-    return open_array(file, f"indptr of {relation}", np.int64, (nodes + 1,))
 
 
 @kernel

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
-from hopper.graph import layout
-from hopper.graph.array_file import array_bytes, create_array, open_array, release_pages
+from hopper.graph.array_file import array_bytes, create_array, release_pages
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
@@ -29,6 +28,7 @@ from hopper.partition.placement import RANK_DTYPE
 from hopper.partition.relabel import Relabelling
 from hopper.partition.streaming import assign_stream
 from hopper.partition.symmetrise import symmetrise, type_starts
+from hopper.partition.whole_topology import open_indices, open_indptr
 from hopper.phases import Phases
 
 SECOND_LEVELS: Final = ("metis", "stream")
@@ -143,11 +143,8 @@ def _own_subgraph(
     ranges = {name: each.offsets[server : server + 2] for name, each in maps.items()}
     topologies = {}
     for relation, kind in schema.relations.items():
-        rows = maps[relation.dst].original_ids.size + 1
-        file = layout.topology_file(work, relation, "indptr")
-        indptr = open_array(file, "indptr", np.int64, (rows,))
-        file = layout.topology_file(work, relation, "indices")
-        indices = open_array(file, "indices", np.int64, (kind.count,))
+        indptr = open_indptr(work, relation, maps[relation.dst].original_ids.size)
+        indices = open_indices(work, relation, kind.count)
         topologies[relation] = _between(indptr, indices, ranges[relation.src], ranges[relation.dst])
     node_types = {
         name: replace(kind, count=int(np.diff(ranges[name])[0]))
