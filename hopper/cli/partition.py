@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -187,16 +188,12 @@ def run(arguments: argparse.Namespace) -> int:
         ranks_per_server=arguments.ranks_per_server,
         memory_limit=limit,
         progress=progress,
-        on_estimate=lambda needed, available: _show_estimate(console, needed, available),
+        on_estimate=partial(_show_estimate, console),
         measure=partial(_measure_locality, fanouts, arguments, console)
         if arguments.locality_roots
         else None,
     )
-    if arguments.json:
-        print(json.dumps(result.description, indent=2))
-    else:
-        _show(result.description, arguments.out)
-        _show_rounding(result)
+    _tell(result, arguments, _show)
     return 0
 
 
@@ -221,14 +218,10 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         tables=arguments.tables,
         feature_dtypes=arguments.feature_dtype,
         memory_limit=limit,
-        on_estimate=lambda needed, available: _show_estimate(console, needed, available),
+        on_estimate=partial(_show_estimate, console),
         progress=progress,
     )
-    if arguments.json:
-        print(json.dumps(result.description, indent=2))
-    else:
-        _show_by_relation(result.description, arguments.out)
-        _show_rounding(result)
+    _tell(result, arguments, _show_by_relation)
     return 0
 
 
@@ -348,9 +341,18 @@ def _show(description: dict[str, Any], out: Path) -> None:
         )
 
 
-def _show_rounding(graph: PartitionedGraph) -> None:
+def _tell(
+    result: PartitionedGraph,
+    arguments: argparse.Namespace,
+    show: Callable[[dict[str, Any], Path], None],
+) -> None:
+    """What was made: as JSON, or in tables and which rows are rounded."""
+    if arguments.json:
+        print(json.dumps(result.description, indent=2))
+        return
+    show(result.description, arguments.out)
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    for line in rounded_tables(graph.schema):
+    for line in rounded_tables(result.schema):
         console.print(line)
 
 
