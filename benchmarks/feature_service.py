@@ -46,6 +46,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cache_server.client import FeatureClient
+from cache_server.security import Security
 from cache_server.shard import TableSpec, write_manifest
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
@@ -67,7 +68,7 @@ def cpu_seconds(pid: int) -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Time the service and its peer call by call, alternately; seconds and CPU seconds per size."""
-    client = FeatureClient([options.service])
+    client = FeatureClient([options.service], security=Security(insecure=True))
     client.wait_until_serving(30)
     rows = client.describe(0).tables[0].count
     peer = {"grpc": grpc_caller, "tcp": tcp_caller}[PEERS[options.link]](options.peer)
@@ -132,7 +133,7 @@ def run_link(
     peer = PEERS[link]
     script = [sys.executable, str(Path(__file__).resolve())]
     service = [sys.executable, "-m", "cache_server", str(directory), "--server", "0"]
-    follow = ["--die-with-parent", str(os.getpid())]
+    follow = ["--die-with-parent", str(os.getpid()), "--insecure"]
     with ExitStack() as stack:
         served, address = stack.enter_context(
             started([*server_prefix, *service, "--listen", f"{host}:0", *follow])

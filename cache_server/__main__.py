@@ -6,12 +6,22 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import Final
 
 from cache_server.errors import CacheServerError
 from cache_server.flow import DEFAULT_SEND_SECONDS
 from cache_server.row_source import parse_requests
+from cache_server.security import Security
 from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
 from cache_server.wire import IDS_PER_REQUEST
+
+SECURITY_OPTIONS: Final = {
+    "tls-ca": "PEM certificates that those of clients have to be vouched for by",
+    "tls-certificate": "PEM certificate of this server, for TLS",
+    "tls-key": "its key",
+    "token-file": "what every request has to carry",
+}
+"""files that are read again when they change"""
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
@@ -65,6 +75,13 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
+    for key, told in SECURITY_OPTIONS.items():
+        parser.add_argument(f"--{key}", metavar="FILE", default="", help=told)
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond this machine's loopback without TLS",
+    )
     return parser
 
 
@@ -92,6 +109,13 @@ def serve_with(options: argparse.Namespace) -> int:
             ids_per_request=options.ids_per_request,
             send_seconds=options.send_timeout,
             sources=parse_requests(options.features, options.features_options),
+            security=Security(
+                options.tls_ca,
+                options.tls_certificate,
+                options.tls_key,
+                options.token_file,
+                options.insecure,
+            ),
         )
     except (CacheServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -7,35 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import grpc
 import numpy as np
-from grpc.experimental import ChannelOptions
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.ask import Operation, Question, begin_all, run_all
+from cache_server.connection import CHECK, Connection
 from cache_server.errors import BadRequest
 from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
 from cache_server.retry import Deadline, Patience
 from cache_server.sampling import DrawQuestion, NeighbourDraw
+from cache_server.security import PLAIN, Security, Token
 from cache_server.shard import TableDescription
 from cache_server.wire import DESCRIBE, FETCH_ROWS, IDS_PER_REQUEST, SAMPLE_NEIGHBORS, SERVICE
-
-_CHANNEL_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    # Servers are named by the user; a proxy meant for the web must not come between.
-    ("grpc.enable_http_proxy", 0),
-    # A server that restarts should be found again within a retry or two.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # The reading thread drives its stream itself, without a thread in between.
-    (ChannelOptions.SingleThreadedUnaryStream, 1),
-)
 
 
 @dataclass(frozen=True)
@@ -71,10 +59,12 @@ class FeatureClient:
         threads at once.
     ids_per_request: larger fetches are split into requests of at most this many ids.
     division: the fingerprint that every server has to say; "" = any.
+    security: how servers know this client, and are known by it.
 
     Raises
     ------
     BadRequest: ``deadline`` or ``ids_per_request`` is not positive.
+    SecurityError: ``security`` cannot be used, or leaves an address open to others.
     """
 
     def __init__(
@@ -85,12 +75,14 @@ class FeatureClient:
         on_transfer: Callable[[int, int, int], None] | None = None,
         ids_per_request: int = IDS_PER_REQUEST,
         division: str = "",
+        security: Security = PLAIN,
     ) -> None:
         if not deadline > 0 or ids_per_request < 1:
             raise BadRequest(
                 "expected deadline > 0 and ids_per_request >= 1, "
                 f"found {deadline!r} and {ids_per_request!r}"
             )
+        security.check_client(addresses)
         self.addresses = tuple(addresses)
         self.deadline = deadline
         self._ids_per_request = ids_per_request
@@ -98,10 +90,8 @@ class FeatureClient:
         self._on_transfer = on_transfer
         self._transfer_lock = threading.Lock()
         self._closed = threading.Event()
-        self._channels = [grpc.insecure_channel(a, _CHANNEL_OPTIONS) for a in self.addresses]
-        # Without serialisers grpc passes bytes through as they are.
-        self._fetch = [channel.unary_stream(FETCH_ROWS) for channel in self._channels]
-        self._sample = [channel.unary_stream(SAMPLE_NEIGHBORS) for channel in self._channels]
+        token = Token(security.token_file) if security.token_file else None
+        self._connections = [Connection(each, security, token) for each in self.addresses]
         self._pool = futures.ThreadPoolExecutor(
             max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
         )
@@ -116,8 +106,8 @@ class FeatureClient:
         """Cancel what still runs and close all connections; may be called again."""
         if not self._closed.is_set():
             self._closed.set()
-            for channel in self._channels:
-                channel.close()
+            for connection in self._connections:
+                connection.close()
             self._pool.shutdown()
 
     def wait_until_serving(self, limit: float) -> None:
@@ -188,7 +178,7 @@ class FeatureClient:
             self._check_server(server)
             parts.append(Part(server, wanted, fetch, places[server]))
         operation = self._operation(fetch.operation, limit)
-        tasks = self._tasks(operation, parts, self._fetch, self._on_transfer)
+        tasks = self._tasks(operation, parts, FETCH_ROWS, self._on_transfer)
         run_all(self._pool, tasks, operation.abandon)
 
     def begin_sampling(
@@ -217,7 +207,7 @@ class FeatureClient:
             self._check_server(server)
             questions.append(DrawQuestion(server, own))
         operation = self._operation("SampleNeighbors", None)
-        tasks = self._tasks(operation, questions, self._sample, on_transfer)
+        tasks = self._tasks(operation, questions, SAMPLE_NEIGHBORS, on_transfer)
         return begin_all(self._pool, tasks, operation.abandon)
 
     def _operation(self, name: str, limit: float | None) -> Operation:
@@ -227,7 +217,7 @@ class FeatureClient:
         self,
         operation: Operation,
         questions: Sequence[Question],
-        stubs: Sequence[Callable[..., Any]],
+        method: str,
         told: Callable[[int, int, int], None] | None,
     ) -> list[Callable[[], None]]:
         """What asks each server that is asked for anything."""
@@ -237,7 +227,7 @@ class FeatureClient:
             patience = Patience(
                 server, self.addresses[server], operation.name, operation.deadline, operation.stop
             )
-            stub = partial(self._invoke, stubs[server])
+            stub = partial(self._invoke, server, method)
             operation.ask(question, stub, patience, partial(self._count, told))
 
         return [partial(ask, question) for question in questions if question.size]
@@ -245,10 +235,9 @@ class FeatureClient:
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
         address = self.addresses[server]
         patience = Patience(server, address, "wait until serving", deadline, stop)
-        stub = health_pb2_grpc.HealthStub(self._channels[server])
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         while True:
-            reply = self._attempt(stub.Check, request, patience)
+            reply = self._attempt(server, CHECK, request, patience)
             if reply.status == health_pb2.HealthCheckResponse.SERVING:
                 break
             patience.missed("it says that it does not serve")
@@ -271,12 +260,7 @@ class FeatureClient:
             self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
 
     def _describe(self, server: int, patience: Patience) -> ServerDescription:
-        call = self._channels[server].unary_unary(
-            DESCRIBE,
-            request_serializer=features_pb2.DescribeRequest.SerializeToString,
-            response_deserializer=features_pb2.ServerDescription.FromString,
-        )
-        reply = self._attempt(call, features_pb2.DescribeRequest(), patience)
+        reply = self._attempt(server, DESCRIBE, features_pb2.DescribeRequest(), patience)
         names = [field.name for field in fields(TableDescription)]
         tables = [TableDescription(**{n: getattr(t, n) for n in names}) for t in reply.tables]
         return ServerDescription(
@@ -288,17 +272,17 @@ class FeatureClient:
             reply.division,
         )
 
-    def _attempt(self, call: Callable[..., Any], request: Any, patience: Patience) -> Any:
+    def _attempt(self, server: int, method: str, request: Any, patience: Patience) -> Any:
         """The reply of a call with one answer, after as many attempts as ``patience`` allows."""
         while True:
             try:
-                return self._invoke(call, request, timeout=patience.attempt_seconds())
+                return self._invoke(server, method, request, patience.attempt_seconds())
             except grpc.RpcError as error:
                 patience.failed(error)
 
-    def _invoke(self, call: Callable[..., Any], request: Any, timeout: float) -> Any:
+    def _invoke(self, server: int, method: str, request: Any, timeout: float) -> Any:
         try:
-            return call(request, timeout=timeout)
+            return self._connections[server].call(method, request, timeout)
         except ValueError:
             # What grpc raises on a channel that was closed while this call was on its way.
             self._check_open()

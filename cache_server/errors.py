@@ -4,6 +4,7 @@ CacheServerError
 ├── ManifestError          shard.json or a table it names is unusable (file and field named)
 ├── SourceError            a class that rows come from cannot be had, or gives something else
 ├── ListenError            the address to listen on is malformed or cannot be bound
+├── SecurityError          certificates, token and addresses do not fit each other
 ├── BadRequest             what is asked cannot be answered; raised where that is noticed: by the
 │                          shard on the server, or by the client before anything is sent
 └── CallError              a call to one server failed (server, address, operation, limit)
@@ -32,6 +33,11 @@ class SourceError(CacheServerError):
 
 class ListenError(CacheServerError):
     """The address to listen on is malformed or cannot be bound."""
+
+
+class SecurityError(CacheServerError):
+    """Certificates or a token cannot be used, or an address is open without them; names the
+    setting."""
 
 
 class BadRequest(CacheServerError):

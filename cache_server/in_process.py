@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache_server.client import FeatureClient
+from cache_server.connection import Connection
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl
 from cache_server.row_source import NO_SOURCES, SourceRequest
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
+from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
 
 _REPLIES: Final = 1 << 20
 """at once: nobody has to wait for a thread"""
@@ -48,15 +50,24 @@ class InProcessClient(FeatureClient):
     ) -> None:
         super().__init__([], **options)
         self.addresses = tuple(addresses)
-        self._fetch = [_stub(each.fetch_rows) for each in servicers]
-        self._sample = [_stub(each.sample_neighbors) for each in servicers]
+        self._connections = [_Connection(each) for each in servicers]
 
 
-def _stub(method: Callable[..., Iterator[bytes]]) -> Any:
-    def call(request: bytes, timeout: float) -> _Reply:
-        return _Reply(method(request, _Context()))
+class _Connection(Connection):
+    """Calls the methods of a servicer."""
 
-    return call
+    def __init__(self, servicer: FeatureServicer) -> None:
+        self._replies: dict[str, Callable[..., Iterator[bytes]]] = {
+            FETCH_ROWS: servicer.fetch_rows,
+            SAMPLE_NEIGHBORS: servicer.sample_neighbors,
+        }
+
+    def call(self, method: str, request: Any, timeout: float) -> Any:
+        """See :class:`Connection`; nothing takes longer than it takes."""
+        return _Reply(self._replies[method](request, _Context()))
+
+    def close(self) -> None:
+        """Nothing is on its way."""
 
 
 class _Reply:

@@ -7,28 +7,38 @@ import socket
 from typing import Any
 
 from cache_server.errors import ListenError
+from cache_server.security import PLAIN, Security
 
 # A machine without IPv6 has names with addresses of it all the same.
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
-def bind(server: Any, listen: str) -> str:
+def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
     """Bind a grpc server to ``listen``, "host:port"; returns it with the port that was taken.
 
     grpc is content with any of the addresses that a name stands for: on ``localhost`` it would take
     ::1 where another process has the port on 127.0.0.1, and its clients would reach the other one.
 
+    Parameters
+    ----------
+    security: with certificates the port is TLS's.
+
     Raises
     ------
+    SecurityError: its files cannot be used, or the address is open to others without them.
     ListenError: the address is malformed, unknown or taken; names it.
     """
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
         raise ListenError(f"listen: expected HOST:PORT, found {listen!r}")
-    if int(port):
-        _check_free(host.strip("[]"), int(port), listen)
+    _check_free(host.strip("[]"), int(port), listen)
+    security.check_server(listen)
+    credentials = security.server_credentials()
     try:
-        bound = server.add_insecure_port(listen)
+        if credentials is None:
+            bound = server.add_insecure_port(listen)
+        else:
+            bound = server.add_secure_port(listen, credentials)
     except RuntimeError as error:
         raise ListenError(f"listen: cannot bind {listen}: {error}") from error
     return f"{host}:{bound}"

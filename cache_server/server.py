@@ -18,6 +18,7 @@ from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
 from cache_server.listen import bind
 from cache_server.parent import end_with_parent
 from cache_server.row_source import NO_SOURCES, SourceRequest
+from cache_server.security import PLAIN, Security, Token, TokenGuard
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
 from cache_server.wire import ID_BYTES, IDS_PER_REQUEST
@@ -42,10 +43,12 @@ class FeatureServer:
     threads: requests answered at the same time; more wait their turn.
     ids_per_request: the most ids that one request may ask for.
     send_seconds: how long a reader may leave a chunk of rows unread.
+    security: who may ask.
 
     Raises
     ------
     ListenError: ``listen`` is malformed or cannot be bound.
+    SecurityError: ``security`` cannot be used, or leaves ``listen`` open to others.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class FeatureServer:
         threads: int = DEFAULT_THREADS,
         ids_per_request: int = IDS_PER_REQUEST,
         send_seconds: float = DEFAULT_SEND_SECONDS,
+        security: Security = PLAIN,
     ) -> None:
         self._flow = FlowControl(threads, send_seconds)
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
@@ -63,10 +67,11 @@ class FeatureServer:
             futures.ThreadPoolExecutor(threads, thread_name_prefix="feature"),
             options=_server_options(ids_per_request),
             maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
+            interceptors=[TokenGuard(Token(each)) for each in [security.token_file] if each],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
-        self.address = bind(self._grpc, listen)
+        self.address = bind(self._grpc, listen, security)
 
     def start(self) -> None:
         """Answer requests from now on, and say so to health checks."""
@@ -99,6 +104,7 @@ def serve(
     ids_per_request: int = IDS_PER_REQUEST,
     send_seconds: float = DEFAULT_SEND_SECONDS,
     sources: Mapping[str, SourceRequest] = NO_SOURCES,
+    security: Security = PLAIN,
 ) -> None:
     """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
 
@@ -107,7 +113,7 @@ def serve(
 
     Raises
     ------
-    ManifestError, SourceError, ListenError: nothing is served.
+    ManifestError, SourceError, ListenError, SecurityError: nothing is served.
     """
     # Waited for and not handled: a handler that runs inside a lock of what it calls would hang.
     # Blocked before any thread starts, so that none of them gets the signal instead.
@@ -122,6 +128,7 @@ def serve(
         threads=threads,
         ids_per_request=ids_per_request,
         send_seconds=send_seconds,
+        security=security,
     )
     running.start()
     if port_file is not None:

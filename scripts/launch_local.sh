@@ -26,9 +26,11 @@ from pathlib import Path
 from hopper.config import load_config
 from hopper.errors import HopperError
 from hopper.partition import PartitionedGraph
+from hopper.train.security import check_security, security_words
 
 try:
     config = load_config(sys.argv[1], sys.argv[2:])
+    check_security(config)
     servers = PartitionedGraph.open(config.data.partitioned).book.servers
 except HopperError as error:
     sys.exit(f"error: {error}")
@@ -37,6 +39,7 @@ print(servers, servers * config.cluster.ranks_per_server)
 print(int(config.cluster.start_timeout_seconds))
 print(Path(config.data.partitioned).absolute())
 print(run_dir)
+print(*security_words(config), sep="\n")
 PYTHON
 )
 {
@@ -44,6 +47,7 @@ PYTHON
   read -r start_limit
   IFS= read -r partitioned
   IFS= read -r run_dir
+  mapfile -t security
 } <<<"$plan"
 mkdir -p "$run_dir/servers"
 
@@ -77,6 +81,7 @@ lost_server() {
 for ((i = 0; i < servers; i++)); do
   rm -f "$run_dir/servers/$i.json"
   "$python" -m cache_server "$partitioned" --server "$i" --listen 127.0.0.1:0 \
+    ${security[@]+"${security[@]}"} \
     --port-file "$run_dir/servers/$i.json" --die-with-parent "$$" >"$run_dir/servers/$i.log" 2>&1 &
   server_pids+=($!)
 done

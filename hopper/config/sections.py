@@ -496,6 +496,16 @@ class Cluster(Section):
     """deadline of every wait between processes"""
     start_timeout_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 120.0
     """deadline for servers and ranks to come up"""
+    tls_ca: str = ""
+    """PEM certificates that feature servers have to be vouched for by; then rows travel over TLS"""
+    tls_certificate: str = ""
+    """PEM certificate of this machine: its feature server's, and shown to others by its ranks"""
+    tls_key: str = ""
+    """its key"""
+    token_file: str = ""
+    """file with what every request to a feature server has to carry"""
+    insecure: bool = False
+    """whether machines may talk without TLS, on a network that nobody else can reach"""
     interface: str = ""
     """network interface whose counters are read around every epoch; empty = none"""
 

@@ -15,6 +15,7 @@ from cache_server.client import FeatureClient
 from cache_server.errors import CacheServerError, ServerUnavailable
 from cache_server.errors import DeadlineExceeded as CallDeadlineExceeded
 from cache_server.sampling import NeighbourDraw
+from cache_server.security import PLAIN, Security
 from hopper.errors import ClusterError, ConfigError, DeadlineExceeded, GraphError, ServerLost
 from hopper.features.source import RowKind
 from hopper.graph.row_form import stored_features
@@ -31,6 +32,7 @@ class RemoteRows:
     addresses: "host:port" by server.
     deadline: seconds that one gather may take, or one operation of several.
     make_client: what asks them, of the keywords of :class:`cache_server.client.FeatureClient`.
+    security: how servers and this rank know each other.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class RemoteRows:
         addresses: Sequence[str],
         deadline: float,
         make_client: Callable[..., FeatureClient] = FeatureClient,
+        security: Security = PLAIN,
     ) -> None:
         if len(addresses) != graph.book.servers:
             raise ConfigError(
@@ -60,6 +63,7 @@ class RemoteRows:
             deadline=deadline,
             on_transfer=self._count,
             division=read_division(graph.path),
+            security=security,
         )
 
     def count_into(self, traffic: Traffic) -> None:

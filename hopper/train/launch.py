@@ -48,6 +48,7 @@ from hopper.train.resume import will_resume
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
+from hopper.train.security import absolute_files, check_security
 from hopper.train.verify import verify_data
 from hopper.train.warm_cache import check_profile, made_for
 from hopper.whole_files import write_text
@@ -147,6 +148,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     graph = open_graph(config)
     ranks, request = ranks_of(config, graph), Request(config, graph)
     check_request(request)
+    check_security(config)
     check_loggers(config)
     check_callbacks(config)
     verify_data(config, graph, range(graph.book.servers))
@@ -184,7 +186,7 @@ def _make_run_dir(config: Config) -> Path:
 def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values = config.model_dump()
     values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config)}
-    values["cluster"]["servers"] = addresses
+    values["cluster"] |= absolute_files(config) | {"servers": addresses}
     if config.train.init_from:
         values["train"]["init_from"] = str(Path(config.train.init_from).absolute())
     values["data"]["partitioned"] = str(Path(config.data.partitioned).absolute())

@@ -41,6 +41,7 @@ from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
+from hopper.train.security import check_network_of_ranks, check_security, security_of
 from hopper.train.verify import (
     agree_on_division,
     await_row_checks,
@@ -140,6 +141,8 @@ def joined(
         # Said before ranks meet, and not after an hour of presampling.
         array_module(device.type)
     limits = config.cluster
+    check_security(config)
+    check_network_of_ranks(config)
     cluster = Cluster.join(
         limits.ranks_per_server,
         device,
@@ -157,7 +160,9 @@ def joined(
             )
         agree_on_division(graph, cluster)
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            remote = RemoteRows(graph, limits.servers, limits.timeout_seconds)
+            remote = RemoteRows(
+                *(graph, limits.servers, limits.timeout_seconds), security=security_of(config)
+            )
             remote.wait_until_serving(limits.start_timeout_seconds)
         yield request, cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic)
     finally:

@@ -59,7 +59,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_python: Path) 
 
 def test_the_job_is_the_same_run(reference: Any, runs: Any, slurm: None) -> None:
     config = runs.config("by-slurm")
-    run = runs.start(["bash", str(SCRIPT), str(config)], "by-slurm")
+    run = runs.start(["bash", str(SCRIPT), str(config), "--cluster.insecure", "true"], "by-slurm")
     assert run.finish() == 0, run.stdout + run.stderr
     run.assert_nothing_remains()
     assert run.losses() == reference.losses()
@@ -67,7 +67,7 @@ def test_the_job_is_the_same_run(reference: Any, runs: Any, slurm: None) -> None
 
 def test_a_lost_server_ends_every_node(runs: Any, slurm: None) -> None:
     config = runs.config("lost", epochs=1_000_000, evaluate_every=0)
-    run = runs.start(["bash", str(SCRIPT), str(config)], "lost")
+    run = runs.start(["bash", str(SCRIPT), str(config), "--cluster.insecure", "true"], "lost")
     run.await_epochs(1)
     run.server(1).kill()
     assert run.finish(90.0) != 0

@@ -1,0 +1,244 @@
+"""TLS, mutual TLS and tokens: who belongs gets rows, who does not gets nothing."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import run
+
+import grpc
+import numpy as np
+import pytest
+import trustme
+
+from cache_server.client import FeatureClient
+from cache_server.connection import CHECK
+from cache_server.errors import (
+    CacheServerError,
+    ListenError,
+    SecurityError,
+    ServerFault,
+    ServerUnavailable,
+)
+from cache_server.security import Security, Token
+from cache_server.server import FeatureServer
+from cache_server.shard import Shard
+from cache_server.wire import DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from tests.cache_server.conftest import Partitioned
+
+TOKEN = "of-this-cluster-0123456789"
+OTHER = "of-another-cluster-0123456"
+Serve = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca, certificate and key of this cluster and of another; tokens."""
+    folder = tmp_path_factory.mktemp("certificates")
+    for name in ("own", "other"):
+        issue(folder, name)
+    (folder / "token").write_text(f"{TOKEN}\n")
+    (folder / "other-token").write_text(OTHER)
+    return folder
+
+
+def issue(folder: Path, name: str) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    authority.cert_pem.write_to_path(folder / f"{name}-ca.pem")
+    certificate.private_key_pem.write_to_path(folder / f"{name}-key.pem")
+    for number, blob in enumerate(certificate.cert_chain_pems):
+        blob.write_to_path(folder / f"{name}-certificate.pem", append=number > 0)
+
+
+def tls(folder: Path, name: str = "own", **others: str) -> dict[str, str]:
+    """A certificate and its key."""
+    pair = {f"tls_{each}": str(folder / f"{name}-{each}.pem") for each in ("certificate", "key")}
+    return pair | others
+
+
+def ca(folder: Path, name: str = "own") -> str:
+    return str(folder / f"{name}-ca.pem")
+
+
+@pytest.fixture
+def serve(partitioned: Partitioned) -> Iterator[Serve]:
+    """Starts a server of the first shard in this process; returns its address."""
+    running = []
+
+    def start(security: Security, listen: str = "127.0.0.1:0") -> str:
+        server = FeatureServer(Shard.open(partitioned.path / "server-0"), listen, security=security)
+        server.start()
+        running.append(server)
+        return server.address
+
+    yield start
+    for server in running:
+        assert server.stop(5.0)
+
+
+def fetch(partitioned: Partitioned, address: str, security: Security, limit: float = 10.0) -> None:
+    """Fetch rows, and see that they are the right ones."""
+    ids = np.array([3, 0, 39, 3])
+    out = np.empty((ids.size, 5), np.float32)
+    with FeatureClient([address], deadline=limit, security=security) as client:
+        client.fetch_rows("features", "paper", {0: ids}, out, {0: slice(None)})
+    np.testing.assert_array_equal(out, partitioned.rows["features", "paper"][ids])
+
+
+def test_who_belongs_gets_rows(partitioned: Partitioned, files: Path, serve: Serve) -> None:
+    token, authority = str(files / "token"), ca(files)
+    plain = Security(token_file=token)
+    fetch(partitioned, serve(plain), plain)
+    one_way = serve(Security(**tls(files)))
+    fetch(partitioned, one_way, Security(tls_ca=authority))
+    both = Security(tls_ca=authority, token_file=token, **tls(files))
+    fetch(partitioned, serve(both), both)
+
+
+@pytest.mark.parametrize("shown", ["nothing", "another cluster's", "twice"])
+def test_without_the_token_nothing_is_told(
+    partitioned: Partitioned, files: Path, serve: Serve, shown: str
+) -> None:
+    address = serve(Security(token_file=str(files / "token")))
+    metadata = {
+        "nothing": None,
+        "another cluster's": (("authorization", f"Bearer {OTHER}"),),
+        "twice": (("authorization", f"Bearer {TOKEN}"),) * 2,
+    }[shown]
+    with grpc.insecure_channel(address) as channel:
+        for method in (DESCRIBE, CHECK, FETCH_ROWS, SAMPLE_NEIGHBORS, "/other.Service/Method"):
+            with pytest.raises(grpc.RpcError) as found:
+                list(channel.unary_stream(method)(b"", metadata=metadata, timeout=5))
+            assert found.value.code() is grpc.StatusCode.UNAUTHENTICATED, method
+            assert found.value.details() == "expected this cluster's token"
+    with pytest.raises(ServerFault, match="UNAUTHENTICATED: expected this cluster's token") as told:
+        fetch(partitioned, address, Security(token_file=str(files / "other-token")))
+    assert OTHER not in str(told.value)
+    assert TOKEN not in str(told.value)
+
+
+def test_without_a_certificate_nothing_is_told(
+    partitioned: Partitioned, files: Path, serve: Serve
+) -> None:
+    address = serve(Security(tls_ca=ca(files), **tls(files)))
+    for wrong in (
+        Security(),
+        Security(tls_ca=ca(files)),
+        Security(tls_ca=ca(files), **tls(files, "other")),
+        Security(tls_ca=ca(files, "other"), **tls(files)),
+    ):
+        with (
+            FeatureClient([address], deadline=0.4, security=wrong) as client,
+            pytest.raises(ServerUnavailable),
+        ):
+            client.describe(0)
+    fetch(partitioned, address, Security(tls_ca=ca(files), **tls(files)))
+
+
+def test_changed_files_are_taken(
+    partitioned: Partitioned, files: Path, serve: Serve, tmp_path: Path
+) -> None:
+    for each in files.iterdir():
+        shutil.copy(each, tmp_path)
+    own = Security(tls_ca=ca(tmp_path), token_file=str(tmp_path / "token"), **tls(tmp_path))
+    address = serve(own)
+    with FeatureClient([address], deadline=10.0, security=own) as client:
+        assert client.describe(0).server == 0
+        # In the making: what was there before stays.
+        (tmp_path / "own-key.pem").write_text("")
+        (tmp_path / "token").write_text("")
+        assert client.describe(0).server == 0
+        for name in ("ca", "certificate", "key"):
+            shutil.copy(files / f"other-{name}.pem", tmp_path / f"own-{name}.pem")
+        (tmp_path / "token").write_text(OTHER)
+        assert client.describe(0).server == 0
+    fetch(partitioned, address, own)
+    before = Security(tls_ca=ca(files), token_file=own.token_file, **tls(files))
+    with pytest.raises(ServerUnavailable):
+        fetch(partitioned, address, before, limit=0.4)
+
+
+def test_nothing_listens_in_the_open(files: Path, serve: Serve) -> None:
+    for listen in ("0.0.0.0:0", "[::]:0"):
+        with pytest.raises(SecurityError, match=r"^insecure: listening on .* anybody in between"):
+            serve(Security(token_file=str(files / "token")), listen)
+    with pytest.raises(ListenError, match="is no address"):
+        serve(Security(), "no.such.name.invalid:0")
+    serve(Security(**tls(files)), "0.0.0.0:0")
+    serve(Security(insecure=True), "0.0.0.0:0")
+
+
+def test_nobody_is_asked_in_the_open(files: Path) -> None:
+    far = ["127.0.0.1:1", "192.0.2.1:2"]
+    with pytest.raises(SecurityError, match=r"^insecure: talking to 192\.0\.2\.1:2, .*tls_ca"):
+        FeatureClient(far)
+    for security in (Security(insecure=True), Security(tls_ca=ca(files))):
+        FeatureClient(far, security=security).close()
+
+
+def test_files_that_do_not_fit_are_refused_in_a_line(files: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
+    own = tls(files)
+    for values, expected in (
+        ({"tls_key": own["tls_key"]}, "tls_key, tls_certificate: expected both or neither"),
+        ({"tls_ca": ca(files)}, "tls_ca: on a server it is for clients' certificates"),
+        (
+            {**own, "tls_ca": str(tmp_path / "none")},
+            "tls_ca: .*none: expected PEM certificates: No",
+        ),
+        ({**own, "tls_ca": str(broken)}, "tls_ca: .*broken.pem: expected PEM certificates"),
+        (
+            {**own, "tls_key": tls(files, "other")["tls_key"]},
+            "tls_certificate, tls_key: .*MISMATCH",
+        ),
+        ({**own, "tls_key": str(broken)}, "tls_certificate, tls_key: .*expected a PEM certificate"),
+        ({"token_file": str(tmp_path / "none")}, "token_file: .*expected a line of ASCII"),
+        ({"token_file": str(broken)}, "token_file: .*expected a line of 16 to 4,096 printable"),
+    ):
+        with pytest.raises(SecurityError, match=f"^{expected}") as found:
+            Security(**values).check_server("127.0.0.1:1")
+        assert "\n" not in str(found.value)
+    with pytest.raises(SecurityError, match=r"^tls_certificate: clients show theirs"):
+        Security(**own).check_client([])
+
+
+def test_a_token_is_compared_whole() -> None:
+    with_name = [("authorization", f"Bearer {TOKEN}"), ("user-agent", "x")]
+
+    class Fixed(Token):
+        def __post_init__(self) -> None: ...
+
+        @property
+        def value(self) -> str:
+            return TOKEN
+
+    token = Fixed("")
+    assert token.is_shown_by(with_name)
+    for wrong in (TOKEN, f"bearer {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer "):
+        assert not token.is_shown_by([("authorization", wrong)])
+
+
+def test_the_command_refuses_and_serves(partitioned: Partitioned, files: Path, start) -> None:
+    command = [sys.executable, "-m", "cache_server", str(partitioned.path), "--server", "0"]
+    refused = run([*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(
+        "error: insecure: listening on 0.0.0.0:0, which is no loopback"
+    )
+    assert refused.stderr.count("\n") == 1
+    own = tls(files, tls_ca=ca(files), token_file=str(files / "token"))
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in own.items()]
+    server = start(partitioned.path, 0, *words, listen="0.0.0.0:0")
+    port = server.address.rpartition(":")[2]
+    fetch(partitioned, f"127.0.0.1:{port}", Security(**own))
+    # Bytes that are no TLS harm nobody.
+    with socket.create_connection(("127.0.0.1", int(port))) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+    fetch(partitioned, f"127.0.0.1:{port}", Security(**own))
+    with pytest.raises(CacheServerError):
+        fetch(partitioned, f"127.0.0.1:{port}", Security(), limit=0.4)

@@ -1,0 +1,79 @@
+"""A run whose feature servers and ranks know each other by certificates and a token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hopper.config import make_config
+from hopper.errors import ConfigError
+from hopper.train.security import check_network_of_ranks, check_security
+from tests.cache_server.test_security import issue
+
+TOKEN = "nobody-else-knows-this-0123456789"
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, str]:
+    """Keys of ``[cluster]``."""
+    issue(tmp_path, "own")
+    (tmp_path / "token").write_text(TOKEN)
+    files = {f"tls_{each}": f"own-{each}.pem" for each in ("ca", "certificate", "key")}
+    return {key: str(tmp_path / file) for key, file in (files | {"token_file": "token"}).items()}
+
+
+def test_a_secured_run_is_the_same_run(reference: Any, runs: Any, secured: dict[str, str]) -> None:
+    words = [word for key, value in secured.items() for word in (f"--cluster.{key}", value)]
+    run = runs.train("secured", *words)
+    run.await_epochs(1)
+    told = [" ".join([*each.cmdline(), *each.environ().values()]) for each in run.members()]
+    assert len(told) >= 4
+    assert run.finish() == 0, run.stdout + run.stderr
+    run.assert_nothing_remains()
+    assert run.losses() == reference.losses()
+    assert not any(TOKEN in each for each in told)
+    files = [each for each in run.run_dir.rglob("*") if each.is_file()]
+    assert files
+    assert not any(TOKEN.encode() in each.read_bytes() for each in files)
+    assert TOKEN not in run.stdout + run.stderr
+
+
+def test_nothing_starts_with_files_that_cannot_be_used(runs: Any, secured: dict[str, str]) -> None:
+    Path(secured["tls_key"]).write_text("")
+    words = [word for key, value in secured.items() for word in (f"--cluster.{key}", value)]
+    run = runs.train("unusable", *words)
+    assert run.finish() == 1
+    assert run.stderr.startswith("error: cluster.tls_certificate, tls_key: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_servers_elsewhere_want_certificates() -> None:
+    values: dict[str, Any] = {"data": {"partitioned": "parts"}}
+    cluster = {"servers": ["127.0.0.1:1", "192.0.2.7:1"]}
+    with pytest.raises(ConfigError, match=r"^cluster\.insecure: talking to 192\.0\.2\.7:1"):
+        check_security(make_config(values | {"cluster": cluster}))
+    check_security(make_config(values | {"cluster": {**cluster, "insecure": True}}))
+
+
+@pytest.mark.parametrize(("address", "is_open"), [("8.8.8.8", True), ("10.0.0.8", False)])
+def test_ranks_do_not_talk_in_public(
+    monkeypatch: pytest.MonkeyPatch, address: str, is_open: bool
+) -> None:
+    class Found:
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+    found = {"eth0": [Found(address), Found("fe80::1%eth0"), Found("02:42:ac:11:00:02")]}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    values: dict[str, Any] = {"data": {"partitioned": "parts"}}
+    if is_open:
+        with pytest.raises(ConfigError, match=r"^cluster\.insecure: .* 8\.8\.8\.8 \(interface"):
+            check_network_of_ranks(make_config(values))
+    else:
+        check_network_of_ranks(make_config(values))
+    check_network_of_ranks(make_config(values | {"cluster": {"insecure": True}}))
