@@ -23,6 +23,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
 
 LIMIT = 60.0
@@ -72,8 +73,9 @@ def alter_files(
             read = _read_division
         elif kind == "tensors":
             whole = run_dir
-            what = draw.choice(("checkpoint.safetensors", "best.safetensors"))
-            file, read = run_dir / what, check_file
+            what = draw.choice(("checkpoint", "best.safetensors"))
+            newest = CheckpointFiles(run_dir).newest if what == "checkpoint" else None
+            file, read = newest or run_dir / what, check_file
         else:
             what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
             whole = sources[what]

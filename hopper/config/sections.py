@@ -222,6 +222,10 @@ class Train(Section):
     """CPU threads a rank; 0 = the cores of the machine divided by its ranks"""
     checkpoint_every: NonNegative = 0
     """iterations between checkpoints; 0 = none"""
+    keep_checkpoints: Positive = 2
+    """how many stay, the newest ones; those before go once a newer one is written"""
+    checkpoint_copy: str = ""
+    """folder, or address that fsspec knows (s3://bucket/folder), where checkpoints are copied to"""
     replay: str = ""
     """a run whose decisions (such as merging's) are taken again, epoch by epoch; empty = none"""
     resume: bool | Literal["auto"] = False

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
 
+import xxhash
+
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
@@ -69,6 +71,11 @@ def schema_to_json(schema: GraphSchema) -> dict[str, Any]:
         },
         "splits": dict(schema.splits),
     }
+
+
+def schema_fingerprint(schema: GraphSchema) -> str:
+    """A checksum of all that ``graph.json`` holds, in hexadecimal."""
+    return xxhash.xxh3_64_hexdigest(json.dumps(schema_to_json(schema), sort_keys=True).encode())
 
 
 def schema_from_json(data: object, where: str) -> GraphSchema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,16 +17,19 @@ from torch import Tensor, nn
 from cache_server import draw
 from hopper.cluster import Cluster
 from hopper.config import Config, make_config
+from hopper.engines import find_engine
 from hopper.engines.optimizer import Optimizer
 from hopper.errors import RequestError
+from hopper.graph.schema_json import schema_fingerprint
 from hopper.hetero.row_records import PickedRows
 from hopper.ops import backend
 from hopper.partition import PartitionedGraph
 from hopper.partition.checksums import read_division
 from hopper.train.tensor_file import fill_tensors, read_facts, save_tensors
 
-CHECKPOINT_FILE = "checkpoint.safetensors"
 BEST_MODEL_FILE = "best.safetensors"
+RANKS: Final = "the number of ranks"
+"""a key of ``run_identity``"""
 
 
 @dataclass
@@ -104,27 +107,75 @@ def load_training(
 def read_progress(path: Path, identity: dict[str, Any]) -> Any:
     """The progress that :func:`save_training` wrote.
 
-    A key of the configuration that was not there yet when it wrote had its default.
-
     Raises
     ------
-    RequestError: there is no whole checkpoint, or it is of a run with another configuration
-        (names the key).
+    RequestError: there is no whole checkpoint, or it is of a run that this one cannot go on from.
     """
     facts = read_facts(path)
-    found = _defaults() | facts["identity"]
-    for key, value in identity.items():
-        if found.get(key) != value:
-            raise RequestError(
-                f"{path}: cannot resume: {key} was {found.get(key)!r}, now it is {value!r}"
-            )
+    find_moves(path, facts["identity"], identity)
     return facts["progress"]
 
 
+def differences(found: dict[str, Any], identity: dict[str, Any]) -> dict[str, str]:
+    """By key, what is another in a run than in a checkpoint, as words; see :func:`find_moves`."""
+    found = _defaults() | found
+    return {
+        key: f"{key} was {found.get(key)!r}, now it is {value!r}"
+        for key, value in identity.items()
+        if found.get(key) != value
+    }
+
+
+def find_moves(path: Path, found: dict[str, Any], identity: dict[str, Any]) -> list[str]:
+    """In what a run differs from the checkpoint that it goes on from: other servers, ranks, threads
+    or another engine, under which an exact run is the same but for rounding; a line for each.
+
+    A key of the configuration that was not there yet when it was written had its default.
+
+    Parameters
+    ----------
+    path: of the checkpoint, for errors. found: its identity. identity: the run's.
+
+    Raises
+    ------
+    RequestError: anything else differs, or may not where both do not train the same (names the
+        key).
+    """
+    moved = differences(found, identity)
+    fixed = [key for key in moved if key not in _MOVABLE]
+    if not fixed and moved and not all(_is_movable(each) for each in (found, identity)):
+        fixed = list(moved)
+    if fixed:
+        raise RequestError(f"{path}: cannot resume: {moved[fixed[0]]}")
+    return list(moved.values())
+
+
+_MOVABLE: Final = frozenset(
+    {
+        *("train.engine", "train.batch_size", "train.micro_batch", "hop.migrate", "hop.pregather"),
+        *("hop.merge", "hop.merge_selection", "raf.reduce", "the division of the graph"),
+        *(RANKS, "ranks a server", "nodes of a server", "CPU threads a rank"),
+        *("device", "messages through host memory", "kernels", "torch"),
+    }
+)
+"""what decides how an exact run rounds, and nothing else of it, as long as its global batch is the
+same"""
+
+
+def _is_movable(identity: Mapping[str, Any]) -> bool:
+    """Whether a run is one model's, the same under every exact engine and on any servers."""
+    return bool(
+        identity.get("whether the engine is exact")
+        and identity.get("hop.replicas") == "synchronous"
+        and identity.get("learnable.tables") != "per_server_table"
+    )
+
+
 def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> dict[str, Any]:
-    """What must be equal for a run to continue another: all that decides its bits."""
+    """What is compared when a run continues another: all that decides its bits."""
     of_run = (
         *("epochs", "run_dir", "resume", "checkpoint_every", "record_gradients", "replay"),
+        *("keep_checkpoints", "checkpoint_copy"),
         *("init_from", "loggers", "loggers_options", "score_training", "gradient_norms"),
     )
     # What a machine makes of device and threads is compared instead.
@@ -142,8 +193,13 @@ def run_identity(config: Config, graph: PartitionedGraph, cluster: Cluster) -> d
         "data.features": values["data"]["features"],
         "data.features_options": values["data"]["features_options"],
         "the version of draws": draw.VERSION,
+        "the graph": schema_fingerprint(graph.schema),
         "the division of the graph": read_division(graph.path),
-        "the number of ranks": cluster.world,
+        "the roots of an iteration": "all"
+        if config.sampler.kind == "full"
+        else config.train.batch_size * cluster.world,
+        "whether the engine is exact": find_engine(config).kind.is_exact(config),
+        RANKS: cluster.world,
         "ranks a server": cluster.ranks_per_server,
         "nodes of a server": graph.placement(cluster.ranks_per_server).dealing.name,
         "CPU threads a rank": torch.get_num_threads(),

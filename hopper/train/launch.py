@@ -30,6 +30,7 @@ from hopper.scratch import scratch_folder
 from hopper.train.auto_engine import with_engine
 from hopper.train.begin import begin_with
 from hopper.train.callbacks import check_callbacks
+from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
 from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
@@ -151,6 +152,7 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     check_security(config)
     check_loggers(config)
     check_callbacks(config)
+    CheckpointCopy(config.train.checkpoint_copy)
     verify_data(config, graph, range(graph.book.servers))
     servers = range(graph.book.servers)
     check_labels(graph, (PartitionedRows(graph, each, None) for each in servers))
@@ -185,7 +187,7 @@ def _make_run_dir(config: Config) -> Path:
 
 def _resolved(config: Config, run_dir: Path, addresses: list[str]) -> Config:
     values = config.model_dump()
-    values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config)}
+    values["train"] |= {"run_dir": str(run_dir), "resume": will_resume(config, lambda _: None)}
     values["cluster"] |= absolute_files(config) | {"servers": addresses}
     if config.train.init_from:
         values["train"]["init_from"] = str(Path(config.train.init_from).absolute())

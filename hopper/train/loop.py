@@ -102,6 +102,7 @@ class Trainer:
                     with pipeline.resting():
                         scores = self._validate(training, record)
                     self._finish_epoch(training, record, scores, console)
+            self._checkpoints.finish()
             self._conclude(console)
 
     def _unfinished(self) -> Models:

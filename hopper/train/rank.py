@@ -29,6 +29,7 @@ from hopper.train.auto_engine import settle_engine
 from hopper.train.begin import begin_with
 from hopper.train.callbacks import check_callbacks
 from hopper.train.checkpoint import run_identity
+from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.console import RunConsole
 from hopper.train.evaluate import Evaluator
 from hopper.train.evaluate_edges import EdgeEvaluator
@@ -105,6 +106,7 @@ def check_training(request: Request) -> None:
     check_training_parts(request.config, request.schema)
     check_loggers(request.config)
     check_callbacks(request.config)
+    CheckpointCopy(request.config.train.checkpoint_copy)
 
 
 @contextmanager

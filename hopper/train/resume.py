@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
 from hopper.cluster import Cluster
 from hopper.config import Config
-from hopper.train.checkpoint import CHECKPOINT_FILE
+from hopper.train.checkpoint_files import CheckpointFiles, warn
 
 
-def will_resume(config: Config) -> bool:
+def will_resume(config: Config, say: Callable[[str], None] = warn) -> bool:
     """Whether a run of this configuration goes on from a checkpoint: as ``train.resume`` says, or
-    with "auto" if the run's folder has one."""
+    with "auto" if the run's folder has a whole one.
+
+    Parameters
+    ----------
+    say: told if there are some, and none is whole.
+    """
     train = config.train
     if train.resume == "auto":
-        return bool(train.run_dir) and (Path(train.run_dir) / CHECKPOINT_FILE).is_file()
+        return bool(train.run_dir) and CheckpointFiles(train.run_dir).have_whole_model(say)
     return train.resume
 
 
@@ -27,7 +32,7 @@ def settle_resume(config: Config, cluster: Cluster) -> Config:
     """
     if config.train.resume != "auto":
         return config
-    own = torch.tensor([int(will_resume(config))])
+    own = torch.tensor([int(will_resume(config, warn if cluster.rank == 0 else lambda _: None))])
     everyone = cluster.all_gather(own, "control", "agreeing on where to go on")
     values = config.model_dump()
     values["train"]["resume"] = bool(everyone[0])

@@ -17,7 +17,8 @@ from hopper.errors import RequestError
 from hopper.graph.json_file import read_json
 from hopper.graph.schema import GraphSchema
 from hopper.hetero.learnable import IDS
-from hopper.train.checkpoint import BEST_MODEL_FILE, CHECKPOINT_FILE, load_model
+from hopper.train.checkpoint import BEST_MODEL_FILE, load_model
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import (
     EPOCHS_FILE,
     SUMMARY_FILE,
@@ -223,9 +224,9 @@ class RunResult(_Trained):
 
     @property
     def checkpoint_file(self) -> Path | None:
-        """What the run can be continued from; None where ``train.checkpoint_every`` was 0."""
-        file = self.run_dir / CHECKPOINT_FILE
-        return file if file.is_file() else None
+        """The newest one that the run can be continued from; None where ``train.checkpoint_every``
+        was 0."""
+        return CheckpointFiles(self.run_dir).newest
 
     @property
     def epochs_file(self) -> Path:

@@ -181,6 +181,24 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
+def tensor_names(path: Path) -> set[str]:
+    """The names of a file's tensors; raises as :func:`read_tensor`."""
+    with _opened(path) as file:
+        return set(file.keys())
+
+
+def read_tensor(path: Path, name: str) -> Tensor:
+    """One tensor of a file, in host memory.
+
+    Raises
+    ------
+    RequestError: the file is missing or altered, or lacks it.
+    """
+    with _opened(path) as file:
+        found: Tensor = file.get_tensor(name)
+        return found
+
+
 def read_pieces(path: Path, names: Sequence[str]) -> Iterator[list[Tensor]]:
     """Rows of tensors of equally many rows, some at a time, in host memory.
 

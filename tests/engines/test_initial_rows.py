@@ -72,7 +72,7 @@ def test_rows_begin_as_given_and_frozen_ones_stay(
         assert parity.gradient_difference < 1e-10, parity
         tables = load_file(Path(config.train.run_dir) / "learnable-rank-0.safetensors")
         learned = set(COUNTS) - {*WITH_FEATURES, *config.learnable.frozen}
-        checkpoint = next(Path(config.train.run_dir).glob("checkpoint-learnable-rank-0-*"))
+        checkpoint = next(Path(config.train.run_dir).glob("checkpoints/learnable-rank-0-*"))
         kept = {name.split(".")[1].split("@")[0] for name in load_file(checkpoint)}
         assert kept == learned
         for name in [each for each in tables if not each.endswith(".ids")]:

@@ -19,6 +19,7 @@ from hopper.config import load_config, make_config
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
+from hopper.train.checkpoint_files import CheckpointFiles
 
 from .typed_cases import COUNTS, make_graph
 
@@ -115,7 +116,7 @@ def trial_files(run_dir: Path, trial: int) -> tuple[dict[str, Any], list[dict[st
 
 def final_parameters(run_dir: Path, prefix: str) -> dict[str, Any]:
     """Those of the checkpoint that the last epoch leaves behind."""
-    tensors = load_file(run_dir / "checkpoint.safetensors")
+    tensors = load_file(CheckpointFiles(run_dir).newest)
     start = f"{prefix}model."
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 

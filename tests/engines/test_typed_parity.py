@@ -188,7 +188,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         name = f"learnable-rank-{rank}.safetensors"
         runs = ("whole", "halted", "mapped", "held")
         assert len({(tmp_path / each / name).read_bytes() for each in runs}) == 1
-        kept = list((tmp_path / "whole").glob(f"checkpoint-learnable-rank-{rank}-step-*"))
+        kept = list((tmp_path / "whole").glob(f"checkpoints/learnable-rank-{rank}-step-*"))
         assert len(kept) >= 2
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from hopper.graph import EdgeType, GraphDirectory, GraphSchema, GraphWriter, Labels, NodeType
 from hopper.graph.schema import Relation
 from hopper.partition import partition_graph
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.results import EPOCHS_FILE, SUMMARY_FILE
 from tests.conftest import own_path
 
@@ -106,6 +108,19 @@ class Run:
     def losses(self) -> list[list[float]]:
         """The loss of every iteration, by epoch."""
         return [epoch["iteration_losses"] for epoch in self.epochs()]
+
+    def checkpoint(self) -> tuple[Path, bytes] | None:
+        """The newest checkpoint of models, as it is now."""
+        while (file := CheckpointFiles(self.run_dir).newest) is not None:
+            # Renamed into place, so whole; gone once there are newer ones.
+            with suppress(FileNotFoundError):
+                return file, file.read_bytes()
+        return None
+
+    def go_back_to(self, file: Path, content: bytes) -> None:
+        """Let a checkpoint of models be the only one."""
+        CheckpointFiles(self.run_dir).forget_models()
+        file.write_bytes(content)
 
     def summary(self) -> dict[str, Any]:
         """What the run wrote at its end."""

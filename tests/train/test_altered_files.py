@@ -26,6 +26,7 @@ from hopper.partition.checksums import (
     read_division,
     seal_directory,
 )
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.tensor_file import check_file
 
 SERVERS = [0, 1]
@@ -44,11 +45,11 @@ def checkpointed(runs: Any) -> Path:
     return Path(runs.finished("checkpointed", epochs=1, checkpoint_every=5).run_dir)
 
 
-@pytest.mark.parametrize("name", ["checkpoint.safetensors", "best.safetensors"])
+@pytest.mark.parametrize("name", ["checkpoints/step-*", "best.safetensors"])
 def test_no_bit_of_a_checkpoint_may_flip(checkpointed: Path, tmp_path: Path, name: str) -> None:
-    whole = (checkpointed / name).read_bytes()
+    whole = next(checkpointed.glob(name)).read_bytes()
     draw = random.Random(3)
-    file = tmp_path / name
+    file = tmp_path / "altered"
     file.write_bytes(whole)
     check_file(file)
     # The first bits say how long the header is; then header, facts, data, and what pads them.
@@ -64,15 +65,33 @@ def test_no_bit_of_a_checkpoint_may_flip(checkpointed: Path, tmp_path: Path, nam
             check_file(file)
 
 
-def test_a_run_does_not_resume_from_an_altered_checkpoint(runs: Any, checkpointed: Path) -> None:
+def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed: Path) -> None:
+    """It goes on from the one before, and with none left it ends, or begins anew where it may."""
     folder = checkpointed.with_name("flipped")
     shutil.copytree(checkpointed, folder)
-    checkpoint = folder / "checkpoint.safetensors"
-    flip_bit(checkpoint, 8 * checkpoint.stat().st_size - 100)
-    again = runs.train("flipped", "--train.resume", "true", epochs=2, checkpoint_every=5)
+    files = CheckpointFiles(folder)
+    newest, before = (files.model(step) for step in files.steps)
+
+    def resume(how: str) -> Any:
+        (folder / "summary.json").unlink(missing_ok=True)
+        return runs.train("flipped", "--train.resume", how, epochs=2, checkpoint_every=5)
+
+    flip_bit(newest, 8 * newest.stat().st_size - 100)
+    again = resume("true")
+    assert again.finish() == 0, again.stderr
+    assert f"passed over: {newest}: altered since it was written" in again.stderr
+    whole = again.losses()
+    for step in files.steps:
+        truncate(files.model(step))
+    again = resume("true")
     assert again.finish() == 1
-    assert "checkpoint.safetensors: altered since it was written" in again.stderr
+    assert "checkpoints: no whole checkpoint: " in again.stderr
     assert "Traceback" not in again.stderr
+    again = resume("auto")
+    assert again.finish() == 0, again.stderr
+    assert "no checkpoint is whole, so training begins anew: " in again.stderr
+    assert again.losses() == whole
+    assert not before.exists()
 
 
 @pytest.fixture

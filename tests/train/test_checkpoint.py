@@ -41,6 +41,7 @@ def partitions(
 
 
 def identity(graph: PartitionedGraph, ranks: int = 2, **train: Any) -> dict[str, Any]:
+    train = {"engine": "hop", "batch_size": 32} | train
     config = make_config({"data": {"partitioned": str(graph.path)}, "train": train})
     return run_identity(config, graph, Cluster(0, ranks, ranks // 2, torch.device("cpu"), 1.0))
 
@@ -76,8 +77,8 @@ def test_what_was_saved_is_restored(
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"graph": "other"}, "the division of the graph"),
-        ({"ranks": 4}, "the number of ranks"),
+        ({"ranks": 4}, "the roots of an iteration"),
+        ({"engine": "locality"}, "whether the engine is exact"),
         ({"seed": 1}, "train.seed"),
         ({"learning_rate": 0.5}, "train.learning_rate"),
     ],
@@ -91,9 +92,29 @@ def test_a_checkpoint_of_another_run_is_refused(
     packed, optimizer = trained()
     file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
     save_training(file, identity(partitions["one"]), state, asdict(Progress()))
-    graph = partitions[change.pop("graph", "one")]
     with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
-        load_training(file, identity(graph, **change), state)
+        load_training(file, identity(partitions["one"], **change), state)
+
+
+def test_a_run_that_is_not_exact_stays_where_it_is(
+    partitions: dict[str, PartitionedGraph], tmp_path: Path
+) -> None:
+    packed, optimizer = trained()
+    file, state = tmp_path / "checkpoint.safetensors", training_state(packed.module, optimizer)
+    for engine in ("locality", "hop"):
+        own = {"engine": engine}
+        save_training(file, identity(partitions["one"], **own), state, asdict(Progress(step=4)))
+        for change, named in (
+            ({"graph": "other"}, "the division of the graph"),
+            ({"ranks": 4, "batch_size": 16}, "train.batch_size"),
+        ):
+            graph = partitions[change.pop("graph", "one")]
+            elsewhere = identity(graph, **own | change)
+            if engine == "hop":
+                assert load_training(file, elsewhere, state)["step"] == 4
+                continue
+            with pytest.raises(RequestError, match=f"cannot resume: {named} was"):
+                load_training(file, elsewhere, state)
 
 
 def test_a_key_that_a_checkpoint_does_not_know_yet_had_its_default(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hopper.micrograph.merge_number import MERGE, TRIED, MergeNumber
-from hopper.train.checkpoint import CHECKPOINT_FILE
 from hopper.train.results import EPOCHS_FILE
 from hopper.train.tensor_file import read_facts
 
@@ -60,14 +59,14 @@ def test_an_older_run_tried_no_other_number(decided: Any, runs: Any) -> None:
 def test_a_run_resumed_within_an_epoch_that_compares_is_replayed(runs: Any) -> None:
     options = {"epochs": 4, "checkpoint_every": 4}
     run = runs.train("resumed-comparing", *ADAPTIVE, **options)
-    file, kept = run.run_dir / CHECKPOINT_FILE, b""
+    file, kept = run.run_dir, b""
 
     def is_comparing() -> bool:
-        nonlocal kept
-        if not file.exists():
+        nonlocal file, kept
+        found = run.checkpoint()
+        if found is None:
             return False
-        # A checkpoint is renamed into place, so that what is read is always a whole one.
-        kept = file.read_bytes()
+        file, kept = found
         copy = run.run_dir.with_name("comparing-copy")
         copy.write_bytes(kept)
         place = read_facts(copy)["progress"]
@@ -75,7 +74,7 @@ def test_a_run_resumed_within_an_epoch_that_compares_is_replayed(runs: Any) -> N
 
     run.await_condition(is_comparing, "checkpoint within the third epoch")
     assert run.finish() == 0, run.stderr
-    file.write_bytes(kept)
+    run.go_back_to(file, kept)
     resumed = runs.finished("resumed-comparing", *ADAPTIVE, resume=True, **options)
     epochs = resumed.epochs()
     assert epochs[2]["decisions"] == {MERGE: 0, TRIED: 1}

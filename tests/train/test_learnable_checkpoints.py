@@ -16,6 +16,7 @@ from hopper.hetero.learnable import LearnableRows, LearnableTable, Learning, Tab
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.learnable_checkpoints import LearnableCheckpoints
 
 COUNTS = {"author": 90, "field": 30}
@@ -46,7 +47,7 @@ def make(storage: RowStorage, optimizer: str = "adam") -> LearnableRows:
 
 
 def files(run_dir: Path, rows: LearnableRows) -> LearnableCheckpoints:
-    return LearnableCheckpoints(run_dir, CLUSTER, rows, IDENTITY)
+    return LearnableCheckpoints(CheckpointFiles(run_dir), CLUSTER, rows, IDENTITY, keep=2)
 
 
 def state_of(rows: LearnableRows, with_kept: bool) -> dict[str, Tensor]:
@@ -105,9 +106,9 @@ def test_any_of_the_last_two_can_be_gone_on_from(kind: str, optimizer: str, tmp_
         if moment % 2:
             continue
         step += 1
-        checkpoints.save(step, best)
+        checkpoints.collect(step, best)()
         saved[step] = copied(state_of(rows, best))
-        newest = tmp_path / "run" / f"checkpoint-learnable-rank-0-step-{step}.safetensors"
+        newest = CheckpointFiles(tmp_path / "run").learnable(0, step)
         sizes.append(newest.stat().st_size)
         if generator.random() < 0.4:
             named = step - int(step > 1 and generator.random() < 0.5)
@@ -132,12 +133,12 @@ def test_what_is_missing_or_of_another_run_is_told(tmp_path: Path) -> None:
     checkpoints = files(tmp_path, rows)
     for step in (1, 2, 3):
         train(rows, np.random.default_rng(step))
-        checkpoints.save(step, False)
+        checkpoints.collect(step, False)()
     other = make(MemoryStorage(torch.device("cpu")), "sgd")
     with pytest.raises(RequestError, match="of another model"):
         files(tmp_path, other).load(3, False)
-    (tmp_path / "checkpoint-learnable-rank-0-step-1.safetensors").unlink()
+    CheckpointFiles(tmp_path).learnable(0, 1).unlink()
     with pytest.raises(RequestError, match=r"rank-0-step-1\.safetensors: no such file"):
         files(tmp_path, make(MemoryStorage(torch.device("cpu")))).load(3, False)
     files(tmp_path, rows).forget_all()
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "checkpoints").iterdir()) == []

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-CHECKPOINT = "checkpoint.safetensors"
 EVERY = 4
 
 
@@ -25,15 +24,14 @@ def killed(runs: Any) -> tuple[Any, dict[str, Any]]:
     Returns the run and the place in it that the checkpoint holds.
     """
     run = runs.train("resumed", epochs=10_000, checkpoint_every=EVERY)
-    file = run.run_dir / CHECKPOINT
-    kept = b""
+    file, kept = run.run_dir, b""
 
     def in_an_epoch() -> bool:
-        nonlocal kept
-        if not file.exists():
+        nonlocal file, kept
+        found = run.checkpoint()
+        if found is None:
             return False
-        # A checkpoint is renamed into place, so that what is read is always a whole one.
-        kept = file.read_bytes()
+        file, kept = found
         copy = run.run_dir.with_name("checkpoint-copy")
         copy.write_bytes(kept)
         place = progress_in(copy)
@@ -44,7 +42,7 @@ def killed(runs: Any) -> tuple[Any, dict[str, Any]]:
     run.process.wait()
     run.assert_nothing_remains(limit=20.0)
     # The ranks may have come a few iterations further until they, too, were ended.
-    file.write_bytes(kept)
+    run.go_back_to(file, kept)
     return run, progress_in(file)
 
 
@@ -74,11 +72,11 @@ def test_a_checkpoint_of_another_configuration_is_refused(
     killed: tuple[Any, dict[str, Any]], runs: Any
 ) -> None:
     run, _ = killed
-    before = (run.run_dir / CHECKPOINT).read_bytes()
+    before = run.checkpoint()
     refused = runs.train(
         "resumed", "--model.hidden", "9", epochs=9, checkpoint_every=EVERY, resume=True
     )
     assert refused.finish() == 1
     refused.assert_nothing_remains()
     assert "cannot resume: model.hidden was 8, now it is 9" in refused.stderr
-    assert (run.run_dir / CHECKPOINT).read_bytes() == before
+    assert run.checkpoint() == before

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from safetensors import safe_open
+from hopper.train.tensor_file import read_facts
 
 RGCN = "--model.name=rgcn"
 MAPPED = (RGCN, "--learnable.storage=mmap", "--cache.policy=benefit", "--cache.size=30%")
@@ -15,13 +14,16 @@ ON_DISK = (*MAPPED, "--cache.decline=false")
 def test_a_killed_rank_loses_nothing(typed_runs: Any) -> None:
     options = {"engine": "zero_hop", "checkpoint_every": 3}
     run = typed_runs.train("killed", *ON_DISK, epochs=10_000, **options)
-    file = run.run_dir / "checkpoint.safetensors"
 
     def place() -> dict[str, Any]:
-        with safe_open(str(file), framework="numpy") as checkpoint:
-            return dict(json.loads(checkpoint.metadata()["facts"])["progress"])
+        found = run.checkpoint()
+        if found is None:
+            return {"epoch": 0}
+        copy = run.run_dir.with_name("copy")
+        copy.write_bytes(found[1])
+        return dict(read_facts(copy)["progress"])
 
-    run.await_condition(lambda: file.exists() and place()["epoch"] >= 2, "checkpoint")
+    run.await_condition(lambda: place()["epoch"] >= 2, "checkpoint")
     run.ranks()[1].kill()
     assert run.finish() == 1
     run.assert_nothing_remains()

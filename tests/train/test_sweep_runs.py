@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 import hopper
 from hopper.train.run_files import best_first
 
-CHECKPOINT = "checkpoint.safetensors"
 LISTS = ("--model.hidden=[4, 8, 6]", "--hop.merge=adaptive")
 EVERY = 4
 
@@ -119,20 +118,22 @@ def test_every_rank_says_which_model_it_trained_when(swept: Any) -> None:
 
 def test_a_killed_sweep_goes_on_bit_for_bit(runs: Any) -> None:
     run = sweep(runs, "sweep-killed", epochs=10_000, checkpoint_every=EVERY)
-    file = run.run_dir / CHECKPOINT
-    copy = run.run_dir.with_name("sweep-checkpoint")
+    copy, file = run.run_dir.with_name("sweep-checkpoint"), run.run_dir
 
     def in_an_epoch() -> bool:
-        if not file.exists():
+        nonlocal file
+        found = run.checkpoint()
+        if found is None:
             return False
-        copy.write_bytes(file.read_bytes())
+        file = found[0]
+        copy.write_bytes(found[1])
         return places(copy)[0]["epoch"] >= 1 and places(copy)[0]["iteration"] > 0
 
     run.await_condition(in_an_epoch, "checkpoint within an epoch")
     run.process.kill()
     run.process.wait()
     run.assert_nothing_remains(limit=20.0)
-    file.write_bytes(copy.read_bytes())
+    run.go_back_to(file, copy.read_bytes())
     epochs = places(copy)[0]["epoch"] + 2
 
     resumed = finished(runs, "sweep-killed", epochs=epochs, checkpoint_every=EVERY, resume=True)

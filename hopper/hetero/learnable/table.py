@@ -171,8 +171,7 @@ class TableShare:
     def result(self) -> dict[str, Tensor]:
         """The rows, and, with :data:`IDS` behind the table's name, their original ids."""
         self.records.write_back()
-        ids = torch.from_numpy(self._originals)
-        return {f"{self.name}{IDS}": ids, self.name: self.records.rows}
+        return {f"{self.name}{IDS}": self.originals, self.name: self.records.rows}
 
     def fill(self, ids: Ids, rows: Tensor) -> int:
         """Make rows what they were elsewhere; returns how many of them are this rank's.
@@ -181,12 +180,33 @@ class TableShare:
         ----------
         ids: [n] int64, distinct original ids. rows: [n, dim].
         """
+        places, own = self.find(ids)
+        self.records.write_rows(places, rows[own])
+        return len(places)
+
+    def find(self, ids: Ids) -> tuple[Tensor, Tensor]:
+        """Which of some original ids are of this rank's rows.
+
+        Parameters
+        ----------
+        ids: [n] int64, distinct.
+
+        Returns
+        -------
+        [m] int64, the places of those that are; [n] bool, which ones these are.
+        """
         order = self._by_original
+        if not order.size:
+            return torch.zeros(0, dtype=torch.int64), torch.zeros(ids.size, dtype=torch.bool)
         places = np.searchsorted(self._originals, ids, sorter=order)
-        places = order[np.minimum(places, order.size - 1)] if order.size else places
-        own = self._originals[places] == ids if order.size else np.zeros(ids.size, np.bool_)
-        self.records.write_rows(torch.from_numpy(places[own]), rows[torch.from_numpy(own)])
-        return int(own.sum())
+        places = order[np.minimum(places, order.size - 1)]
+        own = self._originals[places] == ids
+        return torch.from_numpy(places[own]), torch.from_numpy(own)
+
+    @property
+    def originals(self) -> Tensor:
+        """[rows] int64: the original ids of this rank's rows."""
+        return torch.from_numpy(self._originals)
 
     @cached_property
     def _by_original(self) -> Ids:
