@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table
 
 from hopper.cli.metapaths import add_metapath_option, split_metapaths
 from hopper.cli.numbers import seed, whole
+from hopper.cli.partition_report import show_by_relation, show_division, show_estimate, tell
 from hopper.cli.phases import show_progress
 from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
@@ -24,14 +21,13 @@ from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
-from hopper.partition.memory import MemoryEstimate, format_bytes
 from hopper.partition.second_level import check_ranks
-from hopper.partition.stored_forms import rounded_tables
 
 _OF_NODES: Final[dict[str, Any]] = {
     "method_options": "{}",
     "seed": 0,
     "backend": "auto",
+    "balance": "",
     "topology": "replicated",
     "features": "by-node",
     "ranks_per_server": 1,
@@ -57,13 +53,17 @@ def add_parser(subparsers: Any) -> None:
         default="metis",
         help="metis (default), stream, random or meta, or package.module:Class",
     )
-    parser.add_argument(
-        "--method-options",
-        default=_OF_NODES["method_options"],
-        metavar="{KEY = VALUE, ...}",
-        help="of a class of one's own: keywords of its constructor, as a TOML table",
-    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    _add_options_of_meta(parser)
+    _add_options_of_nodes(parser)
+    _add_options_of_storage(parser)
+    _add_options_of_locality(parser)
+    parser.add_argument("--json", action="store_true", help="print partition.json only")
+    parser.set_defaults(run=run)
+
+
+def _add_options_of_meta(parser: argparse.ArgumentParser) -> None:
+    """What only ``--method meta`` reads."""
     parser.add_argument(
         "--layers", type=whole, metavar="K", help="meta: hops that models read at most (default 2)"
     )
@@ -89,15 +89,42 @@ def add_parser(subparsers: Any) -> None:
         metavar="link|copy",
         help="meta: link whole files to the graph's where possible (default), or copy them",
     )
+
+
+def _add_options_of_nodes(parser: argparse.ArgumentParser) -> None:
+    """How methods that divide nodes place them."""
+    parser.add_argument(
+        "--method-options",
+        default=_OF_NODES["method_options"],
+        metavar="{KEY = VALUE, ...}",
+        help="of a class of one's own: keywords of its constructor, as a TOML table",
+    )
     parser.add_argument(
         "--seed", type=seed, default=_OF_NODES["seed"], metavar="K", help="default 0"
     )
-    parser.add_argument("--json", action="store_true", help="print partition.json only")
     parser.add_argument(
         "--backend",
         default=_OF_NODES["backend"],
         help="METIS of: auto (dgl if installed), dgl or pymetis",
     )
+    parser.add_argument(
+        "--balance",
+        default=_OF_NODES["balance"],
+        metavar="WHAT,...",
+        help="metis of dgl: balance these: the graph's splits by name (train,val,test), types, "
+        "edges (default: training nodes, and other nodes by type, each with their degrees)",
+    )
+    parser.add_argument(
+        "--ranks-per-server",
+        type=whole,
+        default=_OF_NODES["ranks_per_server"],
+        metavar="R",
+        help="divide a server's nodes over R ranks too, by locality (metis and stream; default 1)",
+    )
+
+
+def _add_options_of_storage(parser: argparse.ArgumentParser) -> None:
+    """What servers store of what, and the memory that may be used."""
     parser.add_argument(
         "--topology",
         default=_OF_NODES["topology"],
@@ -118,14 +145,11 @@ def add_parser(subparsers: Any) -> None:
         help="store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
         "they are); may be repeated",
     )
-    parser.add_argument(
-        "--ranks-per-server",
-        type=whole,
-        default=_OF_NODES["ranks_per_server"],
-        metavar="R",
-        help="divide a server's nodes over R ranks too, by locality (metis and stream; default 1)",
-    )
     parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
+
+
+def _add_options_of_locality(parser: argparse.ArgumentParser) -> None:
+    """How the locality of what was divided is measured."""
     parser.add_argument(
         "--locality-fanouts",
         default=_OF_NODES["locality_fanouts"],
@@ -139,7 +163,6 @@ def add_parser(subparsers: Any) -> None:
         metavar="N",
         help="training roots that they are measured on (default 2000; 0 = not measured)",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -182,18 +205,19 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
         method_options=options,
         backend=arguments.backend,
+        balance=arguments.balance.split(",") if arguments.balance else (),
         topology=arguments.topology,
         features=arguments.features,
         feature_dtypes=arguments.feature_dtype,
         ranks_per_server=arguments.ranks_per_server,
         memory_limit=limit,
         progress=progress,
-        on_estimate=partial(_show_estimate, console),
+        on_estimate=partial(show_estimate, console),
         measure=partial(_measure_locality, fanouts, arguments, console)
         if arguments.locality_roots
         else None,
     )
-    _tell(result, arguments, _show)
+    tell(result, arguments, show_division)
     return 0
 
 
@@ -218,10 +242,10 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
         tables=arguments.tables,
         feature_dtypes=arguments.feature_dtype,
         memory_limit=limit,
-        on_estimate=partial(_show_estimate, console),
+        on_estimate=partial(show_estimate, console),
         progress=progress,
     )
-    _tell(result, arguments, _show_by_relation)
+    tell(result, arguments, show_by_relation)
     return 0
 
 
@@ -288,124 +312,3 @@ def _fanouts(option: str, text: str) -> list[int]:
             f"between commas, given {text!r:.100}"
         )
     return fanouts
-
-
-def _show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
-    disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
-    console.print(
-        f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
-        f"{format_bytes(available)} available{disk}"
-    )
-
-
-def _show(description: dict[str, Any], out: Path) -> None:
-    table = Table(title=f"{description['graph']} over {description['servers']} servers: {out}")
-    columns = {"nodes": "nodes", "edges": "edges", "train": "training nodes"}
-    sizes = {"feature_bytes": "feature bytes"}
-    is_split = "halo" in description
-    if is_split:
-        columns |= {"halo_nodes": "halo nodes", "halo_edges": "halo edges"}
-        sizes |= {"topology_bytes": "topology bytes"}
-    for heading in ("server", *columns.values(), *sizes.values()):
-        table.add_column(heading, justify="right")
-    for server, share in enumerate(description["per_server"]):
-        table.add_row(
-            str(server),
-            *(f"{share[key]:,}" for key in columns),
-            *(format_bytes(share[key]) for key in sizes),
-        )
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(table)
-    balance = description["balance"]
-    console.print(
-        f"edge cut {description['edge_cut']:.1%} · largest share over mean: "
-        f"nodes {balance['nodes']:.3f}, edges {balance['edges']:.3f}, "
-        f"training {balance['train']:.3f} · {description['method']} ({description['backend']})"
-    )
-    console.print(_shares_table(description["shares"]))
-    if is_split:
-        shares = description["per_server"]
-        stored, without = (
-            format_bytes(max(share[key] for share in shares))
-            for key in ("topology_bytes", "topology_bytes_without_halo")
-        )
-        replicated = format_bytes(description["replicated_topology_bytes"])
-        told = f"topology: {stored} a server at most, with a halo of {description['halo']} hops"
-        console.print(f"{told} · {without} without · {replicated} replicated")
-    locality = description.get("locality")
-    if locality is not None:
-        fanouts = ",".join(map(str, locality["fanouts"]))
-        console.print(
-            f"R_micro {locality['micrograph']:.1%} · R_sub {locality['subgraph']:.1%} "
-            f"(fanouts {fanouts}, {locality['roots']} roots, batches of {locality['batch_size']})"
-        )
-
-
-def _tell(
-    result: PartitionedGraph,
-    arguments: argparse.Namespace,
-    show: Callable[[dict[str, Any], Path], None],
-) -> None:
-    """What was made: as JSON, or in tables and which rows are rounded."""
-    if arguments.json:
-        print(json.dumps(result.description, indent=2))
-        return
-    show(result.description, arguments.out)
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    for line in rounded_tables(result.schema):
-        console.print(line)
-
-
-def _shares_table(shares: dict[str, Any]) -> Table:
-    """What each server and rank has, and of each column the largest over the mean."""
-    table = Table(title="shares: nodes by type, in-edges, roots by split")
-    first = shares["servers"]
-    table.add_column("of")
-    for heading in (*first["nodes"], "edges", *first["splits"]):
-        table.add_column(heading, justify="right")
-    for level, share in shares.items():
-        columns = [*share["nodes"].values(), share["edges"], *share["splits"].values()]
-        for owner, counts in enumerate(zip(*columns, strict=True)):
-            table.add_row(f"{level[:-1]} {owner}", *(f"{each:,}" for each in counts))
-        worst = share["largest_over_mean"]
-        ratios = [*worst["nodes"].values(), worst["edges"], *worst["splits"].values()]
-        table.add_row(
-            f"{level}: largest / mean", *(f"{each:.3f}" for each in ratios), end_section=True
-        )
-    return table
-
-
-def _show_by_relation(description: dict[str, Any], out: Path) -> None:
-    meta = description["meta"]
-    hops = f"{meta['layers']} hops from {', '.join([meta['target'], *meta['others']])}"
-    table = Table(
-        title=f"{description['graph']} over {description['servers']} servers, {hops}: {out}"
-    )
-    table.add_column("server", justify="right")
-    table.add_column("root relations")
-    for heading in ("replica", "relations", "nodes", "edges", "rows", "topology"):
-        table.add_column(heading, justify="right")
-    for server, (held, share) in enumerate(
-        zip(meta["servers"], description["per_server"], strict=True)
-    ):
-        (place, copies), (part, parts) = held["replica"], held["part"]
-        cut = f" (part {part + 1} of {parts})" if parts > 1 else ""
-        table.add_row(
-            str(server),
-            f"{', '.join(held['roots'])}{cut}",
-            f"{place + 1} of {copies}",
-            str(len(held["relations"])),
-            *(f"{share[key]:,}" for key in ("nodes", "edges")),
-            *(format_bytes(share[key]) for key in ("feature_bytes", "topology_bytes")),
-        )
-    console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
-    console.print(table)
-    console.print(
-        f"a node is held by {meta['replication']:.2f} servers · largest share over mean: nodes "
-        f"{description['balance']['nodes']:.3f}, edges {description['balance']['edges']:.3f} · "
-        f"{format_bytes(meta['linked_bytes'])} are links to the graph's files"
-    )
-    if meta["unreachable"]:
-        console.print(
-            f"not stored, since {hops} do not read them: {', '.join(meta['unreachable'])}"
-        )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema
-from hopper.partition.balance import balance_classes
+from hopper.partition.balance import Balance
 from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.neighbor_stream import NeighborStream
 from hopper.partition.partitioner import NONE, assign_by, find_partitioner
@@ -40,6 +40,8 @@ class Assignment:
     seed: int
     seed_used: bool
     """False where the result does not depend on the seed"""
+    refined: Mapping[str, Any] | None = None
+    """what moving nodes afterwards gained; None where none was asked to"""
 
 
 def check_method(servers: int, method: str, options: Mapping[str, Any] = NONE) -> None:
@@ -98,7 +100,7 @@ def assign(
     servers: int,
     method: str,
     seed: int,
-    roots: NDArray[np.int64],
+    balance: Balance,
     phases: Phases,
     scratch: Path,
     backend: str = "auto",
@@ -108,7 +110,7 @@ def assign(
 
     Parameters
     ----------
-    roots: [nodes of the target type] int64, training roots per node (balanced by METIS and stream).
+    balance: what METIS balances, by a choice or as usual; stream balances training roots.
     scratch: a folder on a disk with room for what METIS reads (8 bytes an end), for a while.
     backend: which METIS: "auto", "dgl" or "pymetis".
     options: of a partitioner of one's own.
@@ -133,14 +135,14 @@ def assign(
     topologies = {relation: graph.topology(relation) for relation in schema.relations}
     if method == "stream":
         stream = NeighborStream(schema, topologies)
-        stacked = assign_stream(schema, stream, servers, seed, roots, phases)
+        stacked = assign_stream(schema, stream, servers, seed, balance.training, phases)
         return Assignment(_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1)
     chosen = choose_backend(backend)
     with phases.phase("make the graph symmetric"):
         adjacency = symmetrise(schema, topologies)
     with phases.phase(f"assign nodes (METIS, {chosen})"):
-        classes = balance_classes(schema, roots)
-        stacked = assign_metis(adjacency, classes, servers, seed, chosen, scratch)
+        weights = balance.weights(schema, topologies, adjacency, chosen)
+        stacked = assign_metis(adjacency, weights, servers, seed, chosen, scratch)
     homes = _by_type(schema, stacked)
     return Assignment(homes, method, chosen, seed, seed_used=chosen == "pymetis")
 

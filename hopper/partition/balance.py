@@ -1,28 +1,179 @@
 """What METIS balances, besides cutting few edges.
 
-Balance is a multi-constraint problem (DistDGLv2, section 4.1.3): for every class of nodes (the
-training nodes, and the other nodes by type) both the number of nodes and the sum of their degrees.
-pymetis hands METIS a single weight a node, so there one weighted sum is balanced.
+Balance is a multi-constraint problem (DistDGLv2, section 4.1.3): every constraint is a weight that
+each node has, of which every server is to get an equal share. DGL's METIS takes several; pymetis
+hands METIS a single weight a node, so there one weighted sum is balanced.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hopper.graph.schema import GraphSchema
-from hopper.partition.symmetrise import type_starts
+from hopper.errors import RequestError
+from hopper.graph.schema import GraphSchema, Relation
+from hopper.graph.topology import Topology
+from hopper.partition.metis_process import Backend
+from hopper.partition.symmetrise import Adjacency, type_starts
+from hopper.partition.training import SplitGraph, training_roots
 
+Ids = NDArray[np.int64]
+
+TYPES: Final = "types"
+EDGES: Final = "edges"
 # METIS reserves room for 16 constraints, and every class takes two.
-MOST_CLASSES: Final = 8
+MOST_CONSTRAINTS: Final = 16
+MOST_CLASSES: Final = MOST_CONSTRAINTS // 2
 _RESOLUTION: Final = 16
 _MOST_RELATIVE_WEIGHT: Final = 100
+_OTHER_METHODS: Final[Mapping[str, str]] = {
+    "stream": "stream always balances training nodes, and of every type the other nodes",
+    "random": "random deals the nodes of every type evenly, whatever they are",
+}
 
 
-def balance_classes(schema: GraphSchema, roots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[nodes of all types] int64: the class whose share METIS balances, by stacked id.
+@dataclass(frozen=True)
+class Balance:
+    """What every server is to have an equal share of.
+
+    Attributes
+    ----------
+    roots: by split, [nodes of the target type] int64: how many roots stand at each node, by
+        original id. "train" is always among them.
+    chosen: constraints by name: splits, :data:`TYPES`, :data:`EDGES`. None are METIS's usual ones:
+        of the training nodes, and of every type's other nodes, both the number and the degrees.
+    """
+
+    roots: Mapping[str, Ids]
+    chosen: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, graph: SplitGraph, chosen: Sequence[str] = ()) -> Balance:
+        """Of a graph's splits, as :func:`check_balance` passed them."""
+        splits = {"train", *(each for each in chosen if each not in (TYPES, EDGES))}
+        return cls({each: training_roots(graph, each) for each in sorted(splits)}, tuple(chosen))
+
+    @property
+    def training(self) -> Ids:
+        """[nodes of the target type] int64: training roots at each node."""
+        return self.roots["train"]
+
+    def at(self, ids: Ids) -> Balance:
+        """Of some nodes of the target type alone, by original id."""
+        return replace(self, roots={each: own[ids] for each, own in self.roots.items()})
+
+    def weights(
+        self,
+        schema: GraphSchema,
+        topologies: Mapping[Relation, Topology],
+        adjacency: Adjacency,
+        backend: Backend,
+    ) -> Ids:
+        """[nodes, constraints] int64: what each node weighs, by stacked id.
+
+        Parameters
+        ----------
+        adjacency: the undirected graph, whose degrees the usual constraints have. A choice weighs
+            edges by the in-edges of nodes, of all relations.
+        backend: which METIS gets them; pymetis takes one constraint.
+        """
+        if not self.chosen:
+            classes = balance_classes(schema, self.training)
+            degrees = adjacency.degrees()
+            if backend == "pymetis":
+                return combined_weight(degrees, classes)[:, np.newaxis]
+            own = [classes == each for each in np.unique(classes)]
+            return np.stack(
+                [*own, *(np.where(each, degrees, 0) for each in own)], 1, dtype=np.int64
+            )
+        starts = type_starts(schema)
+        columns = _type_columns(schema, self.chosen)
+        for split in self.chosen:
+            if split in self.roots:
+                column, start = np.zeros(adjacency.nodes, np.int64), starts[schema.target_type()]
+                column[start : start + self.roots[split].size] = self.roots[split]
+                columns.append(column)
+        if EDGES in self.chosen:
+            columns.append(in_degrees(schema, topologies))
+        # A weight that no node has balances nothing.
+        return np.stack([each for each in columns if each.any()], 1)
+
+
+def check_balance(
+    chosen: Sequence[str], schema: GraphSchema, method: str, backend: Backend | None
+) -> None:
+    """Refuse what cannot be balanced, before any work.
+
+    Raises
+    ------
+    RequestError: a name twice, or of nothing that the graph has; a method or a METIS that takes no
+        choice.
+    """
+    if not chosen:
+        return
+    known = [*schema.splits, TYPES, EDGES]
+    if len(set(chosen)) < len(chosen) or not set(chosen) <= set(known):
+        raise RequestError(
+            f"--balance: expected some of {', '.join(known)} between commas, each once, given "
+            f"{','.join(chosen)!r:.100}"
+        )
+    if method != "metis":
+        what = _OTHER_METHODS.get(method, f"what {method} balances is its own choice")
+        raise RequestError(f"--balance: only --method metis takes a choice; {what}")
+    if backend != "dgl":
+        raise RequestError(
+            "--balance: pymetis takes one weight a node, so that it cannot balance several things; "
+            "expected the METIS of DGL (--backend dgl)"
+        )
+
+
+def number_of_constraints(schema: GraphSchema, chosen: Sequence[str]) -> int:
+    """Weights that METIS gets a node, at most."""
+    if not chosen:
+        return 2 * min(len(schema.node_types) + 1, MOST_CLASSES)
+    others = len(set(chosen) - {TYPES})
+    types = len(schema.node_types) if TYPES in chosen else 1
+    return min(MOST_CONSTRAINTS, types + others)
+
+
+def in_degrees(schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
+    """[nodes of all types] int64: in-edges of all relations, by stacked id."""
+    starts = type_starts(schema)
+    degrees = np.zeros(sum(kind.count for kind in schema.node_types.values()), np.int64)
+    for relation, edges in topologies.items():
+        start = starts[relation.dst]
+        degrees[start : start + edges.indptr.size - 1] += np.diff(edges.indptr)
+    return degrees
+
+
+def _type_columns(schema: GraphSchema, chosen: Sequence[str]) -> list[Ids]:
+    """[nodes] int64 each: a one at the nodes of a type; or of all, where types are not chosen.
+
+    With more types than METIS has room for, the smallest share the last column.
+    """
+    nodes = sum(kind.count for kind in schema.node_types.values())
+    if TYPES not in chosen:
+        return [np.ones(nodes, np.int64)]
+    most = number_of_constraints(schema, chosen) - len(set(chosen) - {TYPES})
+    columns = [np.zeros(nodes, np.int64) for _ in range(most)]
+    starts = type_starts(schema)
+    for rank, name in enumerate(_by_size(schema)):
+        start = starts[name]
+        columns[min(rank, most - 1)][start : start + schema.node_types[name].count] = 1
+    return columns
+
+
+def _by_size(schema: GraphSchema) -> list[str]:
+    """Node types, the largest first."""
+    return sorted(schema.node_types, key=lambda t: -schema.node_types[t].count)
+
+
+def balance_classes(schema: GraphSchema, roots: Ids) -> Ids:
+    """[nodes of all types] int64: the class whose share is balanced, by stacked id.
 
     Parameters
     ----------
@@ -35,9 +186,8 @@ def balance_classes(schema: GraphSchema, roots: NDArray[np.int64]) -> NDArray[np
     """
     nodes = sum(described.count for described in schema.node_types.values())
     starts = type_starts(schema)
-    by_size = sorted(schema.node_types, key=lambda t: -schema.node_types[t].count)
     classes = np.zeros(nodes, np.int64)
-    for rank, node_type in enumerate(by_size):
+    for rank, node_type in enumerate(_by_size(schema)):
         start = starts[node_type]
         stop = start + schema.node_types[node_type].count
         classes[start:stop] = min(rank + 1, MOST_CLASSES - 1)
@@ -46,7 +196,7 @@ def balance_classes(schema: GraphSchema, roots: NDArray[np.int64]) -> NDArray[np
     return classes
 
 
-def combined_weight(degrees: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[np.int64]:
+def combined_weight(degrees: Ids, classes: Ids) -> Ids:
     """[nodes] int64: nodes, degrees and training nodes (class 0) in one weight, a third each.
 
     Few training nodes weigh less than their third, lest single nodes become too heavy to balance.
@@ -54,7 +204,5 @@ def combined_weight(degrees: NDArray[np.int64], classes: NDArray[np.int64]) -> N
     nodes, training = classes.size, int((classes == 0).sum())
     of_degree = degrees * (nodes / max(1, int(degrees.sum())))
     of_training = np.where(classes == 0, min(nodes / max(1, training), _MOST_RELATIVE_WEIGHT), 0)
-    weight: NDArray[np.int64] = np.rint(_RESOLUTION * (1 + of_degree + of_training)).astype(
-        np.int64
-    )
+    weight: Ids = np.rint(_RESOLUTION * (1 + of_degree + of_training)).astype(np.int64)
     return weight

@@ -8,32 +8,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cache_server.available_memory import available_memory
-from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.publish import refuse_occupied
-from hopper.graph.schema import GraphSchema
-from hopper.partition.assign import assign, check_request
+from hopper.partition.assign import Assignment, assign
+from hopper.partition.balance import Balance
 from hopper.partition.describe import describe, describe_topology, write_description
 from hopper.partition.divide_topology import divide_topology
-from hopper.partition.halo import TopologyChoice
+from hopper.partition.division_request import DivisionRequest
 from hopper.partition.layouts import ByDimension
-from hopper.partition.memory import (
-    MemoryEstimate,
-    estimate_memory,
-    require_memory,
-)
+from hopper.partition.memory import MemoryEstimate, require_memory
 from hopper.partition.message_edges import find_reverses, message_edges
-from hopper.partition.metis_process import choose_backend
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
-from hopper.partition.relabel import relabel
-from hopper.partition.second_level import SecondLevel, check_ranks, rank_bytes
+from hopper.partition.refine import Refiner
+from hopper.partition.relabel import Relabelling, relabel
+from hopper.partition.second_level import SecondLevel
 from hopper.partition.shares import shares_of
-from hopper.partition.stored_forms import check_divisible, parse_row_forms, store_rows_as
-from hopper.partition.training import training_roots
+from hopper.partition.stored_forms import store_rows_as
 from hopper.partition.write import (
     copy_shared,
-    partitioned_bytes,
     table_bytes,
     unpublished_partitions,
     write_maps,
@@ -41,6 +33,9 @@ from hopper.partition.write import (
     write_topology,
 )
 from hopper.phases import Phases, Progress
+
+Measure = Callable[[PartitionedGraph], dict[str, Any] | None]
+"""measures the locality of what was divided"""
 
 
 def partition_graph(
@@ -52,6 +47,8 @@ def partition_graph(
     *,
     method_options: Mapping[str, Any] = NONE,
     backend: str = "auto",
+    balance: Sequence[str] = (),
+    refiner: Refiner | None = None,
     topology: str = "replicated",
     features: Literal["by-node", "by-dimension"] = "by-node",
     feature_dtypes: Sequence[str] = (),
@@ -59,7 +56,7 @@ def partition_graph(
     memory_limit: int | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
-    measure: Callable[[PartitionedGraph], dict[str, Any] | None] | None = None,
+    measure: Measure | None = None,
 ) -> PartitionedGraph:
     """Divide a graph over servers and write the partitioned directory.
 
@@ -72,6 +69,10 @@ def partition_graph(
     seed: of all methods but DGL's METIS, which has none.
     method_options: keywords of the constructor of a class of one's own.
     backend: which METIS: "auto" (DGL where it is installed, else pymetis), "dgl" or "pymetis".
+    balance: what METIS balances, of the graph's splits by name, "types" and "edges" (in-edges);
+        none = training nodes, other nodes by type, and degrees of both.
+    refiner: moves nodes between servers after the method, such as
+        :class:`hopper.hetero.refine_by_visits.VisitRefiner`; None = nothing moves.
     topology: "replicated": every server needs all edges; "partitioned": it has the in-edges of its
         own nodes alone (among which it then draws for others' ranks); or "halo:K": also those of
         the nodes within K hops of its own.
@@ -91,109 +92,131 @@ def partition_graph(
     RequestError: an impossible request, too little memory or disk space, an occupied destination.
     GraphError: the graph directory is damaged; a number that a form cannot hold.
     """
-    out, schema = Path(out), graph.schema
-    check_request(schema, servers, method, method_options)
-    check_ranks(ranks_per_server, method)
-    choice, by_dimension = TopologyChoice.parse(topology), features == "by-dimension"
-    split = choice.name == "partitioned"
-    _check_features(schema, servers, features, topology)
-    forms = parse_row_forms(feature_dtypes, schema)
-    if by_dimension:
-        check_divisible(schema, forms)
-    refuse_occupied(out)
-    chosen = choose_backend(backend) if method == "metis" else None
-    copies = servers if by_dimension else 1
-    disk = _written_bytes(graph, servers, copies, ranks_per_server, split=split)
-    estimate = replace(estimate_memory(graph, servers, method, chosen, split=split), disk=disk)
-    available = available_memory()
+    request = DivisionRequest.parse(
+        graph,
+        Path(out),
+        servers,
+        method,
+        seed=seed,
+        method_options=method_options,
+        backend=backend,
+        balance=balance,
+        refiner=refiner,
+        topology=topology,
+        features=features,
+        feature_dtypes=feature_dtypes,
+        ranks_per_server=ranks_per_server,
+    )
+    estimate, available = request.estimate(), available_memory()
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
+    _carry_out(request, estimate.peak, measure, Phases(progress))
+    return PartitionedGraph.open(out)
 
-    phases = Phases(progress)
-    reverses, parent = find_reverses(graph), out.absolute().parent
+
+def _carry_out(
+    request: DivisionRequest,
+    estimated_bytes: int,
+    measure: Measure | None,
+    phases: Phases,
+) -> None:
+    """Divide and write, phase by phase."""
+    reverses, parent = find_reverses(request.graph), request.out.absolute().parent
     with (
-        store_rows_as(graph, forms, parent, phases) as converted,
+        store_rows_as(request.graph, request.forms, parent, phases) as converted,
         message_edges(converted, reverses, parent) as graph,
-        unpublished_partitions(
-            out, _written_bytes(converted, servers, copies, ranks_per_server, split=split)
-        ) as work,
+        unpublished_partitions(request.out, request.written_bytes(converted)) as work,
     ):
-        schema = graph.schema
-        edges = sum(kind.count for kind in schema.relations.values())
-        roots = training_roots(graph)
-        assignment = assign(
-            *(graph, servers, method, seed, roots, phases, work),
-            chosen or "auto",
-            method_options,
-        )
+        balance = Balance.of(graph, request.balance)
+        assignment = _assign(request, graph, balance, phases, work)
         with phases.phase("number the nodes"):
-            maps = {name: relabel(homes, servers) for name, homes in assignment.homes.items()}
+            maps = {
+                name: relabel(homes, request.servers) for name, homes in assignment.homes.items()
+            }
             write_maps(work, maps)
             copy_shared(graph, work)
-        with phases.phase("write the topology (edges)", edges) as counter:
-            shares = {
-                relation: write_topology(graph, work, relation, maps, counter)
-                for relation in schema.relations
-            }
-        if ranks_per_server > 1:
-            level = SecondLevel(ranks_per_server, method, seed, chosen)
-            level.write(schema, work, maps, roots, phases)
-        with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
-            sizes = [
-                write_server(graph, work, each, maps, counter, by_dimension=by_dimension)
-                for each in range(servers)
-            ]
-        description = describe(schema, assignment, maps, shares, roots, sizes)
-        description["ranks_per_server"] = ranks_per_server
-        description["memory_estimate_bytes"] = estimate.peak
+        description = _write(request, graph, assignment, balance, maps, phases, work)
+        description["memory_estimate_bytes"] = estimated_bytes
         if reverses:
             description["reverse_relations"] = {
                 str(each): list(map(str, own)) for each, own in reverses.items()
             }
-        if by_dimension:
-            description["topology"] = ByDimension.name
         write_description(work, description)
-        divided = PartitionedGraph.open(work)
-        with phases.phase("count shares"):
-            description["shares"] = shares_of(graph, divided, ranks_per_server)
-        if measure is not None:
-            with phases.phase("measure locality"):
-                measured = measure(divided)
-            if measured is not None:
-                description["locality"] = measured
-        if split:
+        description |= _count(request, graph, measure, phases, work)
+        if request.is_split:
             offsets = {name: own.offsets for name, own in maps.items()}
-            stored = divide_topology(schema, work, offsets, choice.halo, phases)
-            description |= describe_topology(choice, description["per_server"], stored)
+            stored = divide_topology(graph.schema, work, offsets, request.topology.halo, phases)
+            description |= describe_topology(request.topology, description["per_server"], stored)
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
-    return PartitionedGraph.open(out)
 
 
-def _written_bytes(
-    graph: GraphDirectory, servers: int, copies: int, ranks_per_server: int, *, split: bool
-) -> int:
-    """Bytes on disk that the partitioned directory takes; ``copies`` of the labels."""
-    more = table_bytes(graph, copies) - table_bytes(graph)
-    more += rank_bytes(graph.schema, ranks_per_server)
-    return partitioned_bytes(graph.schema, servers, split=split) + more
+def _assign(
+    request: DivisionRequest, graph: GraphDirectory, balance: Balance, phases: Phases, work: Path
+) -> Assignment:
+    """The server of every node, refined where that was asked for."""
+    found = assign(
+        *(graph, request.servers, request.method, request.seed, balance, phases, work),
+        request.backend or "auto",
+        request.method_options,
+    )
+    if request.refiner is None:
+        return found
+    refined = request.refiner.refine(graph, found.homes, balance, request.servers, phases)
+    return replace(found, homes=refined.homes, refined=refined.description)
 
 
-def _check_features(schema: GraphSchema, servers: int, features: str, topology: str) -> None:
-    """Refuse a division of features that cannot be had."""
-    if features not in ("by-node", "by-dimension"):
-        raise RequestError(f"features: expected by-node or by-dimension, given {features!r}")
-    if features == "by-node":
-        return
-    if topology != "replicated":
-        raise RequestError(
-            f"features: by-dimension wants topology replicated, since every server computes with "
-            f"the edges of all mini-batches; given {topology}"
-        )
-    for name, kind in schema.node_types.items():
-        if kind.feature_dim is not None and kind.feature_dim < servers:
-            raise RequestError(
-                f"features: by-dimension wants a column a server at least; node type {name!r} has "
-                f"{kind.feature_dim} for {servers} servers"
-            )
+def _write(
+    request: DivisionRequest,
+    graph: GraphDirectory,
+    assignment: Assignment,
+    balance: Balance,
+    maps: Mapping[str, Relabelling],
+    phases: Phases,
+    work: Path,
+) -> dict[str, Any]:
+    """Write topology and rows; the content of partition.json so far."""
+    schema, ranks = graph.schema, request.ranks_per_server
+    edges = sum(kind.count for kind in schema.relations.values())
+    with phases.phase("write the topology (edges)", edges) as counter:
+        shares = {
+            relation: write_topology(graph, work, relation, maps, counter)
+            for relation in schema.relations
+        }
+    if ranks > 1:
+        level = SecondLevel(ranks, request.method, request.seed, request.backend)
+        level.write(schema, work, maps, balance, phases)
+    by_dimension = request.by_dimension
+    copies = request.servers if by_dimension else 1
+    with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
+        sizes = [
+            write_server(graph, work, each, maps, counter, by_dimension=by_dimension)
+            for each in range(request.servers)
+        ]
+    description = describe(schema, assignment, maps, shares, balance.training, sizes)
+    description["ranks_per_server"] = ranks
+    if balance.chosen:
+        description["balanced"] = list(balance.chosen)
+    if by_dimension:
+        description["topology"] = ByDimension.name
+    return description
+
+
+def _count(
+    request: DivisionRequest,
+    graph: GraphDirectory,
+    measure: Measure | None,
+    phases: Phases,
+    work: Path,
+) -> dict[str, Any]:
+    """What partition.json says of shares and locality."""
+    divided = PartitionedGraph.open(work)
+    with phases.phase("count shares"):
+        counted = {"shares": shares_of(graph, divided, request.ranks_per_server)}
+    if measure is not None:
+        with phases.phase("measure locality"):
+            measured = measure(divided)
+        if measured is not None:
+            counted["locality"] = measured
+    return counted

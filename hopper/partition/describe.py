@@ -76,6 +76,7 @@ def describe(
             )
         ],
         "topology": "replicated",
+        **({} if assignment.refined is None else {"refined": dict(assignment.refined)}),
     }
 
 

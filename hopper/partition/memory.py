@@ -6,7 +6,7 @@ nodes and mean degrees of 4 to 80, by up to a half (docs/partitions.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,9 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.balance import MOST_CLASSES
+from hopper.partition.balance import number_of_constraints
 from hopper.partition.metis_process import Backend
+from hopper.partition.refine import Refiner
 from hopper.partition.streaming import number_of_blocks
 
 # Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
@@ -58,6 +59,8 @@ def estimate_memory(
     backend: Backend | None = None,
     *,
     split: bool = False,
+    balance: Sequence[str] = (),
+    refiner: Refiner | None = None,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph.
 
@@ -65,6 +68,8 @@ def estimate_memory(
     ----------
     backend: which METIS, if that is the method.
     split: whether servers store some nodes' in-edges alone.
+    balance: constraints of METIS by name; none are the usual ones.
+    refiner: what moves nodes afterwards.
 
     Notes
     -----
@@ -74,7 +79,7 @@ def estimate_memory(
     nodes = sum(kind.count for kind in schema.node_types.values())
     largest = max(kind.count for kind in schema.node_types.values())
     if backend is not None:
-        phases = _metis_phases(graph, nodes, backend)
+        phases = _metis_phases(graph, nodes, backend, balance)
     elif method == "stream":
         blocks = number_of_blocks(nodes, servers)
         # Labels, servers and classes of nodes (10), votes (8), classes being made (8), roots (8).
@@ -82,6 +87,8 @@ def estimate_memory(
     else:
         # What a partitioner of one's own takes, it alone knows.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + _BUFFERS}
+    if refiner is not None:
+        phases["refine"] = refiner.memory(schema, servers) + _BUFFERS
     phases["check"] = check_bytes(graph.schema)
     # Server of every node (4), both maps (16), training roots (8).
     phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
@@ -128,10 +135,12 @@ def estimate_by_relation(graph: GraphDirectory, servers: int, *, cuts: bool) -> 
     return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
 
 
-def _metis_phases(graph: GraphDirectory, nodes: int, backend: Backend) -> dict[str, int]:
+def _metis_phases(
+    graph: GraphDirectory, nodes: int, backend: Backend, balance: Sequence[str]
+) -> dict[str, int]:
     edges = sum(kind.count for kind in graph.schema.relations.values())
     ends = int(edges * (2 - reciprocity(graph)))
-    constraints = 2 * min(len(graph.schema.node_types) + 1, MOST_CLASSES)
+    constraints = number_of_constraints(graph.schema, balance)
     call, per_node, per_constraint, per_end = _METIS[backend]
     metis = call + nodes * (per_node + per_constraint * constraints) + ends * per_end
     return {

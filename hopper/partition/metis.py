@@ -17,44 +17,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import key_of
-from hopper.partition.balance import combined_weight
 from hopper.partition.symmetrise import Adjacency
 
 _PR_SET_PDEATHSIG: Final = 1  # of Linux's sys/prctl.h
 
 
 def divide_dgl(
-    adjacency: Adjacency, classes: NDArray[np.int64], servers: int
+    adjacency: Adjacency, weights: NDArray[np.int64], servers: int
 ) -> NDArray[np.int64] | None:
     """[nodes] int64: the server of each node, by DGL's METIS; None if it failed.
 
+    Its ``metis_partition_assignment`` balances classes of nodes and degrees alone, so this calls
+    what that calls. DGL gives METIS no seed and no weights of edges.
+
     Parameters
     ----------
-    classes: [nodes] int64, each balanced in nodes and in degrees. DGL gives METIS no seed.
+    weights: [nodes, constraints] int64.
     """
     os.environ.setdefault("DGLBACKEND", "pytorch")
     dgl = importlib.import_module("dgl")
     torch = importlib.import_module("torch")
     no_edge_ids = torch.empty(0, dtype=torch.int64)
     parts = (torch.from_numpy(adjacency.indptr), torch.from_numpy(adjacency.indices), no_edge_ids)
-    homes = dgl.metis_partition_assignment(
-        dgl.graph(("csc", parts), num_nodes=adjacency.nodes),
-        servers,
-        balance_ntypes=torch.from_numpy(classes),
-        balance_edges=True,
-        objtype="cut",
-    )
-    return None if homes is None else homes.numpy()
+    calls, backend = (importlib.import_module(f"dgl.{each}") for each in ("partition", "backend"))
+    graph = dgl.graph(("csc", parts), num_nodes=adjacency.nodes)._graph
+    flat = backend.to_dgl_nd(torch.from_numpy(weights.reshape(-1)))
+    symmetric = calls._CAPI_DGLMakeSymmetric_Hetero(graph)
+    homes = calls._CAPI_DGLMetisPartition_Hetero(symmetric, servers, flat, "k-way", True)
+    return homes.asnumpy() if len(homes) else None
 
 
 def divide_pymetis(
-    adjacency: Adjacency, classes: NDArray[np.int64], servers: int, seed: int
+    adjacency: Adjacency, weights: NDArray[np.int64], servers: int, seed: int
 ) -> NDArray[np.int64]:
     """[nodes] int64: the server of each node, by pymetis.
 
     Parameters
     ----------
-    classes: [nodes] int64, 0 for training nodes.
+    weights: [nodes, 1] int64. Of several constraints pymetis would read the first numbers as one.
     """
     pymetis = importlib.import_module("pymetis")
     # Releases before 2025.2 take the two arrays, later ones a pair of them.
@@ -63,15 +63,14 @@ def divide_pymetis(
         graph = {"adjacency": pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices)}
     # C's generator takes 0 and 1 for the same seed, so seeds are spread out first.
     options = pymetis.Options(seed=1 + key_of(seed) % (2**31 - 1))
-    weights = combined_weight(adjacency.degrees(), classes)
     _, homes = pymetis.part_graph(
-        servers, vweights=weights, recursive=False, options=options, **graph
+        servers, vweights=weights[:, 0], recursive=False, options=options, **graph
     )
     return np.asarray(homes, dtype=np.int64)
 
 
 def main() -> None:
-    """Read indptr, indices and classes of a folder; write homes."""
+    """Read indptr, indices and weights of a folder; write homes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("backend", choices=["dgl", "pymetis"])
@@ -88,11 +87,11 @@ def main() -> None:
         file = arguments.folder / f"{name}.npy"
         return np.asarray(np.load(file, mmap_mode="c", allow_pickle=False))
 
-    adjacency, classes = Adjacency(load("indptr"), load("indices")), load("classes")
+    adjacency, weights = Adjacency(load("indptr"), load("indices")), load("weights")
     if arguments.backend == "dgl":
-        homes = divide_dgl(adjacency, classes, arguments.servers)
+        homes = divide_dgl(adjacency, weights, arguments.servers)
     else:
-        homes = divide_pymetis(adjacency, classes, arguments.servers, arguments.seed)
+        homes = divide_pymetis(adjacency, weights, arguments.servers, arguments.seed)
     if homes is not None:
         np.save(arguments.folder / "homes.npy", homes.astype(np.int32), allow_pickle=False)
 

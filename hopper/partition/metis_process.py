@@ -49,19 +49,20 @@ def choose_backend(wanted: str = "auto") -> Backend:
 
 def assign_metis(
     adjacency: Adjacency,
-    classes: NDArray[np.int64],
+    weights: NDArray[np.int64],
     servers: int,
     seed: int,
     backend: Backend,
     scratch: Path,
 ) -> NDArray[np.int32]:
-    """Divide an undirected graph with few cut edges, every class balanced.
+    """Divide an undirected graph with few cut edges, every constraint balanced.
 
     Parameters
     ----------
-    classes: [nodes] int64, see :func:`hopper.partition.balance.balance_classes`.
+    weights: [nodes, constraints] int64, see :meth:`hopper.partition.balance.Balance.weights`.
     seed: seeds METIS under pymetis; DGL fixes the seed of its METIS, so it has no effect there.
-    scratch: a folder on a disk with room for 8 bytes per end and 16 per node, for a while.
+    scratch: a folder on a disk with room for 8 bytes per end and, per node, 16 and 8 a
+        constraint, for a while.
 
     Returns
     -------
@@ -76,7 +77,7 @@ def assign_metis(
     with scratch_folder(".metis.unfinished-", scratch) as folder:
         np.save(folder / "indptr.npy", adjacency.indptr, allow_pickle=False)
         np.save(folder / "indices.npy", adjacency.indices, allow_pickle=False)
-        np.save(folder / "classes.npy", classes, allow_pickle=False)
+        np.save(folder / "weights.npy", weights, allow_pickle=False)
         command = [sys.executable, "-P", "-m", "hopper.partition.metis", str(folder), backend]
         ended = subprocess.run(
             [*command, str(servers), str(seed)],

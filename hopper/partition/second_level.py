@@ -20,7 +20,7 @@ from hopper.graph.array_file import array_bytes, create_array, release_pages
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
-from hopper.partition.balance import balance_classes
+from hopper.partition.balance import Balance
 from hopper.partition.layouts import ranks_file
 from hopper.partition.metis_process import Backend, assign_metis
 from hopper.partition.neighbor_stream import NeighborStream
@@ -81,7 +81,7 @@ class SecondLevel:
         schema: GraphSchema,
         work: Path,
         maps: Mapping[str, Relabelling],
-        roots: NDArray[np.int64],
+        balance: Balance,
         phases: Phases,
     ) -> None:
         """Divide every server's nodes, and write each node's rank by global id.
@@ -90,7 +90,7 @@ class SecondLevel:
 
         Parameters
         ----------
-        roots: [nodes of the target type] int64, training roots per node by original id.
+        balance: of the whole graph; ranks of a server balance the same.
 
         Raises
         ------
@@ -105,8 +105,8 @@ class SecondLevel:
         for server in range(servers):
             sub_schema, topologies = _own_subgraph(schema, work, maps, server)
             first, stop = maps[target].offsets[server : server + 2]
-            own_roots = roots[maps[target].original_ids[first:stop]]
-            stacked = self._divide(sub_schema, topologies, own_roots, phases, work)
+            own = balance.at(maps[target].original_ids[first:stop])
+            stacked = self._divide(sub_schema, topologies, own, phases, work)
             for name, start in type_starts(sub_schema).items():
                 first, stop = maps[name].offsets[server : server + 2]
                 files[name][first:stop] = stacked[start : start + stop - first]
@@ -116,7 +116,7 @@ class SecondLevel:
         self,
         schema: GraphSchema,
         topologies: Mapping[Relation, Topology],
-        roots: NDArray[np.int64],
+        balance: Balance,
         phases: Phases,
         scratch: Path,
     ) -> NDArray[np.int32]:
@@ -128,12 +128,13 @@ class SecondLevel:
             return np.arange(nodes, dtype=np.int32) % np.int32(self.ranks)
         if self.method == "stream":
             stream = NeighborStream(schema, topologies)
+            roots = balance.training
             return assign_stream(schema, stream, self.ranks, self.seed, roots, phases)
         assert self.backend is not None
         with phases.phase(f"deal servers' nodes to ranks (METIS, {self.backend})"):
             adjacency = symmetrise(schema, topologies)
-            classes = balance_classes(schema, roots)
-            return assign_metis(adjacency, classes, self.ranks, self.seed, self.backend, scratch)
+            weights = balance.weights(schema, topologies, adjacency, self.backend)
+            return assign_metis(adjacency, weights, self.ranks, self.seed, self.backend, scratch)
 
 
 def _own_subgraph(

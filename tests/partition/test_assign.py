@@ -12,11 +12,10 @@ from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import GraphSchema, NodeType, Relation
 from hopper.partition import partition_graph
-from hopper.partition.balance import MOST_CLASSES, balance_classes, combined_weight
+from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
 from hopper.partition.metis_process import Backend, assign_metis, choose_backend
 from hopper.partition.random import assign_random
 from hopper.partition.symmetrise import Adjacency, symmetrise
-from hopper.partition.training import training_roots
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -51,24 +50,26 @@ def test_metis_can_be_repeated(planted: GraphDirectory, backend: Backend) -> Non
     if backend == "dgl":
         pytest.importorskip("dgl")
     schema = planted.schema
-    adjacency = symmetrise(schema, {each: planted.topology(each) for each in schema.relations})
-    classes = balance_classes(schema, training_roots(planted))
+    topologies = {each: planted.topology(each) for each in schema.relations}
+    adjacency = symmetrise(schema, topologies)
+    weights = Balance.of(planted).weights(schema, topologies, adjacency, backend)
     scratch = planted.path.parent
     # DGL's METIS has no seed, so there another one must not matter.
     seeds = (1, 2) if backend == "dgl" else (1, 1, 2)
     first, again, *others = (
-        assign_metis(adjacency, classes, 5, seed, backend, scratch) for seed in seeds
+        assign_metis(adjacency, weights, 5, seed, backend, scratch) for seed in seeds
     )
     np.testing.assert_array_equal(first, again)
     assert all((other != first).any() for other in others)
 
 
 def test_a_failing_metis_is_an_error_with_its_last_words(planted: GraphDirectory) -> None:
-    pair, classes = Adjacency(np.array([0, 1, 2]), np.array([1, 0])), np.zeros(3, np.int64)
+    pair = Adjacency(np.array([0, 1, 2]), np.array([1, 0]))
+    weights = np.ones((2, 0), np.int64)
     with pytest.raises(
         RequestError, match=r"(?s)could not divide 2 nodes over 2 .*exit code 1.*it said"
     ):
-        assign_metis(pair, classes, 2, 0, "pymetis", planted.path.parent)
+        assign_metis(pair, weights, 2, 0, "pymetis", planted.path.parent)
     assert [each.name for each in planted.path.parent.iterdir()] == ["planted"]
 
 
