@@ -21,6 +21,7 @@ from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
+from hopper.partition.refine import Refiner
 from hopper.partition.second_level import check_ranks
 
 _OF_NODES: Final[dict[str, Any]] = {
@@ -28,6 +29,9 @@ _OF_NODES: Final[dict[str, Any]] = {
     "seed": 0,
     "backend": "auto",
     "balance": "",
+    "refine": None,
+    "refine_fanouts": None,
+    "refine_epochs": None,
     "topology": "replicated",
     "features": "by-node",
     "ranks_per_server": 1,
@@ -113,6 +117,19 @@ def _add_options_of_nodes(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT,...",
         help="metis of dgl: balance these: the graph's splits by name (train,val,test), types, "
         "edges (default: training nodes, and other nodes by type, each with their degrees)",
+    )
+    parser.add_argument(
+        "--refine",
+        metavar="visits",
+        help="then move nodes to the servers whose roots read them, by presampled epochs",
+    )
+    parser.add_argument(
+        "--refine-fanouts",
+        metavar="F,F,...",
+        help="visits: in-neighbours per relation, one number per hop (default 10,10)",
+    )
+    parser.add_argument(
+        "--refine-epochs", type=whole, metavar="N", help="visits: epochs that count (default 2)"
     )
     parser.add_argument(
         "--ranks-per-server",
@@ -206,6 +223,7 @@ def run(arguments: argparse.Namespace) -> int:
         method_options=options,
         backend=arguments.backend,
         balance=arguments.balance.split(",") if arguments.balance else (),
+        refiner=_refiner(arguments),
         topology=arguments.topology,
         features=arguments.features,
         feature_dtypes=arguments.feature_dtype,
@@ -299,6 +317,22 @@ def _weights_fanouts(arguments: argparse.Namespace) -> list[int] | None:
     if given is None:
         return [10] * (2 if arguments.layers is None else arguments.layers)
     return _fanouts("weights-fanouts", given)
+
+
+def _refiner(arguments: argparse.Namespace) -> Refiner | None:
+    """What moves nodes after the method; None = nothing does."""
+    fanouts, epochs = arguments.refine_fanouts, arguments.refine_epochs
+    if arguments.refine is None:
+        for option, given in (("fanouts", fanouts), ("epochs", epochs)):
+            if given is not None:
+                raise RequestError(f"--refine-{option}: only --refine visits reads it")
+        return None
+    if arguments.refine != "visits":
+        raise RequestError(f"--refine: expected visits, given {arguments.refine!r:.100}")
+    from hopper.hetero.refine_by_visits import VisitRefiner
+
+    hops = _fanouts("refine-fanouts", "10,10" if fanouts is None else fanouts)
+    return VisitRefiner(tuple(hops), arguments.seed, 2 if epochs is None else epochs)
 
 
 def _fanouts(option: str, text: str) -> list[int]:

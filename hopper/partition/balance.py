@@ -90,16 +90,29 @@ class Balance:
             return np.stack(
                 [*own, *(np.where(each, degrees, 0) for each in own)], 1, dtype=np.int64
             )
+        return self._chosen_columns(schema, topologies)
+
+    def held(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
+        """[nodes, constraints] int64: what moves of single nodes keep even, by stacked id: what was
+        chosen; otherwise nodes by class, and in-edges."""
+        if self.chosen:
+            return self._chosen_columns(schema, topologies)
+        classes = balance_classes(schema, self.training)
+        inside = [classes == each for each in np.unique(classes)]
+        return np.stack([*inside, in_degrees(schema, topologies)], 1, dtype=np.int64)
+
+    def _chosen_columns(self, schema: GraphSchema, topologies: Mapping[Relation, Topology]) -> Ids:
+        """[nodes, constraints] int64: a choice's weights; one that no node has balances nothing."""
         starts = type_starts(schema)
         columns = _type_columns(schema, self.chosen)
         for split in self.chosen:
             if split in self.roots:
-                column, start = np.zeros(adjacency.nodes, np.int64), starts[schema.target_type()]
+                column = np.zeros(columns[0].size, np.int64)
+                start = starts[schema.target_type()]
                 column[start : start + self.roots[split].size] = self.roots[split]
                 columns.append(column)
         if EDGES in self.chosen:
             columns.append(in_degrees(schema, topologies))
-        # A weight that no node has balances nothing.
         return np.stack([each for each in columns if each.any()], 1)
 
 

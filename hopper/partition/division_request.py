@@ -70,6 +70,11 @@ class DivisionRequest:
         backend = choose_backend(wanted) if method == "metis" else None
         check_balance(balance, schema, method, backend)
         if options["refiner"] is not None:
+            if by_dimension:
+                raise RequestError(
+                    "--refine: moves whole rows to where they are read; with --features "
+                    "by-dimension every server has a part of every row"
+                )
             options["refiner"].check(graph, servers)
         return cls(
             *(graph, out, servers, method),

@@ -88,7 +88,7 @@ def estimate_memory(
         # What a partitioner of one's own takes, it alone knows.
         phases = {f"assign ({method})": nodes * 4 + largest * 40 + _BUFFERS}
     if refiner is not None:
-        phases["refine"] = refiner.memory(schema, servers) + _BUFFERS
+        phases["refine"] = refiner.memory(schema, servers, balance) + _BUFFERS
     phases["check"] = check_bytes(graph.schema)
     # Server of every node (4), both maps (16), training roots (8).
     phases["write"] = nodes * 20 + largest * 24 + _BUFFERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,13 @@ class Refiner(Protocol):
         RequestError: names what was expected and what came.
         """
 
-    def memory(self, schema: GraphSchema, servers: int) -> int:
-        """Bytes that it needs, about."""
+    def memory(self, schema: GraphSchema, servers: int, balance: Sequence[str]) -> int:
+        """Bytes that it needs, about.
+
+        Parameters
+        ----------
+        balance: constraints by name; none are the usual ones.
+        """
 
     def refine(
         self,
