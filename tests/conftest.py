@@ -38,6 +38,10 @@ OWN = Path(__file__).resolve().parent / "engines"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path += [str(EXAMPLES), str(OWN), str(TESTS)]
 
+# Other workers need the cores that a second thread would wait on. What several threads compute has
+# tests that ask for them.
+torch.set_num_threads(1)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let folders whose tests take long begin: what begins last is left to one worker alone."""
@@ -119,7 +123,7 @@ def make_community_graph(
 
 @pytest.fixture(scope="session")
 def serve_partitions(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, forked_python: Path
 ) -> Iterator[Callable[..., list[str]]]:
     """Start the feature servers of a partitioned directory; returns their addresses."""
     with ExitStack() as stack:
@@ -127,7 +131,7 @@ def serve_partitions(
         def start(partitioned: Path, servers: int, *options: str) -> list[str]:
             folder = tmp_path_factory.mktemp("servers")
             return [
-                stack.enter_context(_server(partitioned, index, folder, *options))
+                stack.enter_context(_server(forked_python, partitioned, index, folder, *options))
                 for index in range(servers)
             ]
 
@@ -141,17 +145,19 @@ def own_path(own: Path = OWN) -> str:
 
 
 class _server:
-    def __init__(self, partitioned: Path, index: int, folder: Path, *options: str) -> None:
+    def __init__(
+        self, python: Path, partitioned: Path, index: int, folder: Path, *options: str
+    ) -> None:
         self._port_file = folder / f"{index}.json"
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "cache_server", str(partitioned), "--server", str(index)),
+                *(str(python), "-m", "cache_server", str(partitioned), "--server", str(index)),
                 *("--listen", "127.0.0.1:0", "--port-file", str(self._port_file)),
                 *("--die-with-parent", str(os.getpid())),
                 *options,
             ],
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": own_path()},
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
         )
 
     def __enter__(self) -> str:

@@ -24,15 +24,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from forked_python_client import surroundings
+from forked_python_client import DIE_WITH_PARENT, surroundings
 
 from cache_server.parent import end_with_parent
 from hopper.quick_imports import quick_imports
 
 with quick_imports():
-    # What launchers and ranks import; nothing of it starts a thread.
+    # What launchers, ranks and feature servers import, the first backward pass and the first
+    # request included; nothing of it starts a thread.
+    import grpc._channel  # noqa: F401
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401
     from numba.core.registry import cpu_target
 
+    import cache_server.__main__  # noqa: F401
     import hopper.cli.commands
     import hopper.hetero.metatree
     import hopper.predict.launch
@@ -108,6 +112,8 @@ def become(asked: dict[str, Any], follower: int) -> None:
     end_with_parent(follower)
     if "HOPPER_DIE_WITH_PARENT" in os.environ:
         os.environ["HOPPER_DIE_WITH_PARENT"] = str(follower)
+    if DIE_WITH_PARENT in sys.argv:
+        sys.argv[sys.argv.index(DIE_WITH_PARENT) + 1] = str(follower)
     sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path += LIBRARY
     sys.executable = asked["executable"]

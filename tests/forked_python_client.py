@@ -14,13 +14,16 @@ import sys
 from contextlib import suppress
 
 THREADS = "OMP_NUM_THREADS"
-COPIED = ("hopper.cli", "hopper.train", "hopper.predict")
+COPIED = ("cache_server", "hopper.cli", "hopper.train", "hopper.predict")
+DIE_WITH_PARENT = "--die-with-parent"
 
 
 def main(executable, python, address, words):
     if not can_be_copied(address, words):
         os.execv(python, [python, *words])
     parent = os.environ.get("HOPPER_DIE_WITH_PARENT")
+    if DIE_WITH_PARENT in words:
+        parent = words[words.index(DIE_WITH_PARENT) + 1]
     if parent:
         follow(int(parent))
     asked = {

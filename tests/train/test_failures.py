@@ -84,6 +84,7 @@ def test_a_rank_that_hangs_ends_the_run_at_its_deadline(training: Any, index: in
     assert took < DEADLINE + BOUND + SLACK
 
 
+@pytest.mark.usefixtures("real_starts")
 @pytest.mark.parametrize("training", [DEADLINE], indirect=True)
 def test_a_server_that_hangs_ends_the_run_at_its_deadline(training: Any) -> None:
     training.server(1).suspend()
