@@ -11,6 +11,7 @@ socket ADDRESS until the process PARENT ends.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import os
 import runpy
@@ -37,6 +38,8 @@ with quick_imports():
     from numba.core.registry import cpu_target
 
     import cache_server.__main__  # noqa: F401
+    import hopper.bench.emulate.agent
+    import hopper.bench.emulate.waiting_rank
     import hopper.cli.commands
     import hopper.hetero.metatree
     import hopper.predict.launch
@@ -102,8 +105,30 @@ def follow(connection: socket.socket) -> bool:
     os._exit(0)
 
 
+def enter_host(process: int) -> None:
+    """Go where a process is: its control groups, its network and its mounts."""
+    groups = {
+        line: Path("/sys/fs/cgroup", name.removeprefix("name="), group.lstrip("/"))
+        for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()
+        for _, name, group in [line.split(":", 2)]
+    }
+    own = Path("/proc/self/cgroup").read_text().splitlines()
+    for line in groups.keys() - set(own):
+        (groups[line] / "cgroup.procs").write_text("0")
+    spaces = [
+        os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY)
+        for kind in ("net", "mnt")
+        if os.readlink(f"/proc/{process}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    ]
+    for space in spaces:
+        if ctypes.CDLL(None, use_errno=True).setns(space, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(space)
+
+
 def become(asked: dict[str, Any], follower: int) -> None:
     """Take over what a new interpreter would have."""
+    enter_host(asked["process"])
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])

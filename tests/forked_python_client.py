@@ -2,7 +2,7 @@
 
 usage: forked_python_client.py EXECUTABLE PYTHON ADDRESS WORDS...; not a test by itself. EXECUTABLE
 is what this calls itself; PYTHON is the interpreter that runs WORDS where a copy would not be the
-same process: other words, another number of OpenMP's threads, other cores or another network.
+same process: other words, another number of OpenMP's threads, or other cores.
 """
 
 import json
@@ -14,7 +14,14 @@ import sys
 from contextlib import suppress
 
 THREADS = "OMP_NUM_THREADS"
-COPIED = ("cache_server", "hopper.cli", "hopper.train", "hopper.predict")
+COPIED = (
+    "cache_server",
+    "hopper.bench.emulate.agent",
+    "hopper.bench.emulate.waiting_rank",
+    "hopper.cli",
+    "hopper.predict",
+    "hopper.train",
+)
 DIE_WITH_PARENT = "--die-with-parent"
 
 
@@ -28,6 +35,7 @@ def main(executable, python, address, words):
         follow(int(parent))
     asked = {
         "executable": executable,
+        "process": os.getpid(),
         "words": words,
         "folder": os.getcwd(),
         "environment": dict(os.environ),
@@ -62,7 +70,6 @@ def surroundings():
     return [
         os.environ.get(THREADS),
         sorted(os.sched_getaffinity(0)),
-        os.readlink("/proc/self/ns/net"),
     ]
 
 

@@ -70,6 +70,31 @@ def test_other_threads_are_those_of_a_new_process(forked_python: Path, tmp_path:
         assert done.stdout == f"{threads == '1'}\n"
 
 
+def test_a_copy_is_where_it_was_asked_for(forked_python: Path, tmp_path: Path) -> None:
+    """In the network and among the mounts of whoever asked."""
+    apart = ["unshare", "--net", "--mount"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces can be made here")
+    script = tmp_path / "script.py"
+    told = "import os, sys; print('torch' in sys.modules, os.getcwd(), flush=True)\n"
+    told += "os.execvp('readlink', ['readlink', '/proc/self/ns/net', '/proc/self/ns/mnt'])"
+    script.write_text(told)
+    both = 'readlink /proc/self/ns/net /proc/self/ns/mnt; exec "$@"'
+    done = subprocess.run(
+        [*apart, "sh", "-c", both, "sh", forked_python, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=60,
+    )
+    *around, copied, network, mounts = done.stdout.splitlines()
+    assert copied == f"True {tmp_path}"
+    assert [network, mounts] == around
+    assert os.readlink("/proc/self/ns/net") != network
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
 def test_a_signal_ends_both(forked_python: Path, tmp_path: Path, name: str) -> None:
     script, file = tmp_path / "script.py", tmp_path / "pid"
