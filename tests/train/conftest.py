@@ -96,7 +96,7 @@ class Run:
             code = self.process.poll()
             assert code is None, f"ended with {code} before {what}: {self.stdout}{self.stderr}"
             assert time.monotonic() < deadline, f"no {what} in {START_LIMIT:g} s: {self.stderr}"
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def epochs(self) -> list[dict[str, Any]]:
         """The epochs that are over, as they stand in the file."""
