@@ -23,11 +23,12 @@ from hopper.train.checkpoint_files import CheckpointFiles
 
 from .typed_cases import COUNTS, make_graph
 
+# Every case meets a world, and what differs most between worlds meets several.
 WORLDS = [
     (1, 1, ["more trials than ranks"]),
-    (2, 1, ["more trials than ranks", "one trial, in passes", "some stop early"]),
-    (2, 2, ["more trials than ranks", "own draws"]),
-    (4, 1, None),
+    (2, 1, ["one trial, in passes", "own draws", "some stop early"]),
+    (2, 2, ["more trials than ranks", "own draws, nothing pre-gathered"]),
+    (4, 1, ["fewer roots than ranks", "one trial, in passes", "own draws"]),
 ]
 EPOCHS = 2
 # 83 training nodes: a short last batch; batches of 1 leave ranks without roots.
@@ -133,7 +134,7 @@ def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFact
 def test_every_trial_equals_itself_trained_alone(
     servers: int,
     ranks_per_server: int,
-    names: list[str] | None,
+    names: list[str],
     parts: Path,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: Callable[..., list[dict[str, Any]]],
@@ -143,7 +144,7 @@ def test_every_trial_equals_itself_trained_alone(
     addresses = serve_partitions(partitioned, servers) if servers > 1 else []
     cluster = {"servers": addresses, "ranks_per_server": ranks_per_server}
     configs: dict[tuple[Any, ...], dict[str, Any]] = {}
-    cases = {name: CASES[name] for name in names or CASES}
+    cases = {name: CASES[name] for name in names}
     for number, (name, case) in enumerate(cases.items()):
         run_dir = tmp_path / str(number)
         configs[name,] = together(case, base(partitioned, run_dir, cluster))
@@ -281,10 +282,19 @@ LINK_CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1)])
+# Every case meets a world, and links and labels meet several.
+LINK_WORLDS = [
+    (2, 1, ["links", "labels"]),
+    (2, 2, ["links, own draws", "labels"]),
+    (3, 1, ["links", "links, at their times"]),
+]
+
+
+@pytest.mark.parametrize(("servers", "ranks_per_server", "names"), LINK_WORLDS)
 def test_every_trial_of_links_equals_itself_trained_alone(
     servers: int,
     ranks_per_server: int,
+    names: list[str],
     community_graph: GraphDirectory,
     serve_partitions: Callable[[Path, int], list[str]],
     train_cases: Callable[..., list[dict[str, Any]]],
@@ -317,15 +327,16 @@ def test_every_trial_of_links_equals_itself_trained_alone(
         values["sampler"] |= case.get("sampler", {})
         return values | {"task": dict(case.get("task", {}))}
 
+    cases = {name: LINK_CASES[name] for name in names}
     configs: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for number, (name, case) in enumerate(LINK_CASES.items()):
+    for number, (name, case) in enumerate(cases.items()):
         configs[name,] = together(case, values_of(name, tmp_path / str(number)))
         for index, overrides in enumerate(case["trials"]):
             values = values_of(name, tmp_path / f"{number}-{index}")
             configs[name, index] = alone(case, overrides, values, "zero_hop")
     results = train_cases(list(configs.values()), world, tmp_path / "cases")
     by_name = dict(zip(configs, results, strict=True))
-    for number, (name, case) in enumerate(LINK_CASES.items()):
+    for number, (name, case) in enumerate(cases.items()):
         for index in range(len(case["trials"])):
             expected = by_name[name, index]
             summary, epochs = trial_files(tmp_path / str(number), index)
