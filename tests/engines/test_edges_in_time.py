@@ -3,7 +3,6 @@ link's time does not allow."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.engines import Request
@@ -81,10 +81,17 @@ def values_of(parts: Path, *, typed: bool, are_links: bool, pick: str) -> dict[s
     }
 
 
-@pytest.mark.parametrize(
-    ("typed", "are_links", "servers", "ranks_per_server"),
-    [(False, True, 2, 2), (False, False, 3, 1), (True, True, 2, 1), (True, False, 2, 1)],
-)
+# (node types, links or labels, servers, ranks of each)
+WORLDS = [(False, True, 2, 2), (False, False, 3, 1), (True, True, 2, 1), (True, False, 2, 1)]
+# Every two of a world, an engine and a pick meet, not all three.
+CASES = pairwise(WORLDS, ENGINES, PICKS) + [
+    (world, engine, pick)
+    for world, pick in zip(WORLDS[:2], PICKS, strict=True)
+    for engine in OF_ONE_TYPE
+]
+
+
+@pytest.mark.parametrize(("typed", "are_links", "servers", "ranks_per_server"), WORLDS)
 def test_every_engine_has_the_gradient_of_one_process(
     typed: bool,
     are_links: bool,
@@ -102,7 +109,8 @@ def test_every_engine_has_the_gradient_of_one_process(
     if not typed:
         partition_graph(directory, columns, servers, "random", features="by-dimension")
         addresses[columns] = serve_partitions(columns, servers)
-    chosen, configs = list(itertools.product(engines, PICKS)), []
+    here, configs = (typed, are_links, servers, ranks_per_server), []
+    chosen = [each[1:] for each in CASES if each[0] == here]
     for number, (engine, pick) in enumerate(chosen):
         path, own = columns if engine == "p3" else parts, engines[engine]
         values = values_of(path, typed=typed, are_links=are_links, pick=pick)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 
 from hopper.config import make_config
 from hopper.engines import Request
@@ -71,6 +71,19 @@ DIVIDING: dict[str, dict[str, Any]] = {
     each: {"train": {"engine": each}} for each in ("naive", "p3")
 }
 LOSSES = {"mlp, in batch": "bpr", "rotate, by degree": "margin"}
+MOVING = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
+# (method, servers, ranks of each)
+DIVISIONS = [("metis", 2, 1), ("random", 2, 2), ("metis", 3, 1)]
+# Every two of a division, an engine, a model and a task meet, not all four; an engine whose groups
+# are another's in other steps meets every division.
+OF_ONE_TYPE = pairwise(DIVISIONS, MOVING, ONE_TYPE, TASKS)
+OF_ONE_TYPE += pairwise(DIVISIONS, ("hop", "locality"), ("sage",), ("dot, joint",))
+WORLDS = [(2, 1), (2, 2)]
+OF_SEVERAL_TYPES = pairwise(
+    WORLDS,
+    MOVING,
+    [*((model, "distmult, uniform") for model in SEVERAL_TYPES), ("rgcn", "rotate, by degree")],
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,14 +181,7 @@ def compare(
         assert_exact(config, ranks)
 
 
-@pytest.mark.parametrize(
-    ("method", "servers", "ranks_per_server"),
-    [
-        ("metis", 2, 1),
-        ("random", 2, 2),
-        ("metis", 3, 1),
-    ],
-)
+@pytest.mark.parametrize(("method", "servers", "ranks_per_server"), DIVISIONS)
 def test_one_type(
     method: str,
     servers: int,
@@ -186,22 +192,18 @@ def test_one_type(
     tmp_path: Path,
 ) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(near), parts, servers, method)
-    chosen = [(engine, ONE_TYPE["sage"], "dot, joint") for engine in ENGINES]
-    if servers == 2 and ranks_per_server == 1:
-        engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
-        chosen += [
-            (engine, ONE_TYPE["sage"], task) for engine, task in itertools.product(engines, TASKS)
-        ]
-        chosen += [
-            (engine, ONE_TYPE[model], "distmult, uniform")
-            for engine, model in itertools.product(engines, ("gat", "gcn"))
-        ]
+    partition_graph(GraphDirectory.open(near), parts, servers, method, backend="pymetis")
+    here = (method, servers, ranks_per_server)
+    chosen = [
+        (engine, ONE_TYPE[model], task)
+        for division, engine, model, task in OF_ONE_TYPE
+        if division == here
+    ]
     place = parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
 
-@pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2)])
+@pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)
 def test_several_types(
     servers: int,
     ranks_per_server: int,
@@ -212,13 +214,11 @@ def test_several_types(
 ) -> None:
     parts = tmp_path / "parts"
     partition_graph(GraphDirectory.open(library), parts, servers, "random")
-    engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
-    models = SEVERAL_TYPES if ranks_per_server == 1 else {"rgcn": SEVERAL_TYPES["rgcn"]}
     chosen = [
-        (engine, model, "distmult, uniform")
-        for engine, model in itertools.product(engines, models.values())
+        (engine, SEVERAL_TYPES[model], task)
+        for world, engine, (model, task) in OF_SEVERAL_TYPES
+        if world == (servers, ranks_per_server)
     ]
-    chosen += [(engine, SEVERAL_TYPES["rgcn"], "rotate, by degree") for engine in engines]
     place = parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
@@ -237,8 +237,7 @@ def test_negatives_from_a_file(
     np.save(file, np.random.default_rng(1).integers(0, 300, (links, 2, 3)))
     task = {"decoder": "dot", "fixed_negatives": {"train": str(file)}}
     monkeypatch.setitem(TASKS, "from a file", task)
-    engines = ("model_centric", "zero_hop in passes", "hop, one step merged", "cooperative")
-    chosen = [(engine, ONE_TYPE["sage"], "from a file") for engine in engines]
+    chosen = [(engine, ONE_TYPE["sage"], "from a file") for engine in MOVING]
     compare(chosen, parts, (2, 1), serve_partitions, train_cases, tmp_path)
     request = Request(
         make_config(case_config(*chosen[0], parts, tmp_path / "run")), PartitionedGraph.open(parts)
@@ -375,6 +374,17 @@ def test_divided_first_layers(
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
 
+FULL_BATCHES: list[tuple[str, dict[str, Any]]] = [
+    ("links", {"num_negatives": 2}),
+    ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
+    ("labels", {"decoder": "bilinear", "dim": 5}),
+]
+# Every two of a world, a way and a task meet, not all three.
+OF_FULL_BATCHES = pairwise(
+    [(2, 1), (2, 2), (3, 1)], ("hybrid", "fetch", "recompute"), range(len(FULL_BATCHES))
+)
+
+
 @pytest.mark.parametrize(("servers", "ranks_per_server"), [(2, 1), (2, 2), (3, 1)])
 def test_full_batches(
     servers: int,
@@ -406,13 +416,11 @@ def test_full_batches(
         each: serve_partitions(tmp_path / f"{each} divided", servers)
         for each in ("links", "labels")
     }
-    tasks: list[tuple[str, dict[str, Any]]] = [
-        ("links", {"num_negatives": 2}),
-        ("links", {"num_negatives": 2, "exclude": False, "negatives": "uniform"}),
-        ("labels", {"decoder": "bilinear", "dim": 5}),
-    ]
     configs = []
-    for way, (name, task) in itertools.product(("hybrid", "fetch", "recompute"), tasks):
+    for world, way, number in OF_FULL_BATCHES:
+        if world != (servers, ranks_per_server):
+            continue
+        name, task = FULL_BATCHES[number]
         values = case_config(
             "cooperative", ONE_TYPE["gat"], "labels", *(tmp_path / f"{name} divided", tmp_path)
         )

@@ -33,7 +33,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "naive": {"train": {"engine": "naive"}},
     "p3": {"train": {"engine": "p3"}},
 }
-OF_ONE_TYPE = ("naive", "p3")
+BY_ONE_TYPE = ("naive", "p3")
 SAMPLERS: dict[str, dict[str, Any]] = {
     "by weight": {"kind": "weighted"},
     "by weight, unbiased": {"kind": "weighted", "kind_options": {"unbiased": True}},
@@ -52,6 +52,27 @@ MODELS: dict[str, dict[str, Any]] = {
     "hgt": {"name": "hgt", "layers": 2, "hidden": 8, "heads": 2},
 }
 RATES = ("reader", "rates", "book")
+# (method, servers, ranks of each, topology)
+DIVISIONS = [
+    ("metis", 2, 1, "replicated"),
+    ("random", 2, 2, "replicated"),
+    ("random", 3, 1, "partitioned"),
+]
+# Every two of a division, an engine, a way of drawing and a model of one type meet, not all four.
+OF_ONE_TYPE = pairwise(DIVISIONS[:2], ENGINES, SAMPLERS, ("sage", "gat", "gcn"))
+# Of others' edges servers tell no probability, but to the engine that asks for none.
+OF_ONE_TYPE += [
+    (DIVISIONS[2], engine, sampler, model)
+    for engine, sampler, model in (
+        ("model_centric", "by weight", "sage"),
+        ("zero_hop in passes", "with replacement", "gat"),
+        ("hop, one step merged", "by weight", "gcn"),
+        ("cooperative", "with replacement", "sage"),
+        ("cooperative", "by weight, unbiased", "gat"),
+        ("cooperative", "by weight, unbiased, again", "gcn"),
+        ("naive", "by weight", "gat"),
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +170,7 @@ def compare(
         assert_exact(values, servers * ranks_per_server, ", ".join(named))
 
 
-@pytest.mark.parametrize(
-    ("method", "servers", "ranks_per_server", "topology"),
-    [
-        ("metis", 2, 1, "replicated"),
-        ("random", 2, 2, "replicated"),
-        ("random", 3, 1, "partitioned"),
-    ],
-)
+@pytest.mark.parametrize(("method", "servers", "ranks_per_server", "topology"), DIVISIONS)
 def test_one_type(
     method: str,
     servers: int,
@@ -168,16 +182,10 @@ def test_one_type(
     tmp_path: Path,
 ) -> None:
     parts = tmp_path / "parts"
-    partition_graph(GraphDirectory.open(one_type), parts, servers, method, topology=topology)
-    engines, samplers = list(ENGINES), list(SAMPLERS)
-    models = ("sage", "gat", "gcn") if ranks_per_server == 1 else ("sage",)
-    chosen = []
-    if topology == "partitioned":
-        # Of others' edges servers tell no probability.
-        engines, unbiased = engines[:-1], [each for each in samplers if "unbiased" in each]
-        samplers = [each for each in samplers if each not in unbiased]
-        chosen = pairwise(["cooperative"], unbiased, models)
-    chosen += pairwise(engines, samplers, models)
+    graph = GraphDirectory.open(one_type)
+    partition_graph(graph, parts, servers, method, topology=topology, backend="pymetis")
+    here = (method, servers, ranks_per_server, topology)
+    chosen = [(each[1], each[2], each[3]) for each in OF_ONE_TYPE if each[0] == here]
     place = one_type, parts, (servers, ranks_per_server)
     compare(chosen, *place, serve_partitions, train_cases, tmp_path)
 
@@ -193,7 +201,7 @@ def test_several_types(
     graph = GraphDirectory.open(make_library(tmp_path / "graph", links=links))
     partition_graph(graph, parts, 2, "random")
     models = ("rgcn",) if links else ("rgcn", "rgat", "hgt")
-    engines = [each for each in ENGINES if each not in OF_ONE_TYPE]
+    engines = [each for each in ENGINES if each not in BY_ONE_TYPE]
     chosen = pairwise(engines, SAMPLERS, models)
     compare(chosen, graph.path, parts, (2, 1), serve_partitions, train_cases, tmp_path)
 
