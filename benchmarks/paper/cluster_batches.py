@@ -17,6 +17,7 @@ from benchmarks.paper.grid import Job
 from benchmarks.paper.materials import SEED
 from hopper.partition import PartitionedGraph
 from hopper.partition.assign import assign
+from hopper.partition.balance import Balance
 from hopper.phases import Phases
 from hopper.train.rank_processes import set_environment
 
@@ -83,7 +84,7 @@ def _divide(job: Job, cell: Cell, clusters: int) -> Path:
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         job.progress.say(f"dividing {graph.path.name} into {clusters} clusters")
-        no_roots = np.empty(0, np.int64)
+        no_roots = Balance({"train": np.empty(0, np.int64)})
         found = assign(graph, clusters, "metis", SEED, no_roots, Phases(), folder)
         homes = found.homes[graph.schema.target_type()]
         np.save(path, homes.astype(np.int64), allow_pickle=False)
