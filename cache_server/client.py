@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.ask import Operation, Question, begin_all, run_all
-from cache_server.connection import CHECK, Connection
+from cache_server.connection import CHECK, Connection, Replicas
 from cache_server.errors import BadRequest
 from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
@@ -52,7 +52,8 @@ class FeatureClient:
 
     Parameters
     ----------
-    addresses: "host:port" of every server, in order of server index.
+    addresses: "host:port" of every server, in order of server index; "host:port,host:port" where
+        several serve the same, of which any is asked, and another one when it fails.
     deadline: seconds that one call of a method may take, all retries included.
     on_transfer: called as (server, bytes sent, bytes received) once for every ``FetchRows``
         request, failed ones included, with the sizes of the serialised messages; never from two
@@ -91,7 +92,10 @@ class FeatureClient:
         self._transfer_lock = threading.Lock()
         self._closed = threading.Event()
         token = Token(security.token_file) if security.token_file else None
-        self._connections = [Connection(each, security, token) for each in self.addresses]
+        self._connections = [
+            Replicas([Connection(each, security, token) for each in several.split(",")])
+            for several in self.addresses
+        ]
         self._pool = futures.ThreadPoolExecutor(
             max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
         )
@@ -135,8 +139,7 @@ class FeatureClient:
         self._check_open()
         self._check_server(server)
         deadline = Deadline(self.deadline)
-        address = self.addresses[server]
-        patience = Patience(server, address, "Describe", deadline, threading.Event())
+        patience = self._patience(server, "Describe", deadline, threading.Event())
         return self._describe(server, patience)
 
     def fetch_rows(
@@ -224,17 +227,14 @@ class FeatureClient:
 
         def ask(question: Question) -> None:
             server = question.server
-            patience = Patience(
-                server, self.addresses[server], operation.name, operation.deadline, operation.stop
-            )
-            stub = partial(self._invoke, server, method)
+            patience = self._patience(server, operation.name, operation.deadline, operation.stop)
+            stub = partial(self._invoke_known, server, method, patience)
             operation.ask(question, stub, patience, partial(self._count, told))
 
         return [partial(ask, question) for question in questions if question.size]
 
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
-        address = self.addresses[server]
-        patience = Patience(server, address, "wait until serving", deadline, stop)
+        patience = self._patience(server, "wait until serving", deadline, stop)
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         while True:
             reply = self._attempt(server, CHECK, request, patience)
@@ -242,6 +242,28 @@ class FeatureClient:
                 break
             patience.missed("it says that it does not serve")
         found = self._describe(server, patience)
+        self._check_known(server, found, patience)
+        with self._transfer_lock:
+            self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
+
+    def _patience(
+        self, server: int, operation: str, deadline: Deadline, stop: threading.Event
+    ) -> Patience:
+        replicas = self._connections[server]
+        turn = replicas.turn if replicas.are_several else None
+        return Patience(server, self.addresses[server], operation, deadline, stop, turn)
+
+    def _check_known(self, server: int, found: Any, patience: Patience) -> None:
+        """Take note that who is asked serves what is expected.
+
+        Parameters
+        ----------
+        found: a description, or the message that has it.
+
+        Raises
+        ------
+        BadReply: it serves something else.
+        """
         if (found.server, found.servers) != (server, len(self.addresses)):
             raise patience.bad_reply(
                 f"it is server {found.server} of {found.servers}, expected {server} of "
@@ -256,8 +278,7 @@ class FeatureClient:
                 f"it serves the division {found.division or 'without a fingerprint'}, expected "
                 f"{self._division}: the graph was divided anew, or is another one"
             )
-        with self._transfer_lock:
-            self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
+        self._connections[server].know()
 
     def _describe(self, server: int, patience: Patience) -> ServerDescription:
         reply = self._attempt(server, DESCRIBE, features_pb2.DescribeRequest(), patience)
@@ -279,6 +300,15 @@ class FeatureClient:
                 return self._invoke(server, method, request, patience.attempt_seconds())
             except grpc.RpcError as error:
                 patience.failed(error)
+
+    def _invoke_known(
+        self, server: int, method: str, patience: Patience, request: Any, timeout: float
+    ) -> Any:
+        """As :meth:`_invoke`, of a server that has said that it serves what is expected."""
+        if not self._connections[server].is_known:
+            found = self._invoke(server, DESCRIBE, features_pb2.DescribeRequest(), timeout)
+            self._check_known(server, found, patience)
+        return self._invoke(server, method, request, timeout)
 
     def _invoke(self, server: int, method: str, request: Any, timeout: float) -> Any:
         try:

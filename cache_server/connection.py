@@ -1,10 +1,11 @@
-"""A client's connection to one feature server."""
+"""A client's connections: to a feature server, and to those that serve one partition."""
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import grpc
@@ -92,3 +93,47 @@ class Connection:
             ),
             CHECK: health_pb2_grpc.HealthStub(channel).Check,
         }
+
+
+class Replicas:
+    """The feature servers of one partition. One of them is asked, each client beginning with any;
+    after a failure the next one.
+
+    Safe to use from several threads.
+
+    Parameters
+    ----------
+    connections: to each; at least one.
+    """
+
+    def __init__(self, connections: Sequence[Connection]) -> None:
+        self._connections = tuple(connections)
+        self._current = random.randrange(len(connections))
+        self._known = set[int]()
+
+    @property
+    def are_several(self) -> bool:
+        """Whether another one may be asked."""
+        return len(self._connections) > 1
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the one that is asked has said what it serves; of one alone nobody has to ask."""
+        return not self.are_several or self._current in self._known
+
+    def know(self) -> None:
+        """Take note that the one that is asked serves what is expected."""
+        self._known.add(self._current)
+
+    def turn(self) -> None:
+        """Ask the next one from now on."""
+        self._current = (self._current + 1) % len(self._connections)
+
+    def call(self, method: str, request: Any, timeout: float) -> Any:
+        """See :meth:`Connection.call`."""
+        return self._connections[self._current].call(method, request, timeout)
+
+    def close(self) -> None:
+        """Cancel the calls that run."""
+        for connection in self._connections:
+            connection.close()

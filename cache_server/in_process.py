@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache_server.client import FeatureClient
-from cache_server.connection import Connection
+from cache_server.connection import Connection, Replicas
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl
 from cache_server.row_source import NO_SOURCES, SourceRequest
@@ -50,7 +50,7 @@ class InProcessClient(FeatureClient):
     ) -> None:
         super().__init__([], **options)
         self.addresses = tuple(addresses)
-        self._connections = [_Connection(each) for each in servicers]
+        self._connections = [Replicas([_Connection(each)]) for each in servicers]
 
 
 class _Connection(Connection):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import grpc
@@ -27,6 +28,8 @@ LONGEST_WAIT_SECONDS: Final = 1.0
 # Below this an attempt could not do anything useful any more.
 _SHORTEST_ATTEMPT_SECONDS: Final = 0.002
 
+_LAST_TURN_SECONDS: Final = 0.05
+"""left of a deadline: another server is asked no more"""
 _ALTERED_REPLIES: Final = 3
 """how often rows of one fetch may arrive altered, before that is no accident"""
 
@@ -59,6 +62,7 @@ class Patience:
     server, address, operation: named by every error.
     deadline: shared by all attempts.
     stop: set when the operation is no longer wanted; ends a wait at once.
+    turn: lets the next attempt ask another server that answers the same; None = there is none.
     """
 
     def __init__(
@@ -68,21 +72,24 @@ class Patience:
         operation: str,
         deadline: Deadline,
         stop: threading.Event,
+        turn: Callable[[], None] | None = None,
     ) -> None:
         self._named = (server, address, operation, deadline.limit_seconds)
         self._deadline = deadline
         self._stop = stop
+        self._turn = turn
         self._failures = 0
         self._altered = 0
         self._wait = FIRST_WAIT_SECONDS
         self._last = ""
 
     def attempt_seconds(self) -> float:
-        """The time-out of the next attempt: whatever is left of the deadline."""
+        """The time-out of the next attempt: whatever is left of the deadline, or half of it where
+        another server can be asked after that."""
         left = self._deadline.remaining()
         if left < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
-        return left
+        return left if self._turn is None else left / 2
 
     def progressed(self) -> None:
         """Start the waits anew: the server has answered something."""
@@ -91,10 +98,11 @@ class Patience:
     def failed(self, error: grpc.RpcError) -> None:
         """Wait before the next attempt, or raise the :class:`CallError` that ends the operation."""
         code = error.code()
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        if is_late and (self._turn is None or self._deadline.remaining() < _LAST_TURN_SECONDS):
             raise self._expired() from error
         self._check_wanted()
-        if code not in _TRANSIENT or _TOO_LARGE in (error.details() or ""):
+        if (not is_late and code not in _TRANSIENT) or _TOO_LARGE in (error.details() or ""):
             kind = InvalidRequest if code in _REFUSALS else ServerFault
             prefix = "" if kind is InvalidRequest else f"{code.name}: "
             raise kind(*self._named, f"{prefix}{error.details()}") from error
@@ -116,6 +124,8 @@ class Patience:
         """Wait before the next attempt because of ``reason``, unless the time is used up."""
         self._failures += 1
         self._last = reason
+        if self._turn is not None:
+            self._turn()
         left = self._deadline.remaining()
         if left < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()

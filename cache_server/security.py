@@ -69,7 +69,7 @@ class Security:
             )
         if self.tls_ca or self.insecure:
             return
-        for address in addresses:
+        for address in (each for several in addresses for each in several.split(",")):
             if not _is_loopback(address):
                 raise SecurityError(_in_the_open("talking to", address, "tls_ca"))
 

@@ -487,11 +487,17 @@ class Pipeline(Section):
         return parse_size(self.lookahead_memory)
 
 
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(e, str) for e in value)
+
+
 class Cluster(Section):
     """``[cluster]``: the machines."""
 
     servers: list[str] = Field(default=[])
-    """"host:port" of each feature server, in order of server; empty = start them here"""
+    """"host:port" of each feature server, in order of server, or a list of them where several
+    serve a server's part, of which any is asked, and another one when it fails (in one text, with
+    commas between them); empty = start them here"""
     ranks_per_server: Positive = 1
     share_gpus: bool = False
     """whether several ranks of a machine may train on one GPU; NCCL refuses that, so messages
@@ -512,6 +518,13 @@ class Cluster(Section):
     """whether machines may talk without TLS, on a network that nobody else can reach"""
     interface: str = ""
     """network interface whose counters are read around every epoch; empty = none"""
+
+    @field_validator("servers", mode="before")
+    @classmethod
+    def _join_replicas(cls, servers: Any) -> Any:
+        if not isinstance(servers, list):
+            return servers
+        return [",".join(each) if _are_texts(each) else each for each in servers]
 
 
 class Config(Section):

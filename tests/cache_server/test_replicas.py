@@ -1,0 +1,102 @@
+"""Several servers of one partition: any is asked, another one when it fails."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cache_server.client import FeatureClient
+from cache_server.errors import BadReply, ServerUnavailable
+from cache_server.server import FeatureServer
+from cache_server.shard import Shard, set_division
+from hopper.config import make_config
+from tests.cache_server.conftest import Partitioned, Start
+
+IDS = np.arange(40)
+
+
+def fetch(client: FeatureClient, partitioned: Partitioned) -> None:
+    """Fetch rows, and see that they are the right ones."""
+    out = np.empty((IDS.size, 5), np.float32)
+    client.fetch_rows("features", "paper", {0: IDS}, out, {0: slice(None)})
+    np.testing.assert_array_equal(out, partitioned.rows["features", "paper"][IDS])
+
+
+def client_of(addresses: list[str], deadline: float = 10.0, division: str = "") -> FeatureClient:
+    """A client of the first shard, and of others that nobody asks."""
+    return FeatureClient(
+        [",".join(addresses), "127.0.0.1:1", "127.0.0.1:1"], deadline=deadline, division=division
+    )
+
+
+@pytest.fixture
+def own(partitioned: Partitioned) -> Iterator[list[FeatureServer]]:
+    """Two servers of the first shard, in this process."""
+    shards = [Shard.open(partitioned.path / "server-0") for _ in range(2)]
+    servers = [FeatureServer(shard, "127.0.0.1:0") for shard in shards]
+    for server in servers:
+        server.start()
+    yield servers
+    for server in servers:
+        server.stop(1.0)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_the_other_one_is_asked_once_one_is_gone(
+    partitioned: Partitioned, own: list[FeatureServer], gone: int
+) -> None:
+    with client_of([server.address for server in own]) as client:
+        fetch(client, partitioned)
+        own[gone].stop(0.0)
+        for _ in range(4):
+            fetch(client, partitioned)
+        own[1 - gone].stop(0.0)
+        client.deadline = 0.5
+        with pytest.raises(ServerUnavailable, match=r"unavailable in \d+ attempts"):
+            fetch(client, partitioned)
+
+
+def test_clients_begin_with_any(partitioned: Partitioned, own: list[FeatureServer]) -> None:
+    asked = set()
+    for _ in range(40):
+        with client_of([server.address for server in own]) as client:
+            asked.add(client._connections[0]._current)
+    assert asked == {0, 1}
+
+
+def test_one_that_hangs_is_left(partitioned: Partitioned, start: Start) -> None:
+    servers = [start(partitioned.path, 0) for _ in range(2)]
+    with client_of([server.address for server in servers], deadline=3.0) as client:
+        fetch(client, partitioned)
+        for server in servers:
+            server.process.send_signal(signal.SIGSTOP)
+            fetch(client, partitioned)
+            server.process.send_signal(signal.SIGCONT)
+
+
+def test_one_that_serves_something_else_is_not_asked(
+    partitioned: Partitioned, own: list[FeatureServer], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / "server-0"))
+    set_division(folder, "abcd")
+    other = FeatureServer(Shard.open(folder), "127.0.0.1:0")
+    other.start()
+    try:
+        with (
+            client_of([other.address, other.address], division="ef01") as client,
+            pytest.raises(BadReply, match="it serves the division abcd, expected ef01"),
+        ):
+            fetch(client, partitioned)
+    finally:
+        other.stop(1.0)
+
+
+def test_replicas_are_written_as_lists_or_texts() -> None:
+    for servers in ([["a:1", "b:1"], "c:1"], ["a:1,b:1", ["c:1"]]):
+        values = {"data": {"partitioned": "parts"}, "cluster": {"servers": servers}}
+        assert make_config(values).cluster.servers == ["a:1,b:1", "c:1"]
