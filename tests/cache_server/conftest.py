@@ -110,6 +110,13 @@ class Servers:
         started.address = content["address"]
         return started
 
+    def forget(self, killed: list[RunningServer]) -> None:
+        """Expect nothing of servers that were killed."""
+        for server in killed:
+            assert server.process.stdout is not None
+            server.process.stdout.close()
+            self._running.remove(server)
+
     def stop(self) -> None:
         statuses = []
         for server in self._running:
