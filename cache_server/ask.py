@@ -38,6 +38,10 @@ class Question(ABC):
         self.done = 0
         self.end = 0
 
+    def end_of_request(self, start: int, limit: int) -> int:
+        """Up to which id a request from ``start`` on asks, where that many may be asked for."""
+        return min(start + limit, self.size)
+
     @abstractmethod
     def request(self, start: int, end: int) -> bytes:
         """The serialised request for some of the ids."""
@@ -99,7 +103,7 @@ class Operation:
         """
         while question.done < question.size:
             start = question.done
-            question.end = end = min(start + self._ids_per_request, question.size)
+            question.end = end = question.end_of_request(start, self._ids_per_request)
             request = question.request(start, end)
             timeout = patience.attempt_seconds()
             seeds, received = ChunkSeeds(request), 0

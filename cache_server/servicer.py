@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl, Stream, TooManyReplies
 from cache_server.generated import features_pb2
-from cache_server.hop_draw import HopDraw
+from cache_server.hop_draw import HopDraw, ServerDraw
 from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import (
     EDGES_PER_CHUNK,
@@ -86,9 +86,9 @@ class FeatureServicer:
         with self._replying(context) as stream:
             seeds = ChunkSeeds(request)
             # All of them before the first is answered.
-            for in_edges, nodes, how in self._look_up_draws(request):
-                for part in in_edges.pieces(nodes, how, EDGES_PER_CHUNK):
-                    message = write_neighbours(in_edges.draw(nodes[part], how), seeds.take())
+            for in_edges, asked in self._look_up_draws(request):
+                for drawn, in_degrees in in_edges.draw(asked, EDGES_PER_CHUNK):
+                    message = write_neighbours(drawn, in_degrees, seeds.take())
                     stream.moved()
                     yield message
 
@@ -180,18 +180,28 @@ class FeatureServicer:
         table.expect(request.dtype, request.dim)
         return table, table.local_rows(decode_ids(request.ids, self.ids_per_request))
 
-    def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, NDArray[np.int64], HopDraw]]:
+    def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, ServerDraw]]:
         """What a serialised ``SampleNeighborsRequest`` asks for; errors as of :meth:`_look_up`."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
-        left, found = self.ids_per_request, []
+        left = without = self.ids_per_request
+        found = []
         for draw in request.draws:
             check_name("relation", draw.relation)
             in_edges = self.shard.edges_into(draw.relation)
             how = HopDraw.checked(draw.method, draw.fanout, draw.key)
             nodes = decode_ids(draw.nodes, left)
-            in_edges.check(nodes, how)
+            until = decode_ids(draw.times, left, "times") if draw.times else None
+            if how.in_time and not nodes.size:
+                until = nodes
+            ends = [
+                decode_ids(getattr(draw, field), without, field)
+                for field in ("without_sources", "without_destinations")
+            ]
+            asked = ServerDraw(nodes, how, until, *ends)
+            in_edges.check(asked)
             left -= nodes.size
-            found.append((in_edges, nodes, how))
+            without -= asked.dst.size
+            found.append((in_edges, asked))
         return found
 
 

@@ -52,18 +52,22 @@ def encode_ids(ids: NDArray[np.int64]) -> bytes:
     return ids.astype("<i8", copy=False).tobytes()
 
 
-def decode_ids(raw: bytes, limit: int) -> NDArray[np.int64]:
+def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
     """8 n bytes, little-endian -> [n] int64.
+
+    Parameters
+    ----------
+    field: for errors.
 
     Raises
     ------
     BadRequest: the length is not a multiple of 8, or there are more than ``limit`` ids.
     """
     if len(raw) % ID_BYTES:
-        raise BadRequest(f"ids: {len(raw)} bytes are not a multiple of {ID_BYTES} (int64)")
+        raise BadRequest(f"{field}: {len(raw)} bytes are not a multiple of {ID_BYTES} (int64)")
     count = len(raw) // ID_BYTES
     if count > limit:
-        raise BadRequest(f"ids: {count} ids exceed the limit of {limit} ids in one request")
+        raise BadRequest(f"{field}: {count} ids exceed the limit of {limit} ids in one request")
     return np.frombuffer(raw, dtype="<i8").astype(np.int64, copy=False)
 
 
@@ -129,26 +133,36 @@ class ChunkWriter:
         self._body = body.reshape(rows, self._row_bytes)
 
 
-def write_neighbours(drawn: Drawn, seed: int) -> bytes:
+def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> bytes:
     """A serialised ``NeighborChunk``: what was drawn for some nodes.
+
+    Parameters
+    ----------
+    in_degrees: [n] int64, in draws in time; otherwise none.
 
     Raises
     ------
-    BadRequest: an id or a position needs more than 32 bits.
+    BadRequest: an id, a position or a degree needs more than 32 bits.
     """
     offsets, sources, positions = drawn
-    if sources.size and max(sources.max(), positions.max()) > _LARGEST:
-        raise BadRequest(f"relation: ids or positions above {_LARGEST} cannot be told")
+    if any(each.size and each.max() > _LARGEST for each in (sources, positions, in_degrees)):
+        raise BadRequest(f"relation: ids, positions or degrees above {_LARGEST} cannot be told")
     counts = np.diff(offsets)
-    body = np.concatenate(([counts.size], counts, sources, positions)).astype("<u4")
+    body = np.concatenate(([counts.size], counts, in_degrees, sources, positions)).astype("<u4")
     checksum = xxhash.xxh3_64_intdigest(body.data, seed)
     header = bytes([_DATA_TAG]) + _varint(body.nbytes)
     return b"".join((header, body.data, _CHECKSUM.pack(_CHECKSUM_TAG, checksum)))
 
 
-def read_neighbours(message: bytes, seed: int) -> tuple[NDArray[np.uint32], ...]:
-    """Of a serialised ``NeighborChunk``: [n] counts, [edges] source ids and [edges] positions, all
-    uint32 and without a copy.
+def read_neighbours(
+    message: bytes, seed: int, *, in_time: bool = False
+) -> tuple[NDArray[np.uint32], ...]:
+    """Of a serialised ``NeighborChunk``: [n] counts, [n] in-degrees, [edges] source ids and [edges]
+    positions, all uint32 and without a copy.
+
+    Parameters
+    ----------
+    in_time: whether draws are in time; otherwise there are no in-degrees.
 
     Raises
     ------
@@ -160,9 +174,10 @@ def read_neighbours(message: bytes, seed: int) -> tuple[NDArray[np.uint32], ...]
     nodes = int(words[0]) if words.size else 0
     counts = words[1 : nodes + 1]
     edges = int(counts.sum(dtype=np.int64))
-    if not words.size or data.size % 4 or words.size != 1 + nodes + 2 * edges:
+    first = 1 + nodes * (1 + in_time)
+    if not words.size or data.size % 4 or words.size != first + 2 * edges:
         raise ValueError(f"a chunk of {data.size} bytes where {edges} edges of {nodes} nodes stand")
-    return counts, words[nodes + 1 : nodes + 1 + edges], words[nodes + 1 + edges :]
+    return counts, words[nodes + 1 : first], words[first : first + edges], words[first + edges :]
 
 
 def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:

@@ -180,14 +180,14 @@ def make_link_batches(
 
     Parameters
     ----------
-    server: whose relations' edges are left out, where these are divided; None = any server's.
+    server: whose lists lack edges, where relations or topology are divided; None = any server's.
     """
     config, graph = request.config, request.graph
     if not request.schema.target_relations:
         return None
     schedule = make_schedule(request)
     given = (graph, config.task, request.links, schedule, config.train.seed)
-    return LinkBatches(*given, sampler.versions_at, server if graph.holdings else None)
+    return LinkBatches(*given, sampler.versions_at, server)
 
 
 def make_model(request: Request) -> torch.nn.Module:

@@ -22,7 +22,9 @@ from hopper.hetero.learnable import LearnableRows, Learning, TableShare
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.micrograph.elsewhere import DrawsElsewhere
 from hopper.migrate.packed_model import PackedModel
+from hopper.partition import PartitionedGraph
 from hopper.run_log import RunLog
+from hopper.traffic import Traffic
 
 
 def make_engine(
@@ -102,11 +104,22 @@ def _make_group_trainer(
         server=cluster.server,
         model=None if packed is None else packed.module,
     )
-    if not request.graph.layout.draws_alone and isinstance(rows.remote, RemoteRows):
-        traffic = cluster.traffic.apart()
-        book = request.graph.book
-        trainer.sampler.elsewhere = DrawsElsewhere(rows.remote, book, traffic)
+    trainer.sampler.elsewhere = make_elsewhere(request.graph, rows, cluster.traffic.apart())
     return trainer
+
+
+def make_elsewhere(
+    graph: PartitionedGraph, rows: PartitionedRows, traffic: Traffic
+) -> DrawsElsewhere | None:
+    """What draws among in-edges of other servers; None where a rank has all, or there are none.
+
+    Parameters
+    ----------
+    traffic: where bytes are counted.
+    """
+    if graph.layout.draws_alone or not isinstance(rows.remote, RemoteRows):
+        return None
+    return DrawsElsewhere(rows.remote, graph.book, traffic)
 
 
 def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:

@@ -258,8 +258,8 @@ def _check_layout(request: Request) -> None:
     if not all(can_draw(each, request) for each in engines_of(request)):
         raise RequestError(
             f"sampler.kind: {layout.explain(where)}, and servers draw for others' ranks in host "
-            "memory alone and by the kinds node, full, labor, replacement and weighted (without "
-            f'unbiased); expected one of these, or train.engine = "cooperative"; given '
+            "memory alone and by the kinds node, full, labor, replacement, temporal and weighted "
+            '(without unbiased); expected one of these, or train.engine = "cooperative"; given '
             f'"{config.sampler.kind}" with {config.train.engine}'
         )
     if not request.graph.holdings:

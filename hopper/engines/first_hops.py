@@ -146,13 +146,14 @@ def _exchange(
 
 def _tell(sampler: NeighborSampler, subgraph: Subgraph) -> list[NDArray[np.int32]]:
     """What the first layer of a mini-batch reads: versions of its nodes, destinations first, the
-    number of edges of each destination, the places of their sources among the nodes, and, where
-    their probabilities follow from them, their positions."""
-    ((edges),) = subgraph.hops[-1].values()
+    number of edges of each destination, the places of their sources among the nodes, where their
+    probabilities follow from them, their positions, and in-degrees that other ranks do not have."""
+    ((relation, edges),) = subgraph.hops[-1].items()
     nodes, times = subgraph.nodes[subgraph.target], subgraph.times.get(subgraph.target)
     versions = sampler.versions_at(subgraph.target, nodes, times).astype(sampler.version_dtype)
     words = [versions.view(np.int32), np.diff(edges.indptr), edges.indices]
     words.append(_NONE if subgraph.inclusions[-1] is None else edges.positions)
+    words.append(subgraph.in_degrees.get(relation, _NONE))
     return [each.astype(np.int32, copy=False) for each in words]
 
 
@@ -164,6 +165,7 @@ def _first_hop(
     degrees: NDArray[np.int32],
     sources: NDArray[np.int32],
     positions: NDArray[np.int32],
+    in_degrees: NDArray[np.int32],
 ) -> Subgraph:
     """The first layer of a mini-batch, as :func:`_tell` tells it.
 
@@ -189,4 +191,5 @@ def _first_hop(
         iteration_key=iteration_key,
         inclusions=sampler.inclusions_at(moment)[hop:],
         times=times,
+        in_degrees={relation: in_degrees.astype(np.int64)} if in_degrees.size else {},
     )

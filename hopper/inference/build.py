@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from hopper.engines.assemble import make_full_sampler
+from hopper.engines.build import make_elsewhere
 from hopper.hetero.root_shares import RootShares
 from hopper.inference.by_relation import ByRelation
 from hopper.inference.inference import Inference, Scene
@@ -21,6 +22,8 @@ def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
     """
     request, cluster = scene.request, scene.cluster
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
+    # Layer by layer a rank draws for its own nodes alone.
+    sampler.elsewhere = make_elsewhere(request.graph, scene.rows, cluster.traffic)
     holdings = request.reads.holdings
     if holdings:
         types, per_server = request.schema.root_types, cluster.ranks_per_server

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cache_server.hop_draw import Drawn, HopDraw
 from cache_server.kernel import kernel
+from cache_server.left_out import LeftOut
 from cache_server.sampling import NeighbourDraw
 from hopper.features import RemoteRows
 from hopper.graph.schema import Relation
@@ -28,12 +29,16 @@ class AskedDraw(NamedTuple):
     ----------
     stored: the relation as it is stored. nodes: [n] int64 global ids of destinations.
     is_here: [n] bool, whose in-edges the rank's server stores.
+    until: [n] int64, the times of their roots, in draws in time.
+    left_out: edges that may not be drawn.
     """
 
     stored: Relation
     how: HopDraw
     nodes: Ids
     is_here: NDArray[np.bool_]
+    until: Ids | None = None
+    left_out: LeftOut | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,14 @@ class SplitDraw:
     here: Ids
     others: Mapping[int, Ids]
     draws: Mapping[int, NeighbourDraw]
+
+    def order(self) -> Ids:
+        """[n] int64: where each destination stands among those here and, server by server, the
+        others."""
+        places = np.concatenate([self.here, *self.others.values()])
+        found = np.empty(places.size, np.int64)
+        found[places] = np.arange(places.size)
+        return found
 
 
 class DrawsElsewhere:
@@ -78,16 +91,23 @@ class DrawsElsewhere:
         return Draws(splits, self._remote.begin_sampling(by_server, self._traffic))
 
     def _split(self, asked: AskedDraw) -> SplitDraw:
-        stored, how, nodes, is_here = asked
+        stored, how, nodes, is_here, until, left_out = asked
         here = np.flatnonzero(is_here)
         if here.size == nodes.size:
             return SplitDraw(here, {}, {})
         away = np.flatnonzero(~is_here)
         homes = self._book.home(stored.dst, nodes[away])
         others = {int(server): away[homes == server] for server in np.unique(homes)}
-        sources = self._book.total(stored.src)
+        ends = () if left_out is None else (left_out.src, left_out.dst)
         draws = {
-            server: NeighbourDraw(str(stored), how, nodes[places], sources)
+            server: NeighbourDraw(
+                str(stored),
+                how,
+                nodes[places],
+                self._book.total(stored.src),
+                None if until is None else until[places],
+                *ends,
+            )
             for server, places in others.items()
         }
         return SplitDraw(here, others, draws)
@@ -124,13 +144,19 @@ class Draws:
         self._wait()
         if not split.others:
             return here
-        places = [split.here, *split.others.values()]
         parts = [here, *(split.draws[server].drawn() for server in split.others)]
-        order = np.empty(sum(each.size for each in places), np.int64)
-        order[np.concatenate(places)] = np.arange(order.size)
+        order = split.order()
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])
         sources, positions = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
         return _reorder(counts, sources, positions, order)
+
+    def in_degrees(self, relation: Relation, here: Ids) -> Ids:
+        """[n] int64: of all destinations of a relation that is drawn in time, how many in-edges are
+        there at their times; parameters and errors as of :meth:`stitch`."""
+        split = self._splits[relation]
+        self._wait()
+        told = [here, *(split.draws[server].in_degrees() for server in split.others)]
+        return np.concatenate(told)[split.order()]
 
 
 @kernel

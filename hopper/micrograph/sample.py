@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypedDict, Unpack
 
 import numpy as np
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from cache_server.draw import DROPOUT, NEIGHBOURS, key_of
 from cache_server.hop_draw import Drawn, HopDraw, Method
 from cache_server.in_edges import NeighbourLists
+from cache_server.left_out import LeftOut
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph import frontier
 from hopper.micrograph.elsewhere import AskedDraw, DrawsElsewhere
-from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.row_tables import DenseTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
@@ -192,6 +192,7 @@ class NeighborSampler:
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
         drawn: list[dict[Relation, NDArray[np.int64]]] = [{} for _ in self.fanouts]
+        in_degrees: dict[Relation, NDArray[np.int64]] = {}
         sizes = [dict.fromkeys(self.original_ids, 0)]
         try:
             for node_type, own in roots.items():
@@ -199,13 +200,14 @@ class NeighborSampler:
                 if sizes[0][node_type] != own.size:
                     raise ValueError("a root occurs twice in one batch")
             hops = [
-                self._expand(hop, (epoch, iteration), nodes, sizes, drawn[hop], tables)
+                self._expand(hop, (epoch, iteration), nodes, sizes, drawn[hop], in_degrees, tables)
                 for hop in range(len(self.fanouts))
             ]
         finally:
             self._give_tables_back(tables, nodes)
         found = {t: np.concatenate(parts) for t, parts in nodes.items()}
-        return self._subgraph(found, sizes, hops, (epoch, iteration), drawn)
+        made = self._subgraph(found, sizes, hops, (epoch, iteration), drawn)
+        return replace(made, in_degrees=in_degrees) if in_degrees else made
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
@@ -230,6 +232,12 @@ class NeighborSampler:
     def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
         """[n] int64: the times of the roots that these are for; None where there are none."""
         return None
+
+    def source_versions(
+        self, relation: Relation, destinations: Versions, drawn: Drawn
+    ) -> NDArray[np.int64]:
+        """[edges] int64: the versions of the sources that were drawn for some destinations."""
+        return drawn[1]
 
     def row_table(self, node_type: str) -> RowTable:
         """One for the versions of a type's nodes."""
@@ -306,23 +314,47 @@ class NeighborSampler:
         destinations: [n] int64 versions; sources are told as versions too.
         moment: epoch and iteration.
         """
+        return self._in_versions(
+            relation, destinations, self._draw_here(hop, relation, destinations, moment)
+        )
+
+    def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
+        """What was drawn, with versions of sources instead of their global ids."""
+        return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
+
+    def _draw_here(
+        self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
+    ) -> Drawn:
+        """As :meth:`draw`, with global ids of sources."""
         topology, how = self.topologies[relation], self.how(hop, relation, moment)
-        originals = self.original_ids[relation.dst]
+        nodes = self.nodes_of(relation.dst, destinations)
+        until = self.times_of(relation.dst, destinations)
         lacking = self.lacking(relation, moment)
-        with threads_for(destinations.size):
+        with threads_for(nodes.size):
             if topology.positions is not None and lacking is None:
                 lists = topology.indptr, topology.indices, topology.positions, topology.in_degrees
-                key = np.uint64(how.key)
-                return frontier.draw_hop_of_part(*lists, originals, destinations, how.fanout, key)
-            weights = topology.weight_sums, topology.alias_table
-            lists_of_all = NeighbourLists(
-                *(topology.indptr, topology.indices, self.original_ids[relation.src], originals),
-                *weights,
-            )
-            return lists_of_all.draw(destinations, how, None if lacking is None else lacking.arrays)
+                originals, key = self.original_ids[relation.dst], np.uint64(how.key)
+                return frontier.draw_hop_of_part(*lists, originals, nodes, how.fanout, key)
+            arrays = None if lacking is None else lacking.arrays
+            return self._lists(relation).draw(nodes, how, arrays, until)
+
+    def _lists(self, relation: Relation) -> NeighbourLists:
+        """What a relation's neighbours are drawn from here."""
+        topology = self.topologies[relation]
+        return NeighbourLists(
+            topology.indptr,
+            topology.indices,
+            self.original_ids[relation.src],
+            self.original_ids[relation.dst],
+            topology.weight_sums,
+            topology.alias_table,
+            topology.times,
+            topology.by_time,
+        )
 
     def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
-        """The edges of a relation that an iteration may not draw."""
+        """The edges of a relation that an iteration may not draw; in draws in time by the places
+        that these have by time."""
         found = {} if self.left_out is None else self.left_out(moment)
         return found.get(self.drawn_as.get(relation, relation))
 
@@ -352,16 +384,18 @@ class NeighborSampler:
         nodes: dict[str, list[NDArray[np.int64]]],
         sizes: list[dict[str, int]],
         counts: dict[Relation, NDArray[np.int64]],
+        in_degrees: dict[Relation, NDArray[np.int64]],
         tables: Mapping[str, RowTable],
     ) -> dict[Relation, HopEdges]:
         """Draw one hop of every relation; appends to ``nodes`` and ``sizes``, and tells ``counts``
-        how many were drawn where some edges are stored elsewhere."""
+        how many were drawn where some edges are stored elsewhere, and ``in_degrees`` the degrees of
+        all destinations at their times, where some of these are known elsewhere."""
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
         drawn = {}
         if self.elsewhere is not None:
-            drawn = self._draw_everywhere(self.elsewhere, hop, frontiers, moment)
+            drawn = self._draw_everywhere(self.elsewhere, hop, frontiers, moment, in_degrees)
         for relation in self.topologies:
             destinations = frontiers[relation.dst]
             if not self.is_drawn(relation, hop):
@@ -381,20 +415,34 @@ class NeighborSampler:
         hop: int,
         frontiers: Mapping[str, Versions],
         moment: tuple[int, int],
+        in_degrees: dict[Relation, NDArray[np.int64]],
     ) -> dict[Relation, Drawn]:
         """Draw a hop of every relation that is drawn at it, among in-edges of this server and of
-        others, which draw meanwhile."""
+        others, which draw meanwhile; ``in_degrees`` as of :meth:`_expand`."""
         asked = {}
         for each in filter(lambda each: self.is_drawn(each, hop), self.topologies):
             nodes = self.nodes_of(each.dst, frontiers[each.dst])
-            stored, how = self.drawn_as.get(each, each), self.how(hop, each, moment)
-            asked[each] = AskedDraw(stored, how, nodes, self.topologies[each].has_lists(nodes))
+            asked[each] = AskedDraw(
+                self.drawn_as.get(each, each),
+                self.how(hop, each, moment),
+                nodes,
+                self.topologies[each].has_lists(nodes),
+                self.times_of(each.dst, frontiers[each.dst]),
+                self.lacking(each, moment),
+            )
         others = elsewhere.begin(asked)
         here = {
-            each: self.draw(hop, each, others.here(each, frontiers[each.dst]), moment)
+            each: self._draw_here(hop, each, others.here(each, frontiers[each.dst]), moment)
             for each in asked
         }
-        return {each: others.stitch(each, found) for each, found in here.items()}
+        for each, own in asked.items():
+            if own.until is not None and self.topologies[each].times is not None:
+                told = others.here(each, own.nodes), others.here(each, own.until)
+                in_degrees[each] = others.in_degrees(each, self._lists(each).count_until(*told))
+        return {
+            each: self._in_versions(each, frontiers[each.dst], others.stitch(each, found))
+            for each, found in here.items()
+        }
 
     def _stored(
         self,

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cache_server.timed_draw import count_until
 from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.graph.block import Block, Nodes, TypedBlocks
@@ -18,7 +19,6 @@ from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
 from hopper.micrograph.pairs import Pairs
-from hopper.micrograph.timed_draw import count_until
 from hopper.ops import StoredRows
 
 _NO_FEATURES: Final[Mapping[Relation, Tensor]] = {}
@@ -120,6 +120,9 @@ class Subgraph:
     times: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """per type, where roots have times: [n] that of the root that a node is there for; a node may
     have several rows then, one a time"""
+    in_degrees: Mapping[Relation, NDArray[np.int64]] = field(default_factory=dict)
+    """by relation with times, some of which other servers have: [destinations of the last hop]
+    in-degrees at the roots' times"""
     edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
     """by relation, the edges whose features are read"""
 
@@ -256,6 +259,8 @@ class _Facts:
         # The last hop's discoveries are never destinations.
         count = subgraph.sizes[-2][relation.dst]
         nodes = subgraph.nodes[relation.dst][:count]
+        if relation in subgraph.in_degrees:
+            return subgraph.in_degrees[relation]
         if subgraph.times and topology.times is not None:
             until = subgraph.times[relation.dst][:count]
             with threads_for(count):

@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import NEIGHBOURS
-from cache_server.hop_draw import Drawn
+from cache_server.hop_draw import Drawn, HopDraw, Method
+from cache_server.left_out import LeftOut
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.kernel_threads import threads_for
-from hopper.micrograph.left_out import NOTHING, LeftOut
 from hopper.micrograph.row_tables import HashTable, RowTable
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
-from hopper.micrograph.timed_draw import draw_until
 
 Ids = NDArray[np.int64]
 Pick = Literal["uniform", "recent"]
@@ -108,40 +106,27 @@ class TemporalSampler(NeighborSampler):
         """See :class:`NeighborSampler`."""
         return HashTable()
 
-    def draw(
-        self, hop: int, relation: Relation, destinations: Ids, moment: tuple[int, int]
-    ) -> Drawn:
+    def source_versions(self, relation: Relation, destinations: Ids, drawn: Drawn) -> Ids:
         """See :class:`NeighborSampler`."""
-        topology = self.topologies[relation]
-        places, nodes = np.divmod(destinations, self._count(relation.dst))
-        times, by_time = (
-            _NONE if each is None else each for each in (topology.times, topology.by_time)
-        )
-        with threads_for(nodes.size):
-            return draw_until(
-                topology.indptr,
-                topology.indices,
-                times,
-                by_time,
-                self.original_ids[relation.dst],
-                nodes,
-                self._times[places],
-                places * self._count(relation.src),
-                self.fanouts[hop],
-                self._recent,
-                self.hop_key(NEIGHBOURS, moment, hop, relation),
-                *self._lacking_in_time(relation, moment).arrays,
-            )
+        firsts = destinations // self._count(relation.dst) * self._count(relation.src)
+        found: Ids = np.repeat(firsts, np.diff(drawn[0])) + drawn[1]
+        return found
 
-    def _lacking_in_time(self, relation: Relation, moment: tuple[int, int]) -> LeftOut:
-        """As of :meth:`lacking`, by place in time."""
-        lacking = self.lacking(relation, moment)
-        if lacking is None:
-            return NOTHING
+    def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
+        """See :class:`NeighborSampler`."""
+        method: Method = "recent" if self._recent else "temporal"
+        return self.drawn_by(method, NEIGHBOURS, hop, relation, moment)
+
+    def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
+        """See :class:`NeighborSampler`."""
+        found = super().lacking(relation, moment)
+        if found is None:
+            return None
         # Worked out once for all hops of an iteration.
         kept = self._lacking.get(relation)
-        if kept is None or kept[0] is not lacking:
-            kept = lacking, lacking.in_time(self.topologies[relation])
+        if kept is None or kept[0] is not found:
+            topology = self.topologies[relation]
+            kept = found, found.in_time(topology.indptr, topology.by_time)
             self._lacking[relation] = kept
         return kept[1]
 

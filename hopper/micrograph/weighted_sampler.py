@@ -13,12 +13,12 @@ from torch import Tensor
 from cache_server import weighted_draw
 from cache_server.draw import ARRIVALS, NEIGHBOURS
 from cache_server.hop_draw import HopDraw, Method
+from cache_server.left_out import NOTHING
 from hopper.device_copies import to_device
 from hopper.graph.block import Block
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
 from hopper.kernel_threads import threads_for
-from hopper.micrograph.left_out import NOTHING
 from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 from hopper.micrograph.subgraph import Inclusion
 

@@ -3,16 +3,16 @@ be drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.left_out import LeftOut, leave_out
 from hopper.config.sections import Task
 from hopper.graph.schema import Relation
-from hopper.micrograph.left_out import LeftOut, leave_out
 from hopper.micrograph.pairs import Pairs
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.partition import PartitionedGraph
@@ -36,7 +36,7 @@ class LinkBatches:
     schedule: which of them an iteration trains.
     seed: of the draws.
     versions_at: what frontiers hold of their ends.
-    server: whose relations are drawn, where these are divided; None = all.
+    server: whose relations and lists ranks draw from, where these are divided; None = all.
     """
 
     def __init__(
@@ -50,7 +50,9 @@ class LinkBatches:
         server: int | None = None,
     ) -> None:
         self._task = task
-        self._drawn = graph.relations if server is None else graph.holdings[server].relations
+        self._drawn: Collection[Relation] = graph.relations
+        if server is not None and graph.holdings:
+            self._drawn = graph.holdings[server].relations
         """whose edges may be left out"""
         self._table = links.table
         self._schedule = schedule
@@ -147,7 +149,8 @@ class LinkBatches:
                 found.setdefault(each, []).append((dst, src))
         return {
             each: leave_out(
-                self._topology(each),
+                self._topology(each).indptr,
+                self._topology(each).indices,
                 self._originals(each.src),
                 *(np.concatenate(ends) for ends in zip(*pairs, strict=True)),
             )

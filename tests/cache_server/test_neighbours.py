@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.errors import InvalidRequest, ServerUnavailable
+from cache_server.errors import BadRequest, InvalidRequest, ServerUnavailable
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import METHODS, HopDraw
 from cache_server.in_edges import NeighbourLists
+from cache_server.left_out import NOTHING, LeftOut
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.wire import SAMPLE_NEIGHBORS, encode_ids, read_neighbours, write_neighbours
 from hopper.graph import GraphDirectory
 from hopper.graph.importers import ImportOptions, RandomSplit
 from hopper.graph.schema import Relation
+from hopper.graph.topology import Topology
 from hopper.partition import PartitionedGraph, partition_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:split drawn")
@@ -30,7 +33,7 @@ EDGE = Relation("node", "edge", "node")
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
-    """A graph with weights and a hub, whose topology is partitioned."""
+    """A graph with weights, times and a hub, whose topology is partitioned."""
     generator = np.random.default_rng(3)
     ends = generator.integers(0, NODES, (2, EDGES))
     ends[1, :300] = HUB
@@ -41,6 +44,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> PartitionedGraph:
         features=generator.random((NODES, 2)),
         labels=generator.integers(0, 2, NODES),
         edge_weights=np.exp(generator.normal(0, 2, EDGES)),
+        times={tuple(EDGE): generator.integers(0, 40, EDGES)},
         options=ImportOptions(split=RandomSplit(0.5, 0.2)),
     )
     return partition_graph(graph, folder / "parts", SERVERS, "random", topology="partitioned")
@@ -59,9 +63,12 @@ def client(parts: PartitionedGraph, serve_partitions: Callable[..., list[str]]) 
 def lists(parts: PartitionedGraph) -> NeighbourLists:
     """What all servers have, put together."""
     whole, ids = parts.topology(EDGE), parts.original_ids("node")
-    return NeighbourLists(
-        whole.indptr, whole.indices, ids, ids, whole.weight_sums, whole.alias_table
-    )
+    return lists_of(whole, ids)
+
+
+def lists_of(topology: Topology, ids: np.ndarray) -> NeighbourLists:
+    by_edge = topology.weight_sums, topology.alias_table, topology.times, topology.by_time
+    return NeighbourLists(topology.indptr, topology.indices, ids, ids, *by_edge)
 
 
 def test_servers_draw_what_a_rank_with_all_edges_draws(
@@ -72,7 +79,28 @@ def test_servers_draw_what_a_rank_with_all_edges_draws(
         how = HopDraw(method, fanout, int(generator.integers(0, 2**64, dtype=np.uint64)))
         # The hub is always among them; sometimes there are no others.
         nodes = np.append(generator.integers(0, NODES, generator.integers(0, 60)), hub(parts))
-        check_draws(client, parts, lists, how, nodes)
+        check_draws(client, parts, lists, how, nodes, NOTHING)
+
+
+def test_servers_leave_out_what_a_rank_with_all_edges_leaves_out(
+    client: FeatureClient, parts: PartitionedGraph, lists: NeighbourLists
+) -> None:
+    """Pairs with edges, many of them into one node; such without; and one that stands there
+    twice. Requests take 16 nodes and 16 pairs at most."""
+    generator = np.random.default_rng(12)
+    dst = np.repeat(np.arange(NODES), np.diff(lists.indptr))
+    own = lists.indices[dst == hub(parts)][:7]
+    edges = generator.choice(EDGES, 60)
+    left_out = lists.leave_out(
+        np.concatenate([own, own[:2], lists.indices[edges], generator.integers(0, NODES, 9)]),
+        np.concatenate([np.full(9, hub(parts)), dst[edges], generator.integers(0, NODES, 9)]),
+    )
+    assert left_out.places.size > 60
+    for method, fanout in itertools.product(METHODS, (-1, 3, 40)):
+        if method != "labor":
+            how = HopDraw(method, fanout, int(generator.integers(0, 2**64, dtype=np.uint64)))
+            nodes = np.append(generator.integers(0, NODES, 40), hub(parts))
+            check_draws(client, parts, lists, how, nodes, left_out)
 
 
 def test_halos_have_whole_lists(
@@ -87,10 +115,10 @@ def test_halos_have_whole_lists(
         stored = np.flatnonzero(own.has_lists(np.arange(NODES)))
         first, stop = wider.book.range("node", server)
         assert stored.size > stop - first
-        here = NeighbourLists(own.indptr, own.indices, ids, ids, own.weight_sums, own.alias_table)
+        here, until = lists_of(own, ids), np.full(stored.size, 20)
         for method in METHODS:
-            how = HopDraw(method, 3, 77)
-            for mine, theirs in zip(here.draw(stored, how), lists.draw(stored, how), strict=True):
+            asked = stored, HopDraw(method, 3, 77), None, until
+            for mine, theirs in zip(here.draw(*asked), lists.draw(*asked), strict=True):
                 np.testing.assert_array_equal(mine, theirs)
 
 
@@ -105,16 +133,18 @@ def check_draws(
     lists: NeighbourLists,
     how: HopDraw,
     ids: np.ndarray,
+    left_out: LeftOut,
 ) -> None:
-    homes = parts.book.home("node", ids)
+    homes, times = parts.book.home("node", ids), ids * 7 % 45
+    pairs = left_out.src, left_out.dst
+
+    def asked_of(server: int, step: int) -> NeighbourDraw:
+        nodes, until = (each[homes == server][::step].copy() for each in (ids, times))
+        moments = until if how.in_time else None
+        return NeighbourDraw(str(EDGE), how, nodes, NODES, moments, *pairs)
+
     # Two draws a server, of which the second is in another order.
-    asked = {
-        server: [
-            NeighbourDraw(str(EDGE), how, ids[homes == server], NODES),
-            NeighbourDraw(str(EDGE), how, ids[homes == server][::-1].copy(), NODES),
-        ]
-        for server in range(SERVERS)
-    }
+    asked = {server: [asked_of(server, 1), asked_of(server, -1)] for server in range(SERVERS)}
     sent = np.zeros(2, np.int64)
 
     def count(_server: int, there: int, back: int) -> None:
@@ -123,8 +153,14 @@ def check_draws(
     client.begin_sampling(asked, count)()
     for draws in asked.values():
         for draw in draws:
-            for mine, theirs in zip(lists.draw(draw.nodes, how), draw.drawn(), strict=True):
+            found = left_out.in_time(lists.indptr, lists.by_time) if how.in_time else left_out
+            lacking = found.arrays if left_out.src.size else None
+            expected = lists.draw(draw.nodes, how, lacking, draw.until)
+            for mine, theirs in zip(expected, draw.drawn(), strict=True):
                 np.testing.assert_array_equal(mine, theirs)
+            if draw.until is not None:
+                degrees = lists.count_until(draw.nodes, draw.until)
+                np.testing.assert_array_equal(degrees, draw.in_degrees())
     assert sent[0] >= 8 * 2 * ids.size
     assert sent[1] > 0
 
@@ -142,31 +178,66 @@ def test_what_cannot_be_drawn_is_refused(client: FeatureClient, parts: Partition
     refused("no in-edges of 'node/knows/node'; it has those of node/edge/node", "node/knows/node")
     refused("method: expected one of uniform, labor, .* found 'nearest'", method="nearest")
     refused("fanout: expected -1 or 1 to 1048576, found 0", fanout=0)
+    refused("times: method recent wants one for each node, found none", method="recent")
     channel = grpc.insecure_channel(client.addresses[1])
     call = channel.unary_stream(SAMPLE_NEIGHBORS)
-    draw = features_pb2.NeighborDraw(
-        relation=str(EDGE), nodes=encode_ids(np.full(17, first)), method="uniform", fanout=2
-    )
-    for request, match in (
-        (features_pb2.SampleNeighborsRequest(draws=[draw]), "exceed the limit of 16 ids"),
-        (
-            features_pb2.SampleNeighborsRequest(
-                draws=[features_pb2.NeighborDraw(relation=str(EDGE), nodes=b"odd")]
-            ),
-            "method: expected",
-        ),
-    ):
+    one, two, many = (encode_ids(np.full(count, first)) for count in (1, 2, 17))
+    far = encode_ids(np.array([stop]))
+    for match, fields in {
+        "ids: 17 ids exceed the limit of 16 ids": {"nodes": many},
+        "method: expected": {"method": ""},
+        "times: 3 bytes are not a multiple of 8": {"method": "temporal", "times": b"odd"},
+        "times: expected one for each of 1 nodes, found 2": {"method": "recent", "times": two},
+        "times: 17 ids exceed the limit of 16 ids": {"method": "temporal", "times": many},
+        "times: method uniform draws at no time, found 1": {"times": one},
+        "without_sources: 3 bytes": {"without_sources": b"odd"},
+        "without_sources: expected one for each of 2 destinations, found 1": {
+            "without_sources": one,
+            "without_destinations": two,
+        },
+        f"without_destinations: id {stop} is outside [{first}, {stop})": {
+            "without_sources": one,
+            "without_destinations": far,
+        },
+        f"without_sources: id -1 is outside [0, {NODES})": {
+            "without_sources": encode_ids(np.array([-1])),
+            "without_destinations": one,
+        },
+        "without_destinations: 17 ids exceed the limit": {"without_destinations": many},
+        "without_sources: method labor leaves no edges out": {
+            "method": "labor",
+            "without_sources": one,
+            "without_destinations": one,
+        },
+    }.items():
+        known: dict[str, Any] = {"method": "uniform", "nodes": one, "fanout": 2}
+        draw = features_pb2.NeighborDraw(relation=str(EDGE), **known | fields)
+        request = features_pb2.SampleNeighborsRequest(draws=[draw])
         with pytest.raises(grpc.RpcError) as caught:
             list(call(request.SerializeToString(), timeout=10))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert match in str(caught.value.details())
+        assert "\n" not in str(caught.value.details())
     channel.close()
+    how = HopDraw("uniform", 2, 5)
+    pairs = np.arange(17), np.full(17, first)
+    draw_all = NeighbourDraw(str(EDGE), how, np.array([first]), NODES, None, *pairs)
+    with pytest.raises(
+        BadRequest, match="17 edges into one node are left out, more than the limit"
+    ):
+        client.begin_sampling({1: [draw_all]})()
 
 
 def test_replies_that_do_not_fit_are_refused() -> None:
     drawn = np.array([0, 2, 2]), np.array([4, 9]), np.array([0, 1])
     nodes = np.array([3, 5], np.int64)
-    message = write_neighbours(drawn, 8)
-    assert [each.tolist() for each in read_neighbours(message, 8)] == [[2, 0], [4, 9], [0, 1]]
+    message = write_neighbours(drawn, nodes[:0], 8)
+    told = [each.tolist() for each in read_neighbours(message, 8)]
+    assert told == [[2, 0], [], [4, 9], [0, 1]]
+    with pytest.raises(ValueError, match="a chunk of 28 bytes where 2 edges of 2 nodes stand"):
+        read_neighbours(message, 8, in_time=True)
+    in_time = write_neighbours(drawn, np.array([5, 7]), 8)
+    assert read_neighbours(in_time, 8, in_time=True)[1].tolist() == [5, 7]
 
     def answered(sources: int, end: int) -> None:
         how = HopDraw("uniform", 2, 1)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from cache_server.left_out import LeftOut, leave_out
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.left_out import LeftOut, leave_out
 from hopper.micrograph.sample import NeighborSampler
 
 NODES = 30
@@ -45,7 +45,7 @@ def test_draws_are_those_of_lists_without_the_edges(seed: int, fanout: int, pair
     originals = generator.permutation(NODES)
     topology = make_topology(seed, originals)
     src, dst = generator.integers(0, NODES, (2, pairs))
-    left_out = leave_out(topology, originals, src, dst)
+    left_out = leave_out(topology.indptr, topology.indices, originals, src, dst)
     gone = set(zip(src.tolist(), dst.tolist(), strict=True))
     kept = [
         [

@@ -16,12 +16,12 @@ from scipy import stats
 
 from cache_server.alias_table import LONGEST, fill_columns, write_tables
 from cache_server.draw import absorb_each, key_of, variate
+from cache_server.left_out import LeftOut
 from hopper.errors import GraphError
 from hopper.graph import GraphDirectory
 from hopper.graph.layout import topology_file
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
-from hopper.micrograph.left_out import LeftOut
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.weighted_sampler import ReplacementSampler, WeightedSampler
 from hopper.partition import PartitionedGraph, partition_graph

@@ -1,4 +1,4 @@
-"""The numba kernels of sampling in time."""
+"""The numba kernels of draws in time. Specified in docs/draws.md."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def draw_until(
     original_ids: Ids,
     frontier: Ids,
     until: Ids,
-    firsts: Ids,
     fanout: int,
     recent: bool,
     key: np.uint64,
@@ -58,7 +57,6 @@ def draw_until(
         edges are there always.
     original_ids: [destinations] int64, original id of every destination.
     frontier, until: [n] int64, destinations to expand, and their roots' times.
-    firsts: [n] int64, what is added to the ids of each one's sources.
     fanout: neighbours a destination, -1 = all. recent: whether the latest are taken.
     key: key of (seed, epoch, iteration, hop, relation).
     nodes, bounds, places: destinations whose lists lack some, as of
@@ -95,5 +93,5 @@ def draw_until(
                 # Those that are left close ranks.
                 place += place >= places[k]
             positions[j] = by_time[first + place] if times.size else place
-            sources[j] = firsts[i] + indices[first + positions[j]]
+            sources[j] = indices[first + positions[j]]
     return offsets, sources, positions

@@ -1,17 +1,17 @@
-"""Edges that an iteration may not draw: those that would tell what it predicts."""
+"""Edges that a draw may not take, for example those that would tell what an iteration predicts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.graph.topology import Topology
 
 Ids = NDArray[np.int64]
+_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -23,50 +23,60 @@ class LeftOut:
     nodes: [m] int64, ascending: the destinations whose lists lack some.
     bounds: [m + 1] int64: where each one's places begin.
     places: [k] int64, ascending for each.
+    src, dst: [n] int64 global ids, ascending by destination: the distinct pairs of nodes whose
+        edges these are, also where the destination's list is not here.
     """
 
     nodes: Ids
     bounds: Ids
     places: Ids
+    src: Ids = field(default_factory=_NONE.copy)
+    dst: Ids = field(default_factory=_NONE.copy)
 
     @property
     def arrays(self) -> tuple[Ids, Ids, Ids]:
         """As the draw takes them."""
         return self.nodes, self.bounds, self.places
 
-    def in_time(self, topology: Topology) -> LeftOut:
-        """The same, by the places in which edges stand by time, where these have any."""
-        if topology.by_time is None or not self.places.size:
+    def in_time(self, indptr: Ids, by_time: Ids | None) -> LeftOut:
+        """The same, by the places in which edges stand by time, where these have any.
+
+        Parameters
+        ----------
+        indptr, by_time: as of :func:`cache_server.timed_draw.draw_until`.
+        """
+        if by_time is None or not self.places.size:
             return self
-        places = _sort_by_time(topology.indptr, topology.by_time, *self.arrays)
-        return LeftOut(self.nodes, self.bounds, places)
+        return replace(self, places=_sort_by_time(indptr, by_time, *self.arrays))
 
 
-_NONE: Final = np.empty(0, np.int64)
 NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
 
 
-def leave_out(topology: Topology, original_ids: Ids, src: Ids, dst: Ids) -> LeftOut:
+def leave_out(indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids) -> LeftOut:
     """All edges between some pairs of nodes, parallel ones included.
 
     Parameters
     ----------
-    topology: that has all in-edges of the destinations, in global ids.
+    indptr, indices: CSC, in global ids; destinations whose list is not here have none.
     original_ids: [sources] int64, original id of every global id; lists are in their order.
     src, dst: [n] int64 global ids of the pairs; one that no edge joins, or that stands there
         again, does no harm.
     """
-    indptr, indices = np.asarray(topology.indptr), np.asarray(topology.indices)
+    indptr, indices, original_ids = map(np.asarray, (indptr, indices, original_ids))
+    order = np.lexsort((original_ids[src], dst))
+    src, dst = src[order], dst[order]
+    is_new = np.ones(src.size, np.bool_)
+    is_new[1:] = (src[1:] != src[:-1]) | (dst[1:] != dst[:-1])
+    src, dst = src[is_new], dst[is_new]
     counts = np.empty(src.size, np.int64)
     firsts = np.empty(src.size, np.int64)
-    _find_pairs(indptr, indices, np.asarray(original_ids), src, dst, firsts, counts)
+    _find_pairs(indptr, indices, original_ids, src, dst, firsts, counts)
     nodes = np.repeat(dst, counts)
     starts = np.cumsum(counts) - counts
     places = np.repeat(firsts, counts) + np.arange(nodes.size) - np.repeat(starts, counts)
-    found = np.unique(np.stack((nodes, places)), axis=1)
-    distinct, begins = np.unique(found[0], return_index=True)
-    bounds = np.append(begins, found.shape[1]).astype(np.int64)
-    return LeftOut(distinct, bounds, np.ascontiguousarray(found[1]))
+    distinct, begins = np.unique(nodes, return_index=True)
+    return LeftOut(distinct, np.append(begins, nodes.size).astype(np.int64), places, src, dst)
 
 
 @kernel
