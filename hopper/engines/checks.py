@@ -3,8 +3,6 @@ it refuses."""
 
 from __future__ import annotations
 
-import numpy as np
-
 from hopper.array_module import array_module
 from hopper.config.model import ONE_LAYER, TYPED_MODELS
 from hopper.engines.assemble import make_model
@@ -24,7 +22,7 @@ from hopper.hetero.cache_plan import parse_cache_size
 from hopper.kernel_threads import has_thread_pool
 from hopper.micrograph.samplers import find_sampler
 from hopper.models.relational import HGNN
-from hopper.partition.layouts import ByRelation, Replicated
+from hopper.partition.message_edges import count_untrained
 from hopper.tasks import check_fixed, find_target
 
 
@@ -61,11 +59,6 @@ def _check_edges(request: Request) -> None:
     if predicted == "node":
         return
     what = "links" if predicted == "link" else "labels of edges"
-    if not isinstance(layout, Replicated | ByRelation):
-        raise RequestError(
-            f"{layout.explain(request.where)}; {what} are predicted of graphs divided by node with "
-            "replicated topology, or by relation"
-        )
     refused = [each.name for each in engines_of(request) if not each.predicts_links]
     if refused:
         fitting = [each.name for each in engines_for(layout) if each.predicts_links]
@@ -102,10 +95,10 @@ def _check_full_batch(request: Request) -> None:
     if config.sampler.kind != "full" or not config.task.exclude or len(relations) != 1:
         return
     (relation,) = relations.values()
-    trained = graph.split("train")
-    if np.isin(np.asarray(graph.topology(relation).edge_ids), trained).all():
+    if relation in request.schema.target_relations and count_untrained(graph, relation) == 0:
+        trained = graph.schema.splits["train"]
         raise RequestError(
-            f"task.exclude: a full batch's links are all {trained.size:,} training links, and no "
+            f"task.exclude: a full batch's links are all {trained:,} training links, and no "
             f"other edge of {request.where} would be left to read; expected false, or a graph with "
             "edges in no split"
         )

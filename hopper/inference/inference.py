@@ -126,7 +126,7 @@ class Inference(ABC):
         self.graph = scene.request.graph
         self._reads = scene.request.reads
         self._cluster = scene.cluster
-        self._placement = self.graph.placement(scene.cluster.ranks_per_server)
+        self.placement = self.graph.placement(scene.cluster.ranks_per_server)
         self._rows = scene.rows
         self._dtype = scene.dtype
         self._learned = LeafRows({}, {})

@@ -192,7 +192,7 @@ class LayerWise(Inference):
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
         if key in self._plans:
             return self._plans[key]
-        placement, rank, names = self._placement, self._cluster.rank, list(stack.widths)
+        placement, rank, names = self.placement, self._cluster.rank, list(stack.widths)
         owned = {name: placement.owned(self._stored(name), rank) for name in names}
         needed = {name: np.zeros(ids.size, np.bool_) for name, ids in owned.items()}
 
@@ -233,7 +233,7 @@ class LayerWise(Inference):
             if each.src == name:
                 topology = self._sampler.topologies[each]
                 _mark_sources(topology.indptr, topology.indices, mine[each.dst], reached)
-        return self._placement.deal(self._stored(name), np.flatnonzero(reached)).parts()
+        return self.placement.deal(self._stored(name), np.flatnonzero(reached)).parts()
 
     def _layer(self, step: _Step, *, is_there: bool) -> dict[str, _Rows]:
         """By type, the new rows of this rank's nodes, in chunks of bounded memory; collective.

@@ -43,7 +43,7 @@ class Neighbourhoods(Inference):
         nodes_of = wanted.ids
         if self._are_versions:
             nodes_of = self._sampler.nodes_of(target, wanted.ids)
-        mine = wanted.ids[self._placement.rank_of(target, nodes_of) == rank]
+        mine = wanted.ids[self.placement.rank_of(target, nodes_of) == rank]
         outputs = [torch.empty((0, self._width_of(model)), dtype=self._dtype)]
         todo = [
             mine[start : start + ROOTS_PER_PASS] for start in range(0, mine.size, ROOTS_PER_PASS)

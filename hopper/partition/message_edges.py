@@ -25,6 +25,8 @@ from hopper.graph.directory import GraphDirectory, open_topology
 from hopper.graph.links import Links
 from hopper.graph.schema import GraphSchema, Labelled, Relation
 from hopper.graph.topology import Topology
+from hopper.partition.partitioned_graph import PartitionedGraph
+from hopper.partition.training import SplitGraph
 from hopper.scratch import scratch_folder
 
 _EDGES_AT_ONCE: Final = 1 << 20
@@ -131,7 +133,7 @@ def _reverses_of(graph: GraphDirectory, relation: Relation) -> list[Relation]:
 
 
 def _told_by(
-    graph: GraphDirectory, reverses: Mapping[Relation, Sequence[Relation]], splits: Sequence[str]
+    graph: SplitGraph, reverses: Mapping[Relation, Sequence[Relation]], splits: Sequence[str]
 ) -> dict[Relation, Ids]:
     """By relation, [n] int64, ascending: the pairs that links of splits tell, as
     ``source * destinations + destination``."""
@@ -147,6 +149,20 @@ def _told_by(
         for each in reverses[relation]:
             found.setdefault(each, []).append(dst * _destinations(schema, each) + src)
     return {each: np.unique(np.concatenate(pairs)) for each, pairs in found.items()}
+
+
+def count_untrained(graph: PartitionedGraph, relation: Relation) -> int:
+    """How many of the edges that messages of a target relation travel along are no training links,
+    where links are predicted."""
+    schema, links = graph.schema, graph.links("train")
+    own = links.relations == schema.target_relations.index(relation)
+    pairs = links.src[own] * _destinations(schema, relation) + links.dst[own]
+    held_out = [name for name in schema.splits if name != "train"]
+    if held_out:
+        reverses = {each: graph.reverse_relations(each) for each in schema.target_relations}
+        told = _told_by(graph, reverses, held_out).get(relation, np.empty(0, np.int64))
+        pairs = pairs[~np.isin(pairs, told)]
+    return schema.relations[relation].count - pairs.size
 
 
 def _destinations(schema: GraphSchema, relation: Relation) -> int:

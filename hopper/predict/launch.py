@@ -115,7 +115,7 @@ def _prepare(
     check_output(
         trained.load_model(), order.output(target.predicted), by_relation=bool(graph.holdings)
     )
-    _ = order.edges(graph) if order.of_edges else order.node_ids(graph)
+    _ = order.edge_ids(graph) if order.of_edges else order.node_ids(graph)
     if begin_description(folder, order):
         return None
     make_run_folder(work)

@@ -15,10 +15,12 @@ from hopper.config.bounds import parse_size
 from hopper.errors import GraphError, RequestError
 from hopper.graph.importers.source_files import load_npy
 from hopper.graph.json_file import read_json
+from hopper.graph.links import link_offsets
 from hopper.graph.schema import Labels, Predicted, TargetKind
 from hopper.inference.inference import Output
 from hopper.partition import PartitionedGraph
 from hopper.tasks import LinkTable, Target
+from hopper.tasks.target_edges import TargetEdges
 
 What = Literal["labels", "probabilities", "logits", "embeddings"]
 Format = Literal["parquet", "npy"]
@@ -200,24 +202,38 @@ class Order:
             return np.sort(globals_[graph.split(self.nodes)])
         return np.sort(globals_[self._listed(f"original ids of {target}", globals_.size)])
 
-    def edges(self, graph: PartitionedGraph) -> LinkTable:
-        """The edges that are asked for, in order of their ids.
+    def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
+        """[n] int64, ascending: the ids of the edges that are asked for.
 
         Raises
         ------
         RequestError: as of :meth:`node_ids`.
         """
         if self.nodes in graph.schema.splits:
-            return LinkTable.of(graph, graph.links(self.nodes))
-        table = LinkTable.all_edges(graph)
+            return graph.split(self.nodes)
+        # Where labels of edges are predicted, all edges are there.
+        count = int(link_offsets(graph.schema)[-1])
         if self.nodes == ALL:
-            return table
+            return np.arange(count)
         if not self.nodes.endswith(".npy"):
             raise RequestError(
                 f"--nodes {self.nodes}: expected {ALL}, one of the splits "
                 f"{sorted(graph.schema.splits)}, or an .npy file of edge ids"
             )
-        return table.pick(self._listed("edge ids", table.ids.size))
+        return self._listed("edge ids", count)
+
+    def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
+        """The edges that are asked for, in order of their ids; every rank has to call it.
+
+        Raises
+        ------
+        RequestError: as of :meth:`node_ids`.
+        ClusterError: a rank was lost, or a deadline passed.
+        """
+        if self.nodes in graph.schema.splits:
+            return LinkTable.of(graph, graph.links(self.nodes))
+        table = LinkTable.all_edges(graph, known)
+        return table if self.nodes == ALL else table.pick(self.edge_ids(graph))
 
     def _listed(self, what: str, count: int) -> NDArray[np.int64]:
         """[n] int64, ascending: the ids of a file, in [0, count)."""

@@ -25,6 +25,7 @@ from hopper.predict.parts import LABEL_NAME, Columns, Part, part_file, write_par
 from hopper.predict.task_columns import TaskColumns, columns_of
 from hopper.predict.trained import TrainedRun
 from hopper.tasks import EdgeDecoder, LinkTable, edge_decoder_of
+from hopper.tasks.target_edges import TargetEdges
 from hopper.train.console import RunConsole
 from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
@@ -180,7 +181,8 @@ class EdgeTask(PredictionTask):
 
     @cached_property
     def _table(self) -> LinkTable:
-        return self.order.edges(self.inference.graph)
+        graph, placement = self.inference.graph, self.inference.placement
+        return self.order.edges(graph, TargetEdges(graph, self._cluster, placement))
 
     @cached_property
     def _versions(self) -> LinkTable:

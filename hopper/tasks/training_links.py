@@ -14,6 +14,7 @@ from hopper.graph.links import Links, ends_of
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph
 from hopper.partition.placement import Placement
+from hopper.tasks.target_edges import TargetEdges
 
 Ids = NDArray[np.int64]
 VersionsAt = Callable[[str, Ids, Ids | None], Ids]
@@ -51,22 +52,28 @@ class LinkTable:
         return cls(targets, ids, relations, src, dst, links.labels, times)
 
     @classmethod
-    def all_edges(cls, graph: PartitionedGraph) -> LinkTable:
-        """All edges of the target relations, where labels of edges are predicted; without these."""
+    def all_edges(cls, graph: PartitionedGraph, edges: TargetEdges) -> LinkTable:
+        """All edges of the target relations, where labels of edges are predicted; without these.
+        Every rank has to call it.
+
+        Raises
+        ------
+        ClusterError: a rank was lost, or a deadline passed.
+        """
         schema, parts, first = graph.schema, [np.empty((4, 0), np.int64)], 0
         for number, relation in enumerate(schema.target_relations):
-            topology = graph.topology(relation)
-            ids = np.asarray(topology.edge_ids)
-            order = np.argsort(ids)
-            dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
-            found = (ids + first, np.full(ids.size, number), np.asarray(topology.indices), dst)
-            parts.append(np.stack([each[order] for each in found]))
+            ids, src, dst = edges.all_of(relation)
+            parts.append(np.stack([ids + first, np.full(ids.size, number), src, dst]))
             first += schema.relations[relation].count
         ids, relations, src, dst = np.concatenate(parts, axis=1)
         times = None
         if schema.links_are_timed:
             times = np.concatenate([graph.times(each) for each in schema.target_relations])
         return cls(schema.target_relations, ids, relations, src, dst, None, times)
+
+    def of_relation(self, number: int) -> LinkTable:
+        """Those of a target relation."""
+        return self.pick(np.flatnonzero(self.relations == number))
 
     def pick(self, places: Ids) -> LinkTable:
         """Some of them, by ascending places."""

@@ -9,9 +9,9 @@ block of scores.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -33,7 +33,9 @@ from hopper.tasks import (
     sides_of,
     type_at,
 )
+from hopper.tasks.target_edges import TargetEdges
 from hopper.train.evaluate import Evaluator, evaluating
+from hopper.train.known_links import KnownLinks
 from hopper.train.owned_rows import OwnedRows, part_of, places_among
 
 _BLOCK_BYTES: Final = 64 << 20
@@ -105,9 +107,10 @@ class LinkEvaluator(Evaluator):
     def __init__(self, inference: Inference, objective: Objective, task: Task, seed: int) -> None:
         super().__init__(inference, objective)
         self._graph, self._task, self._seed = inference.graph, task, seed
-        self._known: dict[tuple[int, Side], tuple[Ids, Ids]] = {}
         self._table = cache(lambda split: LinkTable.of(self._graph, self._graph.links(split)))
         self._fixed = cache(lambda split: open_fixed(self._graph, task, split))
+        edges = TargetEdges(self._graph, self._scene.cluster, inference.placement)
+        self._known = KnownLinks(self._graph.schema, edges, self._table)
 
     @torch.no_grad()
     def scores(self, model: torch.nn.Module, split: str) -> dict[str, float]:
@@ -192,7 +195,8 @@ class LinkEvaluator(Evaluator):
                 for block in self._blocks(of_relation, type_at(relation, side), fixed):
                     asked = (decoder, moment, block, number, side, owned)
                     if fixed is None:
-                        found.append(self._rank_block(*asked, where))
+                        known = self._known.of(split, number, side) if self._task.filtered else None
+                        found.append(self._rank_block(*asked, known, where))
                     else:
                         others = fixed.of(block, number, side)
                         found.append(self._rank_among(*asked, others, where))
@@ -216,10 +220,16 @@ class LinkEvaluator(Evaluator):
         number: int,
         side: Side,
         owned: Mapping[str, _Candidates],
+        known_links: tuple[Ids, Ids] | None,
         where: str,
     ) -> Tensor:
         """[k] float64: one more than the number of candidates with a higher score, and half of
-        those with the same."""
+        those with the same.
+
+        Parameters
+        ----------
+        known_links: as of :meth:`KnownLinks.of`; None = all candidates count.
+        """
         cluster, links = self._scene.cluster, moment.links
         relation, of = links.targets[number], torch.full((block.size,), number)
         src, dst = links.src[block], links.dst[block]
@@ -240,8 +250,9 @@ class LinkEvaluator(Evaluator):
         cluster.all_reduce(told, "control", where)
         own = torch.where(told[1] > 0, told[0], own[:, 0])
         scores[mine, places[mine]] = -torch.inf
-        if self._task.filtered:
-            self._leave_out_known(scores, known, number, side, here, moment)
+        if known_links is not None:
+            own_versions = partial(moment.versions, own_type)
+            _leave_out_known(scores, known, known_links, here, own_versions)
         counts = torch.stack(
             [(scores > own.unsqueeze(1)).sum(1), (scores == own.unsqueeze(1)).sum(1)]
         ).double()
@@ -290,47 +301,23 @@ class LinkEvaluator(Evaluator):
         cluster.all_reduce(ranks, "control", where)
         return ranks
 
-    def _leave_out_known(
-        self,
-        scores: Tensor,
-        known: Ids,
-        number: int,
-        side: Side,
-        here: _Candidates,
-        moment: _Moment,
-    ) -> None:
-        """Let candidates that are linked with the known end, in any split, rank nowhere."""
-        bounds, others = self._known_links(number, side)
-        first, last = bounds[known], bounds[known + 1]
-        lengths = last - first
-        rows = np.repeat(np.arange(known.size), lengths)
-        at = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
-        own_type = type_at(self._graph.schema.target_relations[number], side)
-        places = here.place_of(moment.versions(own_type, others[at]))
-        kept = places >= 0
-        scores[torch.from_numpy(rows[kept]), torch.from_numpy(places[kept])] = -torch.inf
 
-    def _known_links(self, number: int, side: Side) -> tuple[Ids, Ids]:
-        """All links of a relation, by the end that is known: [nodes + 1] bounds and [links] other
-        ends, in global ids."""
-        if (number, side) not in self._known:
-            graph = self._graph
-            relation = graph.schema.target_relations[number]
-            topology = graph.topology(relation)
-            src = [np.asarray(topology.indices)]
-            dst = [np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))]
-            for split in graph.schema.splits:
-                links = self._table(split)
-                own = links.relations == number
-                src.append(links.src[own])
-                dst.append(links.dst[own])
-            ends = np.concatenate(src), np.concatenate(dst)
-            by, others = ends if side == "tail" else ends[::-1]
-            count = graph.schema.node_types[type_at(relation, _other(side))].count
-            order = np.argsort(by, kind="stable")
-            bounds = np.concatenate(([0], np.cumsum(np.bincount(by, minlength=count))))
-            self._known[number, side] = bounds, others[order]
-        return self._known[number, side]
+def _leave_out_known(
+    scores: Tensor,
+    known: Ids,
+    known_links: tuple[Ids, Ids],
+    here: _Candidates,
+    versions: Callable[[Ids], Ids],
+) -> None:
+    """Let candidates that are linked with the known end, in any split, rank nowhere."""
+    bounds, others = known_links
+    first, last = bounds[known], bounds[known + 1]
+    lengths = last - first
+    rows = np.repeat(np.arange(known.size), lengths)
+    at = np.repeat(first - (np.cumsum(lengths) - lengths), lengths) + np.arange(rows.size)
+    places = here.place_of(versions(others[at]))
+    kept = places >= 0
+    scores[torch.from_numpy(rows[kept]), torch.from_numpy(places[kept])] = -torch.inf
 
 
 def _other(side: Side) -> Side:

@@ -143,6 +143,19 @@ def test_predictions_of_edges(
         hopper.predict(run, nodes="nobody")
 
 
+def test_predictions_where_topology_is_divided(
+    trained: hopper.RunResult, graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """Ranks tell each other the edges that only some of them store."""
+    every = hopper.predict(trained.run_dir, what="logits")
+    divided = partition_graph(graph, tmp_path / "parts", 2, topology="halo:1").path
+    found = hopper.predict(
+        trained.run_dir, what="logits", overrides=[f"--data.partitioned={divided}"]
+    )
+    np.testing.assert_array_equal(found.ids, every.ids)
+    np.testing.assert_allclose(found.values, every.values, rtol=1e-4, atol=1e-5)
+
+
 def test_the_baseline_is_the_commonest_label(
     trained: hopper.RunResult, graph: GraphDirectory
 ) -> None:
