@@ -16,6 +16,7 @@ from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
 from hopper.inference import Scene, make_inference
 from hopper.partition.checksums import read_division
+from hopper.partition.stored_forms import rounded_tables
 from hopper.predict.order import Order, read_order
 from hopper.predict.tasks import EdgeTask, NodeTask
 from hopper.predict.trained import TrainedRun
@@ -40,6 +41,9 @@ def predict_rank(config: Config) -> None:
         _check_same(order, request, cluster)
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
+        console = RunConsole(cluster.rank == 0, "")
+        for line in rounded_tables(request.schema):
+            console.say(line)
         check = start_row_check(config, request.graph, cluster)
         if check is not None:
             held.callback(check.stop)
@@ -52,7 +56,7 @@ def predict_rank(config: Config) -> None:
         kind = EdgeTask if order.of_edges else NodeTask
         task = kind(order, out, run, make_inference(scene, model), model)
         count = task.run()
-        await_row_checks(check, cluster, RunConsole(cluster.rank == 0, "").say)
+        await_row_checks(check, cluster, console.say)
         task.conclude(count)
         learnable.close()
         cluster.leave()

@@ -104,6 +104,18 @@ def test_learned_rows_go_with_the_model(
     }
 
 
+def test_rounded_features_are_told_of(
+    reference: Any, runs: Any, community_graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """In the words of training, once, whatever the number of ranks."""
+    small = tmp_path / "small"
+    partition_graph(community_graph, small, 2, "random", feature_dtypes=["int8"])
+    words = ["--out", str(tmp_path / "out"), "--data.partitioned", str(small)]
+    run = runs.start([*runs.hopper, "predict", str(reference.run_dir), *words], "rounded")
+    assert run.finish() == 0, run.stdout + run.stderr
+    assert run.stdout.count("features of item: approximate, rounded to int8") == 1
+
+
 @pytest.mark.parametrize("target", ["launcher", "rank"])
 def test_a_killed_prediction_goes_on(
     target: str, reference: Any, runs: Any, tmp_path: Path
