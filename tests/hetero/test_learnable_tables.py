@@ -25,6 +25,7 @@ from hopper.hetero.row_records import PickedRows
 from hopper.hetero.row_storage import MappedStorage, MemoryStorage, RowStorage
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.learnable_checkpoints import LearnableCheckpoints, save_learned_rows
 
 RANK_SCRIPT = Path(__file__).with_name("learnable_rank.py")
@@ -160,8 +161,10 @@ def test_no_tables_talk_to_nobody(tmp_path: Path) -> None:
     assert learnable.ask(nodes, "here") == []
     assert learnable.take_lookups() == {}
     assert (list(learnable), len(learnable)) == ([], 0)
-    checkpoints = LearnableCheckpoints(tmp_path, cluster, learnable, {})
-    checkpoints.save(1, with_kept=True)
+    files = CheckpointFiles(tmp_path)
+    checkpoints = LearnableCheckpoints(files, cluster, learnable, {}, keep=2)
+    checkpoints.collect(1, with_kept=True)()
+    checkpoints.check(1)
     checkpoints.load(1, with_kept=True)
     save_learned_rows(tmp_path, cluster, learnable)
     checkpoints.forget_all()

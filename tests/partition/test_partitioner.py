@@ -13,7 +13,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import METHODS, assign
-from hopper.partition.training import training_roots
+from hopper.partition.balance import Balance
 from hopper.phases import Phases
 
 RANGES = "range_partitioner:RangePartitioner"
@@ -42,10 +42,10 @@ class Careless:
 @pytest.mark.parametrize("method", [*METHODS, RANGES])
 @pytest.mark.parametrize("servers", [1, 3])
 def test_every_node_has_a_server(library: GraphDirectory, method: str, servers: int) -> None:
-    roots, scratch = training_roots(library), library.path.parent
+    balance, scratch = Balance.of(library), library.path.parent
 
     def homes() -> Any:
-        made = assign(library, servers, method, 5, roots, Phases(None), scratch, "pymetis")
+        made = assign(library, servers, method, 5, balance, Phases(None), scratch, "pymetis")
         assert (made.method, made.seed) == (method, 5)
         return made.homes
 
@@ -58,7 +58,7 @@ def test_every_node_has_a_server(library: GraphDirectory, method: str, servers: 
         assert np.array_equal(first[name], again[name])
     shares = np.bincount(first["paper"], minlength=servers)
     assert shares.min() > 0
-    assert np.bincount(first["paper"][roots > 0], minlength=servers).min() > 0
+    assert np.bincount(first["paper"][balance.training > 0], minlength=servers).min() > 0
 
 
 def test_the_command_divides_by_a_class_of_one_s_own(
