@@ -17,10 +17,13 @@ from hopper.cli.phases import show_progress
 from hopper.config.bounds import is_fanout, parse_size
 from hopper.errors import HopperError, RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import pieces_of
 from hopper.graph.publish import refuse_occupied
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.assign import BY_RELATION, check_method
+from hopper.partition.memory import choose_pieces, format_bytes, locality_bytes
+from hopper.partition.ray_workers import open_workers
 from hopper.partition.refine import Refiner
 from hopper.partition.second_level import check_ranks
 
@@ -35,10 +38,22 @@ _OF_NODES: Final[dict[str, Any]] = {
     "topology": "replicated",
     "features": "by-node",
     "ranks_per_server": 1,
+    "on": "local",
+    "workers": None,
     "locality_fanouts": "10,10",
     "locality_roots": 2000,
 }
 """defaults of what only methods that divide nodes read"""
+_OF_RELATIONS: Final = (
+    "layers",
+    "target",
+    "metapath",
+    "weights",
+    "weights_fanouts",
+    "server_memory",
+    "tables",
+)
+"""what only the method that divides relations reads"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -162,7 +177,17 @@ def _add_options_of_storage(parser: argparse.ArgumentParser) -> None:
         help="store features as float32, float16, bfloat16 or int8 with a scale a row (default: as "
         "they are); may be repeated",
     )
-    parser.add_argument("--memory-limit", metavar="SIZE", help="refuse to need more, e.g. 16G")
+    parser.add_argument("--memory-limit", metavar="SIZE", help="stay below it, or refuse; e.g. 4G")
+    parser.add_argument(
+        "--on",
+        default=_OF_NODES["on"],
+        metavar="local|ray[:ADDRESS]",
+        help="build servers' parts in this process (default), in tasks of Ray on this machine, or "
+        "of the Ray cluster at an address",
+    )
+    parser.add_argument(
+        "--workers", type=whole, metavar="N", help="of --on ray: tasks at a time (default: CPUs)"
+    )
 
 
 def _add_options_of_locality(parser: argparse.ArgumentParser) -> None:
@@ -194,15 +219,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = _options(arguments.method_options)
     check_method(arguments.servers, arguments.method, options)
     check_ranks(arguments.ranks_per_server, arguments.method)
-    for name in (
-        "layers",
-        "target",
-        "metapath",
-        "weights",
-        "weights_fanouts",
-        "server_memory",
-        "tables",
-    ):
+    for name in _OF_RELATIONS:
         if getattr(arguments, name) not in (None, []):
             option = name.replace("_", "-")
             raise RequestError(f"--{option}: only --method meta reads it, not {arguments.method}")
@@ -214,27 +231,30 @@ def run(arguments: argparse.Namespace) -> int:
         )
     limit = _size("memory-limit", arguments.memory_limit)
     console, progress = show_progress()
-    result = partition_graph(
-        GraphDirectory.open(arguments.graph),
-        arguments.out,
-        arguments.servers,
-        arguments.method,
-        arguments.seed,
-        method_options=options,
-        backend=arguments.backend,
-        balance=arguments.balance.split(",") if arguments.balance else (),
-        refiner=_refiner(arguments),
-        topology=arguments.topology,
-        features=arguments.features,
-        feature_dtypes=arguments.feature_dtype,
-        ranks_per_server=arguments.ranks_per_server,
-        memory_limit=limit,
-        progress=progress,
-        on_estimate=partial(show_estimate, console),
-        measure=partial(_measure_locality, fanouts, arguments, console)
-        if arguments.locality_roots
-        else None,
-    )
+    with pieces_of(choose_pieces(limit)):
+        graph = GraphDirectory.open(arguments.graph)
+    measure = partial(_measure_locality, fanouts, arguments, limit, console)
+    with open_workers(arguments.on, arguments.workers) as workers:
+        result = partition_graph(
+            graph,
+            arguments.out,
+            arguments.servers,
+            arguments.method,
+            arguments.seed,
+            method_options=options,
+            backend=arguments.backend,
+            balance=arguments.balance.split(",") if arguments.balance else (),
+            refiner=_refiner(arguments),
+            topology=arguments.topology,
+            features=arguments.features,
+            feature_dtypes=arguments.feature_dtype,
+            ranks_per_server=arguments.ranks_per_server,
+            memory_limit=limit,
+            workers=workers,
+            progress=progress,
+            on_estimate=partial(show_estimate, console),
+            measure=measure if arguments.locality_roots else None,
+        )
     tell(result, arguments, show_division)
     return 0
 
@@ -247,8 +267,10 @@ def _run_by_relation(arguments: argparse.Namespace) -> int:
     weights_fanouts = _weights_fanouts(arguments)
     limit = _size("memory-limit", arguments.memory_limit)
     console, progress = show_progress()
+    with pieces_of(choose_pieces(limit)):
+        graph = GraphDirectory.open(arguments.graph)
     result = divide_graph(
-        GraphDirectory.open(arguments.graph),
+        graph,
         arguments.out,
         arguments.servers,
         BY_RELATION,
@@ -286,10 +308,18 @@ def _size(option: str, text: str | None) -> int | None:
 def _measure_locality(
     fanouts: list[int],
     arguments: argparse.Namespace,
+    limit: int | None,
     console: Console,
     graph: PartitionedGraph,
 ) -> dict[str, Any] | None:
     """R_micro and R_sub; None where there is nothing to measure."""
+    needed = locality_bytes(graph.schema)
+    if limit is not None and limit < needed:
+        console.print(
+            f"locality not measured: it needs about {format_bytes(needed)} of memory, "
+            f"{format_bytes(limit)} are allowed by --memory-limit"
+        )
+        return None
     from hopper.micrograph.locality import measure_locality
 
     target = graph.schema.target_type()

@@ -6,7 +6,7 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 from cache_server.mapped_tables import map_of
 from cache_server.shard import NPY_ERRORS
 from hopper.errors import GraphError
+from hopper.graph.piece_size import piece_size
 
 HEADER_BYTES = 128
 """Length of the header that numpy writes before the data of the arrays used here."""
@@ -107,6 +108,29 @@ def create_array(file: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArra
     return array
 
 
+@contextmanager
+def writes_at(file: Path) -> Iterator[Callable[[int, NDArray[Any]], None]]:
+    """Write ranges of a one-dimensional .npy file; what is yielded takes a first place and values.
+
+    Unlike a map, which writes whole pages back, this leaves the bytes beside a range alone. So
+    several machines may write ranges of one file on a shared file system.
+
+    Raises
+    ------
+    OSError: the file cannot be written; names it.
+    """
+    with named(file), file.open("r+b", buffering=0) as stream:
+
+        def write(first: int, values: NDArray[Any]) -> None:
+            left = memoryview(np.ascontiguousarray(values).view(np.uint8).data)
+            place = HEADER_BYTES + first * values.itemsize
+            while left:
+                done = os.pwrite(stream.fileno(), left, place)
+                left, place = left[done:], place + done
+
+        yield write
+
+
 def save_array(file: Path, array: NDArray[Any]) -> None:
     """Write a whole array in C order, creating the directory; of a map a block at a time."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,9 +147,10 @@ def blocks(array: NDArray[Any], rows: int | None = None) -> Iterator[tuple[int, 
 
     Parameters
     ----------
-    rows: of a block; None = 16 MiB of them.
+    rows: of a block; None = a piece's bytes of them (:mod:`hopper.graph.piece_size`).
     """
-    step = rows or max(1, BLOCK_BYTES // max(1, array[:1].nbytes))
+    size = min(BLOCK_BYTES, piece_size().piece)
+    step = rows or max(1, size // max(1, array[:1].nbytes))
     for start in range(0, len(array), step):
         yield start, array[start : start + step]
         release_pages(array)

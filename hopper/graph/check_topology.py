@@ -5,6 +5,7 @@ What is mapped is passed through a piece at a time, whose pages are given back a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hopper.errors import GraphError
 from hopper.graph.array_file import blocks, release_pages
 from hopper.graph.check_values import find_outside
 from hopper.graph.layout import TopologyArray, topology_file
+from hopper.graph.piece_size import piece_size
 from hopper.graph.row_ranges import row_ranges
 from hopper.graph.schema import Relation
 from hopper.graph.topology import Topology
@@ -73,7 +75,8 @@ def _refusal(
 def check_topology(topology: Topology, relation: Relation, root: Path) -> None:
     """Check the values of a relation's CSC, as stored in a graph directory.
 
-    Needs 8 bytes per source node and one bit per edge.
+    Needs 8 bytes a source node and a bit an edge, or reads the edges several times, for as many of
+    them at a time as memory may hold (:mod:`hopper.graph.piece_size`).
 
     Raises
     ------
@@ -120,12 +123,15 @@ def _first_outside(values: NDArray[np.int64], high: int) -> int:
 
 def _first_repeated(edge_ids: NDArray[np.int64]) -> int:
     """The first place whose value stood before; values must be in range; else -1."""
-    seen = np.zeros((edge_ids.size + 7) // 8, np.uint8)
-    for start, part in blocks(edge_ids):
-        place = _find_repeated(part, seen)
-        if place >= 0:
-            return start + place
-    return -1
+    found = -1
+    for low, high in _ranges(edge_ids.size, 8 * piece_size().whole):
+        seen = np.zeros((high - low + 7) // 8, np.uint8)
+        for start, part in blocks(edge_ids):
+            place = _find_repeated(part, low, high, seen)
+            if place >= 0:
+                found = start + place if found < 0 else min(found, start + place)
+                break
+    return found
 
 
 def _first_unsorted(topology: Topology) -> int:
@@ -141,15 +147,22 @@ def _first_unsorted(topology: Topology) -> int:
 
 def _first_bad_out_degree(topology: Topology) -> tuple[int, int]:
     """The first node whose out-degree is another one, and that; else (-1, 0)."""
-    degrees = np.zeros(topology.out_degrees.size, np.int64)
-    for _, part in blocks(topology.indices):
-        _count(part, degrees)
-    for start, part in blocks(topology.out_degrees):
-        wrong = np.flatnonzero(part != degrees[start : start + part.size])
-        if wrong.size:
-            row = start + int(wrong[0])
-            return row, int(degrees[row])
+    for low, high in _ranges(topology.out_degrees.size, max(1, piece_size().whole // 8)):
+        degrees = np.zeros(high - low, np.int64)
+        for _, part in blocks(topology.indices):
+            _count(part, low, degrees)
+        for start, part in blocks(topology.out_degrees[low:high]):
+            wrong = np.flatnonzero(part != degrees[start : start + part.size])
+            if wrong.size:
+                row = start + int(wrong[0])
+                return low + row, int(degrees[row])
     return -1, 0
+
+
+def _ranges(count: int, at_once: int) -> Iterator[tuple[int, int]]:
+    """Divide numbers from 0 to ``count`` into ranges."""
+    for low in range(0, count, at_once):
+        yield low, min(count, low + at_once)
 
 
 @kernel
@@ -184,11 +197,16 @@ def _find_unsorted(
 
 
 @kernel
-def _find_repeated(edge_ids: NDArray[np.int64], seen: NDArray[np.uint8]) -> int:
-    """As :func:`_first_repeated`; ``seen`` has a bit for each value that stood before."""
+def _find_repeated(
+    edge_ids: NDArray[np.int64], low: int, high: int, seen: NDArray[np.uint8]
+) -> int:
+    """As :func:`_first_repeated`, of values from ``low`` to ``high``; ``seen`` has a bit for each
+    of them that stood before."""
     for place in range(edge_ids.size):
-        byte = edge_ids[place] >> 3
-        bit = np.uint8(1 << (edge_ids[place] & 7))
+        if edge_ids[place] < low or edge_ids[place] >= high:
+            continue
+        byte = (edge_ids[place] - low) >> 3
+        bit = np.uint8(1 << ((edge_ids[place] - low) & 7))
         if seen[byte] & bit:
             return place
         seen[byte] |= bit
@@ -204,9 +222,10 @@ def _find_bad_in_degree(indptr: NDArray[np.int64], in_degrees: NDArray[np.int64]
 
 
 @kernel
-def _count(sources: NDArray[np.int64], degrees: NDArray[np.int64]) -> None:
+def _count(sources: NDArray[np.int64], low: int, degrees: NDArray[np.int64]) -> None:
     for source in sources:
-        degrees[source] += 1
+        if low <= source < low + degrees.size:
+            degrees[source - low] += 1
 
 
 @kernel

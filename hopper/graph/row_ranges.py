@@ -8,13 +8,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.piece_size import piece_size
+
 EDGES_AT_ONCE: Final = 1 << 19
+_BYTES_AN_EDGE: Final = 32
+
+
+def edges_at_once() -> int:
+    """Edges of a range, unless it is of one row."""
+    return max(1, min(EDGES_AT_ONCE, piece_size().piece // _BYTES_AN_EDGE))
 
 
 def row_ranges(indptr: NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Divide rows into ranges with few edges each, or of one row."""
+    most = edges_at_once()
     while start < stop:
-        full = int(np.searchsorted(indptr, indptr[start] + EDGES_AT_ONCE, side="right")) - 1
+        full = int(np.searchsorted(indptr, indptr[start] + most, side="right")) - 1
         last = min(stop, max(full, start + 1))
         yield start, last
         start = last

@@ -22,6 +22,7 @@ from cache_server.available_memory import available_memory
 from cache_server.shard import TableSpec, write_manifest
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import pieces_of
 from hopper.graph.publish import refuse_occupied, require_space
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.hetero.meta_partition import MetaPartition, Share, divide
@@ -35,6 +36,7 @@ from hopper.partition.describe import write_description
 from hopper.partition.layouts import server_folder
 from hopper.partition.memory import (
     MemoryEstimate,
+    choose_pieces,
     estimate_by_relation,
     format_bytes,
     require_memory,
@@ -43,7 +45,7 @@ from hopper.partition.message_edges import find_reverses, message_edges
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
 from hopper.partition.stored_files import StoredFiles, Tables
 from hopper.partition.stored_forms import parse_row_forms, store_rows_as
-from hopper.partition.training import training_roots
+from hopper.partition.training import count_roots
 from hopper.partition.write import copy_shared, unpublished_partitions
 from hopper.phases import Phases, Progress
 
@@ -93,13 +95,15 @@ def partition_by_relation(
     others = _check_target(graph.schema, target, cuts=server_memory is not None)
     forms = parse_row_forms(feature_dtypes, graph.schema)
     refuse_occupied(out)
-    estimate = estimate_by_relation(graph, servers, cuts=server_memory is not None)
+    size = choose_pieces(memory_limit)
+    estimate = estimate_by_relation(graph, servers, cuts=server_memory is not None, size=size)
     available = available_memory()
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, "meta")
     reverses, parent, phases = find_reverses(graph), out.absolute().parent, Phases(progress)
     with (
+        pieces_of(size),
         store_rows_as(graph, forms, parent, phases) as stored,
         message_edges(stored, reverses, parent) as messages,
     ):
@@ -355,7 +359,7 @@ def _describe(
     servers = len(shares)
     nodes = np.array([share.nodes for share in shares])
     edges = np.array([share.edges for share in shares])
-    roots = int(training_roots(graph).sum())
+    roots = int(count_roots(graph, "train", 1, np.zeros_like).sum())
     # Groups (servers with the same edges of the same root relations) finish as many roots each.
     groups = len({(share.roots, share.part) for share in shares})
     train = [roots // (groups * share.replica.copies) for share in shares]

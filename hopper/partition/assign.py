@@ -16,6 +16,7 @@ from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import Balance
 from hopper.partition.metis_process import assign_metis, choose_backend
 from hopper.partition.neighbor_stream import NeighborStream
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.partitioner import NONE, assign_by, find_partitioner
 from hopper.partition.random import assign_random
 from hopper.partition.streaming import assign_stream
@@ -122,6 +123,7 @@ def assign(
     """
     schema = graph.schema
     check_request(schema, servers, method, options)
+    arrays = NodeArrays(scratch)
     if ":" in method:
         own = find_partitioner(method, options).make()
         with phases.phase(f"assign nodes ({method})"):
@@ -130,12 +132,12 @@ def assign(
         return Assignment(homes, method, package, seed, seed_used=True)
     if method == "random":
         with phases.phase("assign nodes (random)"):
-            homes = assign_random(schema, servers, seed)
+            homes = assign_random(schema, servers, seed, arrays)
         return Assignment(homes, method, "hopper", seed, True)
     topologies = {relation: graph.topology(relation) for relation in schema.relations}
     if method == "stream":
         stream = NeighborStream(schema, topologies)
-        stacked = assign_stream(schema, stream, servers, seed, balance.training, phases)
+        stacked = assign_stream(schema, stream, servers, seed, balance.training, phases, arrays)
         return Assignment(_by_type(schema, stacked), method, "hopper", seed, seed_used=servers > 1)
     chosen = choose_backend(backend)
     with phases.phase("make the graph symmetric"):

@@ -7,14 +7,15 @@ hands METIS a single weight a node, so there one weighted sum is balanced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hopper.errors import RequestError
+from hopper.graph.array_file import blocks
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.metis_process import Backend
@@ -52,10 +53,18 @@ class Balance:
     chosen: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, graph: SplitGraph, chosen: Sequence[str] = ()) -> Balance:
-        """Of a graph's splits, as :func:`check_balance` passed them."""
+    def of(
+        cls,
+        graph: SplitGraph,
+        chosen: Sequence[str] = (),
+        full: Callable[..., NDArray[Any]] = np.zeros,
+    ) -> Balance:
+        """Of a graph's splits, as :func:`check_balance` passed them; ``full`` makes arrays, given
+        their length and dtype."""
         splits = {"train", *(each for each in chosen if each not in (TYPES, EDGES))}
-        return cls({each: training_roots(graph, each) for each in sorted(splits)}, tuple(chosen))
+        return cls(
+            {each: training_roots(graph, each, full) for each in sorted(splits)}, tuple(chosen)
+        )
 
     @property
     def training(self) -> Ids:
@@ -185,12 +194,15 @@ def _by_size(schema: GraphSchema) -> list[str]:
     return sorted(schema.node_types, key=lambda t: -schema.node_types[t].count)
 
 
-def balance_classes(schema: GraphSchema, roots: Ids) -> Ids:
-    """[nodes of all types] int64: the class whose share is balanced, by stacked id.
+def balance_classes(
+    schema: GraphSchema, roots: Ids, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """[nodes of all types] int64, or as ``out``: the class whose share is balanced, by stacked id.
 
     Parameters
     ----------
     roots: [nodes of the target type] int64, training roots per node.
+    out: [nodes of all types] to write to.
 
     Notes
     -----
@@ -199,13 +211,14 @@ def balance_classes(schema: GraphSchema, roots: Ids) -> Ids:
     """
     nodes = sum(described.count for described in schema.node_types.values())
     starts = type_starts(schema)
-    classes = np.zeros(nodes, np.int64)
+    classes: NDArray[Any] = np.zeros(nodes, np.int64) if out is None else out
     for rank, node_type in enumerate(_by_size(schema)):
         start = starts[node_type]
         stop = start + schema.node_types[node_type].count
         classes[start:stop] = min(rank + 1, MOST_CLASSES - 1)
     target = starts[schema.target_type()]
-    classes[target : target + roots.size][roots > 0] = 0
+    for first, counts in blocks(roots):
+        classes[target + first : target + first + counts.size][counts > 0] = 0
     return classes
 
 

@@ -7,30 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cache_server.available_memory import available_memory
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import pieces_of
 from hopper.partition.assign import Assignment, assign
 from hopper.partition.balance import Balance
 from hopper.partition.describe import describe, describe_topology, write_description
 from hopper.partition.divide_topology import divide_topology
 from hopper.partition.division_request import DivisionRequest
 from hopper.partition.layouts import ByDimension
-from hopper.partition.memory import MemoryEstimate, require_memory
+from hopper.partition.memory import MemoryEstimate, choose_pieces, require_memory
 from hopper.partition.message_edges import find_reverses, message_edges
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.partitioned_graph import PartitionedGraph
 from hopper.partition.partitioner import NONE
 from hopper.partition.refine import Refiner
-from hopper.partition.relabel import Relabelling, relabel
+from hopper.partition.relabel import relabel
 from hopper.partition.second_level import SecondLevel
 from hopper.partition.shares import shares_of
 from hopper.partition.stored_forms import store_rows_as
+from hopper.partition.training import count_roots
+from hopper.partition.workers import Construction, ThisProcess, Workers
 from hopper.partition.write import (
     copy_shared,
+    fill_draw_arrays,
+    fill_topology,
+    lay_out_topology,
     table_bytes,
     unpublished_partitions,
-    write_maps,
     write_server,
-    write_topology,
 )
 from hopper.phases import Phases, Progress
 
@@ -54,6 +62,7 @@ def partition_graph(
     feature_dtypes: Sequence[str] = (),
     ranks_per_server: int = 1,
     memory_limit: int | None = None,
+    workers: Workers | None = None,
     progress: Progress | None = None,
     on_estimate: Callable[[MemoryEstimate, int], None] | None = None,
     measure: Measure | None = None,
@@ -82,7 +91,9 @@ def partition_graph(
         of :func:`hopper.partition.stored_forms.parse_row_forms`; none = as they are.
     ranks_per_server: above 1, a server's nodes are divided once more, over so many ranks; a run
         with as many deals nodes to ranks in this way.
-    memory_limit: bytes that may be used; None for what is available.
+    memory_limit: bytes that may be used, by which all methods but METIS choose the pieces that they
+        work on at a time; None for what is available.
+    workers: who builds the servers' parts; None = this process.
     on_estimate: told the memory estimate and the bytes available, before the work starts.
     measure: measures the locality of what was divided, for ``locality`` in partition.json; None =
         it is not measured.
@@ -107,17 +118,20 @@ def partition_graph(
         feature_dtypes=feature_dtypes,
         ranks_per_server=ranks_per_server,
     )
-    estimate, available = request.estimate(), available_memory()
+    size, available = choose_pieces(memory_limit), available_memory()
+    estimate = request.estimate(size)
     if on_estimate is not None:
         on_estimate(estimate, available)
     require_memory(estimate, available, memory_limit, method)
-    _carry_out(request, estimate.peak, measure, Phases(progress))
+    with pieces_of(size):
+        _carry_out(request, estimate.peak, workers or ThisProcess(), measure, Phases(progress))
     return PartitionedGraph.open(out)
 
 
 def _carry_out(
     request: DivisionRequest,
     estimated_bytes: int,
+    workers: Workers,
     measure: Measure | None,
     phases: Phases,
 ) -> None:
@@ -128,15 +142,16 @@ def _carry_out(
         message_edges(converted, reverses, parent) as graph,
         unpublished_partitions(request.out, request.written_bytes(converted)) as work,
     ):
-        balance = Balance.of(graph, request.balance)
+        balance = Balance.of(graph, request.balance, NodeArrays(work).full)
         assignment = _assign(request, graph, balance, phases, work)
         with phases.phase("number the nodes"):
-            maps = {
-                name: relabel(homes, request.servers) for name, homes in assignment.homes.items()
+            offsets = {
+                name: relabel(homes, request.servers, work, name).offsets
+                for name, homes in assignment.homes.items()
             }
-            write_maps(work, maps)
             copy_shared(graph, work)
-        description = _write(request, graph, assignment, balance, maps, phases, work)
+        construction = Construction(graph, work, offsets)
+        description = _write(request, construction, assignment, balance, workers, phases)
         description["memory_estimate_bytes"] = estimated_bytes
         if reverses:
             description["reverse_relations"] = {
@@ -145,8 +160,7 @@ def _carry_out(
         write_description(work, description)
         description |= _count(request, graph, measure, phases, work)
         if request.is_split:
-            offsets = {name: own.offsets for name, own in maps.items()}
-            stored = divide_topology(graph.schema, work, offsets, request.topology.halo, phases)
+            stored = divide_topology(construction, request.topology.halo, phases, workers)
             description |= describe_topology(request.topology, description["per_server"], stored)
         description["seconds"] = dict(phases.seconds)
         write_description(work, description)
@@ -169,38 +183,57 @@ def _assign(
 
 def _write(
     request: DivisionRequest,
-    graph: GraphDirectory,
+    construction: Construction,
     assignment: Assignment,
     balance: Balance,
-    maps: Mapping[str, Relabelling],
+    workers: Workers,
     phases: Phases,
-    work: Path,
 ) -> dict[str, Any]:
     """Write topology and rows; the content of partition.json so far."""
+    graph, work = construction.graph, construction.work
     schema, ranks = graph.schema, request.ranks_per_server
     edges = sum(kind.count for kind in schema.relations.values())
     with phases.phase("write the topology (edges)", edges) as counter:
-        shares = {
-            relation: write_topology(graph, work, relation, maps, counter)
-            for relation in schema.relations
-        }
+        for relation in schema.relations:
+            lay_out_topology(construction, relation)
+        every = [(server,) for server in range(request.servers)]
+        parts = workers.run(fill_topology, construction, counter, every)
+    _write_what_draws_read(construction, workers, phases)
     if ranks > 1:
         level = SecondLevel(ranks, request.method, request.seed, request.backend)
-        level.write(schema, work, maps, balance, phases)
+        level.write(schema, work, construction.maps, balance, phases)
     by_dimension = request.by_dimension
     copies = request.servers if by_dimension else 1
     with phases.phase("write the servers' rows (bytes)", table_bytes(graph, copies)) as counter:
-        sizes = [
-            write_server(graph, work, each, maps, counter, by_dimension=by_dimension)
-            for each in range(request.servers)
-        ]
-    description = describe(schema, assignment, maps, shares, balance.training, sizes)
+        jobs = [(server, by_dimension) for server in range(request.servers)]
+        sizes = workers.run(write_server, construction, counter, jobs)
+    train = _count_train(graph, assignment, request.servers)
+    description = describe(schema, assignment, construction.offsets, parts, train, sizes)
     description["ranks_per_server"] = ranks
     if balance.chosen:
         description["balanced"] = list(balance.chosen)
     if by_dimension:
         description["topology"] = ByDimension.name
     return description
+
+
+def _write_what_draws_read(construction: Construction, workers: Workers, phases: Phases) -> None:
+    """Write the arrays of relations with weights or times, which lie beside the edges."""
+    schema = construction.graph.schema
+    drawn = {
+        relation: kind.count
+        for relation, kind in schema.relations.items()
+        if kind.weighted or schema.is_timed(relation)
+    }
+    if drawn:
+        with phases.phase("write what draws read (edges)", sum(drawn.values())) as counter:
+            workers.run(fill_draw_arrays, construction, counter, [(each,) for each in drawn])
+
+
+def _count_train(graph: GraphDirectory, assignment: Assignment, servers: int) -> NDArray[np.int64]:
+    """[servers] int64: training roots of each."""
+    homes = assignment.homes[graph.schema.target_type()]
+    return count_roots(graph, "train", servers, lambda ids: homes[ids].astype(np.int64))
 
 
 def _count(

@@ -17,34 +17,31 @@ from hopper.partition.divide_topology import StoredTopology
 from hopper.partition.halo import TopologyChoice
 from hopper.partition.layouts import DESCRIPTION_FILE
 from hopper.partition.partitioned_graph import PARTITION_SCHEMA_VERSION
-from hopper.partition.relabel import Relabelling
 from hopper.partition.shares import imbalance
-from hopper.partition.write import EdgeShares
 
 
 def describe(
     schema: GraphSchema,
     assignment: Assignment,
-    maps: Mapping[str, Relabelling],
-    shares: Mapping[Relation, EdgeShares],
-    roots: NDArray[np.int64],
+    offsets: Mapping[str, NDArray[np.int64]],
+    parts: Sequence[Mapping[Relation, tuple[int, int]]],
+    train: NDArray[np.int64],
     feature_bytes: Sequence[int],
 ) -> dict[str, Any]:
     """The content of partition.json, without times and locality.
 
     Parameters
     ----------
-    roots: [nodes of the target type] int64, training roots per node by original id.
+    offsets: by node type, [servers + 1] int64.
+    parts: of every server, by relation, the edges into its nodes, and how many come from elsewhere.
+    train: [servers] int64, training roots.
     feature_bytes: bytes of feature rows on each server.
     """
     servers = len(feature_bytes)
-    offsets = {node_type: each.offsets for node_type, each in maps.items()}
     nodes = sum((np.diff(each) for each in offsets.values()), np.zeros(servers, np.int64))
-    edges = sum((each.in_edges for each in shares.values()), np.zeros(servers, np.int64))
-    cut = sum(each.cut for each in shares.values())
-    homes = assignment.homes[schema.target_type()]
-    # Weights make bincount return floats; counts below 2**53 are exact in them.
-    train = np.bincount(homes, weights=roots, minlength=servers).astype(np.int64)
+    in_edges = {each: [part[each][0] for part in parts] for each in schema.relations}
+    cut = {each: sum(part[each][1] for part in parts) for each in schema.relations}
+    edges = sum(map(np.array, in_edges.values()), np.zeros(servers, np.int64))
     return {
         "schema": PARTITION_SCHEMA_VERSION,
         "graph": schema.name,
@@ -55,14 +52,14 @@ def describe(
         "seed_used": assignment.seed_used,
         "offsets": {node_type: each.tolist() for node_type, each in offsets.items()},
         "edge_offsets": {
-            str(relation): [0, *np.cumsum(each.in_edges).tolist()]
-            for relation, each in shares.items()
+            str(relation): [0, *np.cumsum(each).tolist()]
+            for relation, each in in_edges.items()
             if schema.relations[relation].feature_dim is not None
         },
-        "edge_cut": _fraction(cut, int(edges.sum())),
+        "edge_cut": _fraction(sum(cut.values()), int(edges.sum())),
         "edge_cut_by_relation": {
-            str(relation): _fraction(each.cut, schema.relations[relation].count)
-            for relation, each in shares.items()
+            str(relation): _fraction(each, schema.relations[relation].count)
+            for relation, each in cut.items()
         },
         "balance": {
             "nodes": imbalance(nodes),

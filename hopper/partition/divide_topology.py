@@ -18,6 +18,7 @@ from hopper.graph.schema import GraphSchema, Relation
 from hopper.partition.halo import StoredLists
 from hopper.partition.layouts import server_folder
 from hopper.partition.whole_topology import open_indptr
+from hopper.partition.workers import Construction, Workers
 from hopper.phases import Phases, Progress
 
 _BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
@@ -42,11 +43,7 @@ class StoredTopology:
 
 
 def divide_topology(
-    schema: GraphSchema,
-    work: Path,
-    offsets: Mapping[str, NDArray[np.int64]],
-    halo: int,
-    phases: Phases,
+    construction: Construction, halo: int, phases: Phases, workers: Workers
 ) -> StoredTopology:
     """Give every server the in-edges of its own nodes, and of those within ``halo`` hops of them.
 
@@ -54,15 +51,17 @@ def divide_topology(
 
     Parameters
     ----------
-    work: with the whole topology, in global ids, which is removed; and a folder a server.
-    offsets: by node type, [servers + 1] int64.
+    construction: its directory has a folder a server, and the whole topology, in global ids, which
+        is removed.
+    workers: who writes the servers' lists.
 
     Raises
     ------
     RequestError: the disk has too little space; names what is needed and what there is.
     """
+    schema, work = construction.graph.schema, construction.work
     relations = {relation: kind.count for relation, kind in schema.relations.items()}
-    lists = StoredLists(offsets)
+    lists = StoredLists(construction.offsets)
     own_nodes = lists.count_nodes()
     own_edges = {each: lists.count_edges(each, work) for each in relations}
     with phases.phase("find the halos (edges)", halo * sum(relations.values())) as counter:
@@ -73,7 +72,12 @@ def divide_topology(
     total = np.sum([*edges.values()], axis=0)
     with phases.phase("divide the topology (edges)", int(total.sum())) as counter:
         for relation in relations:
-            _divide_relation(schema, work, relation, lists, edges[relation], counter)
+            jobs = [
+                (server, relation, lists.of_server(relation.dst, server), count)
+                for server, count in enumerate(edges[relation].tolist())
+            ]
+            workers.run(_write_lists, construction, counter, jobs)
+            _remove_whole(schema, work, relation)
     degrees = [
         array_bytes(np.int64, (schema.node_types[each].count,))
         for relation in relations
@@ -88,52 +92,60 @@ def divide_topology(
     )
 
 
-def _divide_relation(
-    schema: GraphSchema,
-    work: Path,
-    relation: Relation,
-    lists: StoredLists,
-    edges: NDArray[np.int64],
+def _write_lists(
+    construction: Construction,
     progress: Progress,
+    server: int,
+    relation: Relation,
+    is_stored: NDArray[np.uint8],
+    edges: int,
 ) -> None:
-    """Give every server its edges of a relation.
+    """Give a server its edges of a relation.
 
-    A server's ``indptr`` has a row for every node, empty where it stores no list, so ids mean the
-    same as in one topology for all. Progress advances by edges.
+    Its ``indptr`` has a row for every node, empty where it stores no list, so ids mean the same as
+    in one topology for all. Progress advances by edges.
 
     Parameters
     ----------
-    edges: [servers] int64, how many each stores.
+    is_stored: a bit a destination (numpy.packbits), those whose lists it stores.
+    edges: how many it stores.
     """
-    nodes = schema.node_types[relation.dst].count
-    names = [*_BY_EDGE, *layout.draw_arrays(schema, relation)]
-    indptr = open_indptr(work, relation, nodes)
-    files = {name: layout.topology_file(work, relation, name) for name in names}
+    schema, work = construction.graph.schema, construction.work
+    indptr = open_indptr(work, relation, schema.node_types[relation.dst].count)
     whole = {
-        name: open_array(file, name, layout.stored_dtype(name), (int(indptr[-1]),))
-        for name, file in files.items()
-    }
-    for server in range(lists.servers):
-        folder = server_folder(work, server)
-        bounds = create_array(
-            layout.topology_file(folder, relation, "indptr"), np.int64, indptr.shape
+        name: open_array(
+            layout.topology_file(work, relation, name),
+            name,
+            layout.stored_dtype(name),
+            (int(indptr[-1]),),
         )
-        out = {
-            name: create_array(
-                layout.topology_file(folder, relation, name), array.dtype, (int(edges[server]),)
-            )
-            for name, array in whole.items()
-        }
-        for first, last in row_ranges(indptr, 0, nodes):
-            is_stored = lists.contains(relation.dst, server, first, last)
-            _copy_lists(first, is_stored, indptr, whole, bounds, out)
-            release_pages(indptr, bounds, *whole.values(), *out.values())
-            progress.advance(int(bounds[last] - bounds[first]))
+        for name in _arrays_by_edge(schema, relation)
+    }
+    folder = server_folder(work, server)
+    bounds = create_array(layout.topology_file(folder, relation, "indptr"), np.int64, indptr.shape)
+    out = {
+        name: create_array(layout.topology_file(folder, relation, name), array.dtype, (edges,))
+        for name, array in whole.items()
+    }
+    for first, last in row_ranges(indptr, 0, indptr.size - 1):
+        some = np.unpackbits(is_stored[first // 8 : (last + 7) // 8])[first % 8 :][: last - first]
+        _copy_lists(first, some.astype(np.bool_), indptr, whole, bounds, out)
+        release_pages(indptr, bounds, *whole.values(), *out.values())
+        progress.advance(int(bounds[last] - bounds[first]))
+
+
+def _remove_whole(schema: GraphSchema, work: Path, relation: Relation) -> None:
+    """Remove a relation's topology that was divided, all but what all servers read."""
+    names: list[layout.StoredArray] = _arrays_by_edge(schema, relation)
     if schema.relations[relation].feature_dim is None:
         # Otherwise it tells where the features of an edge stand.
-        layout.topology_file(work, relation, "indptr").unlink()
-    for file in files.values():
-        file.unlink()
+        names.append("indptr")
+    for name in names:
+        layout.topology_file(work, relation, name).unlink()
+
+
+def _arrays_by_edge(schema: GraphSchema, relation: Relation) -> list[layout.StoredArray]:
+    return [*_BY_EDGE, *layout.draw_arrays(schema, relation)]
 
 
 def _copy_lists(

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import PieceSize
 from hopper.graph.publish import refuse_occupied
 from hopper.graph.schema import GraphSchema
 from hopper.partition.assign import check_request
@@ -91,13 +92,14 @@ class DivisionRequest:
         """Whether servers store some nodes' in-edges alone."""
         return self.topology.name == "partitioned"
 
-    def estimate(self) -> MemoryEstimate:
-        """What the work needs."""
+    def estimate(self, size: PieceSize) -> MemoryEstimate:
+        """What the work needs that holds so much at a time."""
         found = estimate_memory(
             *(self.graph, self.servers, self.method, self.backend),
             split=self.is_split,
             balance=self.balance,
             refiner=self.refiner,
+            size=size,
         )
         return replace(found, disk=self.written_bytes(self.graph))
 

@@ -94,10 +94,10 @@ class StoredLists:
                 progress.advance(int(indptr[last] - indptr[first]))
         self._by_type = reached
 
-    def contains(self, node_type: str, server: int, first: int, last: int) -> NDArray[np.bool_]:
-        """[last - first] bool: which nodes of a range of global ids a server stores in-edges of."""
-        byte = self._by_type[node_type][first:last, server // 8]
-        return (byte >> server % 8 & 1).astype(np.bool_)
+    def of_server(self, node_type: str, server: int) -> NDArray[np.uint8]:
+        """A bit a node (numpy.packbits): those that a server stores in-edges of, by global id."""
+        byte = self._by_type[node_type][:, server // 8]
+        return np.packbits(byte & 1 << server % 8)
 
     def count_nodes(self) -> NDArray[np.int64]:
         """[servers] int64: the nodes that each stores in-edges of, of all types."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
 from hopper.partition.neighbor_stream import Chunk
+from hopper.partition.node_arrays import NodeArrays
 
 # A fixed number of slices, so that threads have work and no result depends on how many there are.
 _SLICES = 16
@@ -132,6 +133,13 @@ def _choose(
 
 
 @kernel
+def relabel_all(labels: NDArray[np.int32], new: NDArray[np.int32]) -> None:
+    """Give every node the label that its own has become."""
+    for u in range(labels.size):
+        labels[u] = new[labels[u]]
+
+
+@kernel
 def _relabel(state: Labelling, node: int, new: int) -> None:
     group = state.classes[node]
     state.load[state.labels[node], group] -= 1
@@ -162,11 +170,21 @@ def _move(
 
 
 def poll_of(
-    have_neighbors: NDArray[np.bool_],
+    have_neighbors: NDArray[np.bool_], arrays: NodeArrays
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Votes, none cast, and leads: [nodes] int32 both. Only nodes without in-neighbours poll."""
-    votes = np.where(have_neighbors, np.int32(_NOT_POLLED), np.int32(NO_LABEL))
-    return votes, np.zeros(have_neighbors.size, np.int32)
+    votes = arrays.full(have_neighbors.size, np.int32, NO_LABEL)
+    np.copyto(votes, np.int32(_NOT_POLLED), where=have_neighbors)
+    return votes, arrays.full(have_neighbors.size, np.int32)
+
+
+@kernel
+def forget(votes: NDArray[np.int32], leads: NDArray[np.int32]) -> None:
+    """Take all votes back."""
+    for u in range(votes.size):
+        if votes[u] >= 0:
+            votes[u] = NO_LABEL
+        leads[u] = 0
 
 
 @kernel

@@ -14,12 +14,13 @@ import numpy as np
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import LEAST_BYTES, MOST_BYTES, PieceSize, pieces_of
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.balance import number_of_constraints
 from hopper.partition.metis_process import Backend
 from hopper.partition.refine import Refiner
-from hopper.partition.streaming import number_of_blocks
+from hopper.partition.streaming import DENSE_BYTES, number_of_blocks
 
 # Bytes of any call, a node, a node and constraint, a stored end of an undirected edge.
 _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
@@ -27,10 +28,11 @@ _METIS: Final[Mapping[Backend, tuple[int, int, int, int]]] = {
     "pymetis": (64 << 20, 60, 16, 124),
 }
 _LIBRARIES: Final = 256 << 20
-_BUFFERS: Final = 64 << 20
-# What the streaming method holds of a pair of blocks, and of the chunks that it reads.
-_DENSE: Final = 64
-_CHUNKS: Final = 128 << 20
+# Of a limit's room beside libraries, pieces have a third, arrays of a number a node another.
+_PIECES: Final = 8
+_SHARES: Final = 3
+# Of torch, which measures locality.
+_LOCALITY: Final = 160 << 20
 _SAMPLE: Final = 2000
 
 
@@ -52,6 +54,15 @@ class MemoryEstimate:
         return max(self.phases, key=lambda name: self.phases[name])
 
 
+def choose_pieces(limit: int | None) -> PieceSize:
+    """What work may hold at a time so that it stays below a limit; None = no limit."""
+    if limit is None:
+        return PieceSize()
+    room = max(0, limit - _LIBRARIES)
+    piece = max(LEAST_BYTES, min(MOST_BYTES, room // (_SHARES * _PIECES)))
+    return PieceSize(piece, room // _SHARES)
+
+
 def estimate_memory(
     graph: GraphDirectory,
     servers: int,
@@ -61,6 +72,7 @@ def estimate_memory(
     split: bool = False,
     balance: Sequence[str] = (),
     refiner: Refiner | None = None,
+    size: PieceSize | None = None,
 ) -> MemoryEstimate:
     """Estimate the peak memory of partitioning a graph.
 
@@ -70,69 +82,94 @@ def estimate_memory(
     split: whether servers store some nodes' in-edges alone.
     balance: constraints of METIS by name; none are the usual ones.
     refiner: what moves nodes afterwards.
+    size: of :func:`choose_pieces`; None = no limit.
 
     Notes
     -----
     Maps of files are not counted: the kernel drops their pages when memory is short.
     """
-    schema = graph.schema
+    schema, size = graph.schema, size or PieceSize()
     nodes = sum(kind.count for kind in schema.node_types.values())
     largest = max(kind.count for kind in schema.node_types.values())
+    pieces = _PIECES * size.piece
+    roots = schema.node_types[schema.target_type()].count * 8
     if backend is not None:
         phases = _metis_phases(graph, nodes, backend, balance)
     elif method == "stream":
-        blocks = number_of_blocks(nodes, servers)
-        # Labels, servers and classes of nodes (10), votes (8), classes being made (8), roots (8).
-        phases = {"assign (stream)": nodes * 34 + _DENSE * blocks**2 + _CHUNKS}
+        with pieces_of(size):
+            blocks = number_of_blocks(nodes, servers)
+        # Labels (4), classes twice (2), votes and leads (8), who has in-neighbours (1).
+        arrays = min(size.whole, nodes * 15 + roots)
+        phases = {
+            "assign (stream)": arrays + DENSE_BYTES * blocks**2 + pieces,
+        }
+    elif method == "random":
+        arrays = min(size.whole, nodes * 4 + roots)
+        sorting = min(largest * 64, max(pieces, size.whole // 8))
+        phases = {"assign (random)": arrays + sorting}
     else:
         # What a partitioner of one's own takes, it alone knows.
-        phases = {f"assign ({method})": nodes * 4 + largest * 40 + _BUFFERS}
+        phases = {f"assign ({method})": nodes * 4 + largest * 40 + pieces}
     if refiner is not None:
-        phases["refine"] = refiner.memory(schema, servers, balance) + _BUFFERS
-    phases["check"] = check_bytes(graph.schema)
-    # Server of every node (4), both maps (16), training roots (8).
-    phases["write"] = nodes * 20 + largest * 24 + _BUFFERS
+        phases["refine"] = refiner.memory(schema, servers, balance) + pieces
+    phases["check"] = check_bytes(graph.schema, size)
+    in_memory = size.whole if method in ("stream", "random") else nodes * 20
+    # Server of every node, training roots.
+    phases["write"] = min(in_memory, nodes * 4 + roots) + pieces
     if split:
         # The same, and which servers store the in-edges of a node, a bit each, at two hops.
-        phases["divide the topology"] = nodes * (28 + 2 * ((servers + 7) // 8)) + _BUFFERS
-    return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
+        phases["divide the topology"] = phases["write"] + nodes * (1 + 2 * ((servers + 7) // 8))
+    if schema.predicted == "link":
+        phases["leave links out"] = _links_bytes(schema) + pieces
+    return MemoryEstimate({name: _LIBRARIES + each for name, each in phases.items()})
 
 
-def check_bytes(schema: GraphSchema) -> int:
-    """Bytes that the check of a graph directory takes: a bit an edge, and the degrees of sources,
-    of a relation at a time."""
+def check_bytes(schema: GraphSchema, size: PieceSize) -> int:
+    """Bytes that the check of a graph directory takes: a bit an edge, or the degrees of sources, of
+    a relation at a time."""
     found = [
-        kind.count // 8 + 8 * schema.node_types[relation.src].count
+        max(kind.count // 8, 8 * schema.node_types[relation.src].count)
         for relation, kind in schema.relations.items()
     ]
-    return max(found, default=0) + _BUFFERS
+    return min(size.whole, max(found, default=0)) + _PIECES * size.piece
 
 
-def estimate_by_relation(graph: GraphDirectory, servers: int, *, cuts: bool) -> MemoryEstimate:
+def locality_bytes(schema: GraphSchema) -> int:
+    """Bytes that the measurement of locality takes: libraries, and two numbers a target node."""
+    return _LIBRARIES + _LOCALITY + 16 * schema.node_types[schema.target_type()].count
+
+
+def _links_bytes(schema: GraphSchema) -> int:
+    """Which edges are kept, and the pairs that are not."""
+    most = max(kind.count for kind in schema.relations.values())
+    return most + 24 * schema.target_count
+
+
+def estimate_by_relation(
+    graph: GraphDirectory, servers: int, *, cuts: bool, size: PieceSize | None = None
+) -> MemoryEstimate:
     """Estimate the peak memory of dividing a graph by relation; see :func:`estimate_memory`.
 
     Parameters
     ----------
     cuts: whether what is too large for a server is cut.
     """
-    schema, phases = graph.schema, {"check": check_bytes(graph.schema)}
-    # Of relations with weights or times, about 16 bytes a destination; an id and a root a node.
+    schema, size = graph.schema, size or PieceSize()
+    phases, pieces = {"check": check_bytes(schema, size)}, _PIECES * size.piece
+    # Of relations with weights or times, about 16 bytes a destination.
     drawn = [
         16 * schema.node_types[relation.dst].count
         for relation, kind in schema.relations.items()
         if kind.weighted or schema.is_timed(relation)
     ]
-    target = max(schema.node_types[each].count for each in schema.root_types)
-    phases["write"] = max(drawn, default=0) + 16 * target + _BUFFERS
+    phases["write"] = max(drawn, default=0) + pieces
     if schema.predicted == "link":
-        # Which edges are kept, and the pairs that are not.
-        most = max(kind.count for kind in schema.relations.values())
-        phases["leave links out"] = most + 24 * schema.target_count + _BUFFERS
+        phases["leave links out"] = _links_bytes(schema) + pieces
     if cuts:
         nodes = sum(kind.count for kind in schema.node_types.values())
         longest = max(kind.count for kind in schema.node_types.values())
-        phases["cut"] = 2 * nodes * servers + 24 * longest + _BUFFERS
-    return MemoryEstimate({name: _LIBRARIES + size for name, size in phases.items()})
+        phases["cut"] = 2 * nodes * servers + 24 * longest + pieces
+    return MemoryEstimate({name: _LIBRARIES + each for name, each in phases.items()})
 
 
 def _metis_phases(
@@ -188,8 +225,8 @@ def require_memory(
     if estimate.peak <= allowed:
         return
     advice = (
-        "use --method stream, which needs about 50 bytes a node whatever the edges, or a machine "
-        "with more memory"
+        "use --method stream, whose memory hardly grows with the graph, or a machine with more "
+        "memory"
         if method == "metis"
         else "use a machine with more memory"
     )

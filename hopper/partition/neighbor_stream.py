@@ -8,15 +8,16 @@ what sampling fetches for it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
-from hopper.graph.array_file import release_pages
+from hopper.graph.array_file import blocks, release_pages
+from hopper.graph.piece_size import piece_size
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.partition.symmetrise import type_starts
@@ -58,12 +59,14 @@ class NeighborStream:
         self.nodes: int = sum(self._counts.values())
         self.edges: int = sum(edges.indices.size for edges in topologies.values())
         self._rows_at_once = max(1, min(ROWS_AT_ONCE, self.nodes // _FEWEST_CHUNKS))
+        self._edges_at_once = min(EDGES_AT_ONCE, piece_size().piece // 8)
 
     def chunks(self) -> Iterator[Chunk]:
         """One pass over all nodes, in the order of their stacked ids.
 
         A chunk has at most :data:`ROWS_AT_ONCE` nodes and, unless a single node has more, at most
-        :data:`EDGES_AT_ONCE` edges; it may be used until the next one is asked for.
+        :data:`EDGES_AT_ONCE` edges, or a piece of them if that is less
+        (:mod:`hopper.graph.piece_size`); it may be used until the next one is asked for.
         """
         for node_type, parts in self._into.items():
             first, count = 0, self._counts[node_type]
@@ -74,14 +77,19 @@ class NeighborStream:
             for part in parts:
                 release_pages(part.edges.indptr, part.edges.indices)
 
-    def have_neighbors(self) -> NDArray[np.bool_]:
-        """[nodes] bool: whether a node has any in-neighbours."""
-        found = np.zeros(self.nodes, np.bool_)
+    def have_neighbors(self, full: Callable[..., NDArray[Any]] = np.zeros) -> NDArray[np.bool_]:
+        """[nodes] bool: whether a node has any in-neighbours.
+
+        Parameters
+        ----------
+        full: makes the array, given its length and dtype.
+        """
+        found: NDArray[np.bool_] = full(self.nodes, np.bool_)
         for node_type, parts in self._into.items():
-            start = self._starts[node_type]
             for part in parts:
-                found[start : start + self._counts[node_type]] |= part.edges.in_degrees > 0
-                release_pages(part.edges.in_degrees)
+                for first, degrees in blocks(part.edges.in_degrees):
+                    start = self._starts[node_type] + first
+                    found[start : start + degrees.size] |= degrees > 0
         return found
 
     def _chunk_end(self, parts: list[_Part], first: int, count: int) -> int:
@@ -91,7 +99,7 @@ class NeighborStream:
             return sum(int(part.edges.indptr[row]) for part in parts)
 
         rows = range(first + 1, min(first + self._rows_at_once, count) + 1)
-        fitting = bisect_right(rows, edges_before(first) + EDGES_AT_ONCE, key=edges_before)
+        fitting = bisect_right(rows, edges_before(first) + self._edges_at_once, key=edges_before)
         return rows[max(0, fitting - 1)]
 
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import absorb_each, key_of
+from hopper.graph.piece_size import piece_size
 from hopper.graph.schema import GraphSchema
+from hopper.partition.node_arrays import NodeArrays
 
+_BYTES_A_NODE: Final = 64
 # A word no other stream of draws begins with: a hash, where the streams of docs/draws.md are small.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"partition").digest()[:8], "little")
 
 
-def assign_random(schema: GraphSchema, servers: int, seed: int) -> dict[str, NDArray[np.int32]]:
+def assign_random(
+    schema: GraphSchema, servers: int, seed: int, arrays: NodeArrays
+) -> dict[str, NDArray[np.int32]]:
     """Deal the nodes of every type to the servers in a random order.
 
     Node u of type T has the variate ``absorb(key_of(stream, seed, hash of T), u)``; nodes sorted by
     (variate, id) are dealt in turn, the first to server ``hash of T mod servers`` so that the
-    odd nodes of many small types do not all land on server 0.
+    odd nodes of many small types do not all land on server 0. Variates are sorted a range of them
+    at a time, as many as a few pieces hold.
 
     Returns
     -------
@@ -30,11 +38,33 @@ def assign_random(schema: GraphSchema, servers: int, seed: int) -> dict[str, NDA
     homes = {}
     for node_type, described in schema.node_types.items():
         type_key = int.from_bytes(hashlib.sha256(node_type.encode()).digest()[:8], "little")
-        ids = np.arange(described.count, dtype=np.int64)
-        variates = absorb_each(np.uint64(key_of(_STREAM, seed, type_key)), ids)
-        # A stable sort leaves equal variates in the order of their ids.
-        order = np.argsort(variates, kind="stable")
-        home = np.empty(described.count, np.int32)
-        home[order] = (ids + type_key % servers) % servers
+        home = arrays.full(described.count, np.int32)
+        dealt = type_key % servers
+        for ids, variates in _by_variate(np.uint64(key_of(_STREAM, seed, type_key)), home.size):
+            # A stable sort leaves equal variates in the order of their ids.
+            order = np.argsort(variates, kind="stable")
+            home[ids[order]] = (np.arange(ids.size) + dealt % servers) % servers
+            dealt += ids.size
         homes[node_type] = home
     return homes
+
+
+def _by_variate(
+    key: np.uint64, count: int
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    """Ids in ascending order and their variates, range after range of variates."""
+    size = piece_size()
+    at_once = max(8 * size.piece, size.whole // 8) // _BYTES_A_NODE
+    ranges = -(-count // at_once)
+    bounds = [2**64 * each // max(1, ranges) for each in range(ranges + 1)]
+    for low, high in pairwise(bounds):
+        found = []
+        for first in range(0, count, at_once):
+            ids = np.arange(first, min(count, first + at_once))
+            variates = absorb_each(key, ids)
+            chosen = (variates >= np.uint64(low)) & (variates <= np.uint64(high - 1))
+            found.append((ids[chosen], variates[chosen]))
+        yield (
+            np.concatenate([ids for ids, _ in found]),
+            np.concatenate([variates for _, variates in found]),
+        )

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.kernel import kernel
+from hopper.graph.array_file import create_array, open_array, release_pages
+from hopper.partition.layouts import map_file
 
 
 @dataclass(frozen=True)
 class Relabelling:
-    """Both maps of one node type, and where each server's ids begin."""
+    """Both maps of one node type, mapped from where they are stored, and where each server's ids
+    begin."""
 
     offsets: NDArray[np.int64]
     """[servers + 1] int64"""
@@ -23,19 +27,38 @@ class Relabelling:
     """[count] int64, by original id"""
 
 
-def relabel(homes: NDArray[np.int32], servers: int) -> Relabelling:
-    """Give the nodes of one type their global ids.
+def relabel(homes: NDArray[np.int32], servers: int, work: Path, node_type: str) -> Relabelling:
+    """Give the nodes of one type their global ids, and write both maps.
 
     Parameters
     ----------
     homes: [count] int32, the server of each original id.
+    work: the directory that is being written.
     """
-    offsets = np.zeros(servers + 1, np.int64)
-    np.cumsum(np.bincount(homes, minlength=servers), out=offsets[1:])
-    global_ids = np.empty(homes.size, np.int64)
-    original_ids = np.empty(homes.size, np.int64)
-    _deal(homes, offsets[:-1].copy(), global_ids, original_ids)
+    counts = np.zeros(servers, np.int64)
+    _count(homes, counts)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    shape = (homes.size,)
+    original_ids = create_array(map_file(work, node_type, "original_ids"), np.int64, shape)
+    global_ids = create_array(map_file(work, node_type, "global_ids"), np.int64, shape)
+    _deal(homes, offsets[:-1].copy(), np.asarray(global_ids), np.asarray(original_ids))
+    release_pages(original_ids, global_ids, homes)
+    return open_relabelling(work, node_type, offsets)
+
+
+def open_relabelling(work: Path, node_type: str, offsets: NDArray[np.int64]) -> Relabelling:
+    """What :func:`relabel` wrote; ``offsets`` are [servers + 1] int64."""
+    original_ids, global_ids = (
+        open_array(map_file(work, node_type, name), name, np.int64, (int(offsets[-1]),))
+        for name in ("original_ids", "global_ids")
+    )
     return Relabelling(offsets, original_ids, global_ids)
+
+
+@kernel
+def _count(homes: NDArray[np.int32], counts: NDArray[np.int64]) -> None:
+    for home in homes:
+        counts[home] += 1
 
 
 @kernel
@@ -53,7 +76,7 @@ def _deal(
 
 
 @kernel(parallel=True)
-def relabel_rows(
+def relabel_edges(
     first: int,
     original_dst: NDArray[np.int64],
     global_src: NDArray[np.int64],
@@ -61,46 +84,25 @@ def relabel_rows(
     old_indices: NDArray[np.int64],
     old_edge_ids: NDArray[np.int64],
     indptr: NDArray[np.int64],
+    start: int,
     indices: NDArray[np.int64],
     edge_ids: NDArray[np.int64],
 ) -> None:
-    """Fill some rows of a relation's CSC in global ids; the order within a row is kept.
+    """Fill some edges of a relation's CSC in global ids; the order within a row is kept.
 
     Parameters
     ----------
-    first: global id of the first row to fill.
-    original_dst: [rows] int64, original ids of the rows to fill.
+    first: global id of the first row that may have some of the edges.
+    original_dst: [rows] int64, original ids of the rows.
     global_src: [sources] int64, global id of each original source id.
     old_indptr, old_indices, old_edge_ids: CSC in original ids.
     indptr: [destinations + 1] int64, row bounds in global ids.
+    start: the place in the CSC of the first of the edges.
     indices, edge_ids: [edges] int64, written.
     """
+    stop = start + indices.size
     for i in numba.prange(original_dst.size):
-        source = old_indptr[original_dst[i]]
-        place = indptr[first + i]
-        for j in range(indptr[first + i + 1] - place):
-            indices[place + j] = global_src[old_indices[source + j]]
-            edge_ids[place + j] = old_edge_ids[source + j]
-
-
-@kernel(parallel=True)
-def count_cut(
-    first: int,
-    last: int,
-    indptr: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    src_first: int,
-    src_last: int,
-) -> int:
-    """Edges into rows ``first`` to ``last`` (exclusive) from sources outside their server.
-
-    Parameters
-    ----------
-    src_first, src_last: the range of source global ids that the rows' server owns.
-    """
-    cut = 0
-    for row in numba.prange(first, last):
-        for place in range(indptr[row], indptr[row + 1]):
-            if indices[place] < src_first or indices[place] >= src_last:
-                cut += 1
-    return cut
+        shift = old_indptr[original_dst[i]] - indptr[first + i]
+        for place in range(max(indptr[first + i], start), min(indptr[first + i + 1], stop)):
+            indices[place - start] = global_src[old_indices[place + shift]]
+            edge_ids[place - start] = old_edge_ids[place + shift]

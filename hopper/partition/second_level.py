@@ -24,6 +24,7 @@ from hopper.partition.balance import Balance
 from hopper.partition.layouts import ranks_file
 from hopper.partition.metis_process import Backend, assign_metis
 from hopper.partition.neighbor_stream import NeighborStream
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.placement import RANK_DTYPE
 from hopper.partition.relabel import Relabelling
 from hopper.partition.streaming import assign_stream
@@ -129,7 +130,8 @@ class SecondLevel:
         if self.method == "stream":
             stream = NeighborStream(schema, topologies)
             roots = balance.training
-            return assign_stream(schema, stream, self.ranks, self.seed, roots, phases)
+            arrays = NodeArrays(scratch)
+            return assign_stream(schema, stream, self.ranks, self.seed, roots, phases, arrays)
         assert self.backend is not None
         with phases.phase(f"deal servers' nodes to ranks (METIS, {self.backend})"):
             adjacency = symmetrise(schema, topologies)

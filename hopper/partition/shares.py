@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hopper.partition.partitioned_graph import PartitionedGraph
-from hopper.partition.training import SplitGraph, training_roots
+from hopper.partition.training import SplitGraph, count_roots
 
 Counts = NDArray[np.int64]
 _NODES_AT_ONCE: Final = 1 << 20
@@ -66,7 +66,6 @@ def count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks_per_server:
     owners = placement.world
     nodes = {name: np.zeros(owners, np.int64) for name in divided.schema.node_types}
     edges = np.zeros(owners, np.int64)
-    splits = {name: np.zeros(owners, np.int64) for name in divided.schema.splits}
     target = divided.schema.target_type()
     indptrs = [(each.dst, divided.topology(each).indptr) for each in divided.relations]
     for name in nodes:
@@ -77,12 +76,12 @@ def count_shares(graph: SplitGraph, divided: PartitionedGraph, ranks_per_server:
                 if into == name:
                     degrees = np.diff(indptr[ids[0] : ids[-1] + 2])
                     edges += _sums(here, degrees, owners)
-    original_ids = divided.original_ids(target)
-    for split, found in splits.items():
-        counts = training_roots(graph, split)
-        for ids in _chunks(counts.size):
-            here = placement.rank_of(target, ids)
-            found += _sums(here, counts[original_ids[ids]], owners)
+    global_ids = divided.global_ids(target)
+
+    def owner_of(ids: Counts) -> Counts:
+        return placement.rank_of(target, np.asarray(global_ids[ids]))
+
+    splits = {split: count_roots(graph, split, owners, owner_of) for split in divided.schema.splits}
     return Shares(nodes, edges, splits)
 
 

@@ -15,6 +15,7 @@ from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, blocks, create_array, release_pages
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import piece_size
 from hopper.graph.publish import require_space
 from hopper.graph.row_form import (
     FEATURE_DTYPES,
@@ -195,7 +196,9 @@ def _convert(
     source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
     absolute = relative = 0.0
-    for first, rows in blocks(table):
+    # Differences are taken in twice as many bits as the widest form has.
+    at_once = max(1, piece_size().piece // (8 * max(1, new.feature_dim)))
+    for first, rows in blocks(table, at_once):
         floats = source.decode(rows)
         stored = form.encode(floats)
         differences = _differences(floats, stored, form, file, first)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache_server.draw import draw_positions, key_of
+from hopper.graph.piece_size import piece_size
 from hopper.graph.schema import GraphSchema
 from hopper.partition.balance import balance_classes
 from hopper.partition.label_passes import (
@@ -28,19 +29,26 @@ from hopper.partition.label_passes import (
     adopt,
     claim,
     count_between,
+    forget,
     poll_of,
+    relabel_all,
     relabel_chunk,
     spill,
     tally,
     vote,
 )
 from hopper.partition.neighbor_stream import Chunk, NeighborStream
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.place_blocks import TOLERANCE, Blocks, place_blocks
 from hopper.phases import Phases, Progress
 
 # A word no other stream of draws begins with, as in hopper.partition.random.
 _STREAM: Final = int.from_bytes(hashlib.sha256(b"streaming partition").digest()[:8], "little")
 MOST_BLOCKS: Final = 1024
+DENSE_BYTES: Final = 64
+"""of each pair of blocks"""
+# Of memory, for all pairs.
+_PIECES: Final = 4
 _NODES_A_BLOCK: Final = 16
 _BLOCKS_A_SERVER: Final = 8
 # How much larger than the mean a block may grow when it is made purer.
@@ -60,6 +68,7 @@ def assign_stream(
     seed: int,
     roots: NDArray[np.int64],
     phases: Phases,
+    arrays: NodeArrays,
 ) -> NDArray[np.int32]:
     """[nodes] int32: the server of every stacked id.
 
@@ -68,14 +77,15 @@ def assign_stream(
     roots: [nodes of the target type] int64, training roots per node. Nodes with roots are balanced
         within 5 %, and so are the other nodes of every type.
     seed: of the sources of the breadth-first search.
+    arrays: makes those of a number a node.
     """
     if servers == 1:
-        return np.zeros(stream.nodes, np.int32)
-    have_neighbors = stream.have_neighbors()
-    poll = None if have_neighbors.all() else poll_of(have_neighbors)
+        return arrays.full(stream.nodes, np.int32)
+    have_neighbors = stream.have_neighbors(arrays.full)
+    poll = None if have_neighbors.all() else poll_of(have_neighbors, arrays)
     count = number_of_blocks(stream.nodes, servers)
     with phases.phase("gather nodes in blocks (edges)", stream.edges * _CLAIM_PASSES) as progress:
-        state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed)
+        state = _grow_blocks(_Passes(stream, progress, _CLAIM_PASSES), count, seed, arrays)
     budget = _PURE_PASSES + 2
     with phases.phase("move nodes between blocks (edges)", stream.edges * budget) as progress:
         passes = _Passes(stream, progress, budget)
@@ -84,10 +94,12 @@ def assign_stream(
         edges = np.zeros((count, count), np.int64)
         passes.run(lambda chunk: count_between(*chunk, state.labels, edges))
         passes.finish()
-    classes = balance_classes(schema, roots).astype(np.uint8)
+    classes = balance_classes(schema, roots, arrays.full(stream.nodes, np.uint8))
     with phases.phase("place the blocks"):
         blocks = _weigh(state.labels, classes, edges)
-        homes = _place_filled(blocks, servers)[state.labels]
+        # Nobody reads the blocks' labels any more.
+        homes = state.labels
+        relabel_all(homes, _place_filled(blocks, servers))
     del state, have_neighbors
     budget = len(_THRESHOLDS) + 1
     with phases.phase("move nodes between servers (edges)", stream.edges * budget) as progress:
@@ -101,8 +113,9 @@ def assign_stream(
 
 
 def number_of_blocks(nodes: int, servers: int) -> int:
-    """Blocks that a graph is gathered in."""
-    wanted = max(min(MOST_BLOCKS, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
+    """Blocks that a graph is gathered in, fewer where memory has no room for all pairs of them."""
+    most = min(MOST_BLOCKS, math.isqrt(piece_size().piece * _PIECES // DENSE_BYTES))
+    wanted = max(min(most, nodes // _NODES_A_BLOCK), servers * _BLOCKS_A_SERVER)
     return max(1, min(nodes, wanted))
 
 
@@ -132,9 +145,9 @@ class _Passes:
         self._progress.advance(edges)
 
 
-def _grow_blocks(passes: _Passes, count: int, seed: int) -> Labelling:
+def _grow_blocks(passes: _Passes, count: int, seed: int, arrays: NodeArrays) -> Labelling:
     """Blocks of at most the mean size, by breadth-first search from that many random sources."""
-    labels = np.full(passes.nodes, NO_LABEL, np.int32)
+    labels = arrays.full(passes.nodes, np.int32, NO_LABEL)
     sources = np.empty(count, np.int64)
     draw_positions(
         np.uint64(key_of(_STREAM, seed)), np.int64(passes.nodes), np.int64(count), sources
@@ -142,7 +155,7 @@ def _grow_blocks(passes: _Passes, count: int, seed: int) -> Labelling:
     labels[sources] = np.arange(count)
     state = Labelling(
         labels,
-        np.zeros(passes.nodes, np.uint8),
+        arrays.full(passes.nodes, np.uint8),
         np.ones((count, 1), np.int64),
         np.array([math.ceil(passes.nodes / count)]),
     )
@@ -176,8 +189,7 @@ def _place_sources(
     if poll is None:
         return
     votes, leads = poll
-    np.copyto(votes, NO_LABEL, where=votes >= 0)
-    leads[:] = 0
+    forget(votes, leads)
     passes.run(lambda chunk: vote(*chunk, state.labels, votes, leads))
     adopt(votes, state)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hopper.graph.array_file import blocks
 from hopper.graph.links import Links
 from hopper.graph.schema import GraphSchema
+
+OwnerOf: TypeAlias = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 class SplitGraph(Protocol):
@@ -25,21 +29,53 @@ class SplitGraph(Protocol):
         """The edges of a split, by their ends."""
 
 
-def training_roots(graph: SplitGraph, split: str = "train") -> NDArray[np.int64]:
+def training_roots(
+    graph: SplitGraph, split: str = "train", full: Callable[..., NDArray[Any]] = np.zeros
+) -> NDArray[np.int64]:
     """[nodes of the target type] int64, by original id: how many roots of a split stand at each
     node.
 
     A node split gives ones and zeros. Where edges are predicted, one counts at its destination. A
     missing split gives zeros.
+
+    Parameters
+    ----------
+    full: makes the array, given its length and dtype.
     """
     schema = graph.schema
     target = schema.target_type()
-    counts = np.zeros(schema.node_types[target].count, np.int64)
+    counts: NDArray[np.int64] = full(schema.node_types[target].count, np.int64)
+    for nodes in _root_nodes(graph, split):
+        if schema.target_relations:
+            np.add.at(counts, nodes, 1)
+        else:
+            counts[nodes] = 1
+    return counts
+
+
+def count_roots(graph: SplitGraph, split: str, owners: int, owner_of: OwnerOf) -> NDArray[np.int64]:
+    """[owners] int64: how many roots of a split stand at each owner's nodes.
+
+    Parameters
+    ----------
+    owner_of: the owners of [n] int64 original ids of the target type.
+    """
+    counts = np.zeros(owners, np.int64)
+    for nodes in _root_nodes(graph, split):
+        counts += np.bincount(owner_of(nodes), minlength=owners)
+    return counts
+
+
+def _root_nodes(graph: SplitGraph, split: str) -> Iterator[NDArray[np.int64]]:
+    """The nodes of the target type that roots of a split stand at, one a root, block by block."""
+    schema = graph.schema
     if split not in schema.splits:
-        return counts
+        return
     if not schema.target_relations:
-        counts[np.asarray(graph.split(split))] = 1
-        return counts
+        for _, nodes in blocks(graph.split(split)):
+            yield np.asarray(nodes)
+        return
     links = graph.links(split)
+    target = schema.target_type()
     into = np.array([each.dst == target for each in schema.target_relations])
-    return counts + np.bincount(links.dst[into[links.relations]], minlength=counts.size)
+    yield links.dst[into[links.relations]]

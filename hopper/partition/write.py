@@ -1,15 +1,15 @@
 """Write a partitioned directory: topology in global ids, and what each server alone needs.
 
-Tables are streamed, and topology goes from map to map, so memory holds the two id maps of every
-node type and little else, however large the graph.
+Tables and topology are streamed, and maps of ids lie in files, so memory holds a few pieces of an
+array, however large the graph. A server's part is built by itself, from the graph and files that
+all parts share, so servers' parts can be built anywhere and in any order.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,34 +20,30 @@ from cache_server.shard import TableSpec, write_manifest
 from hopper.graph import layout
 from hopper.graph.array_file import (
     array_bytes,
+    blocks,
     create_array,
     named,
+    open_array,
     release_pages,
     save_array,
+    writes_at,
 )
 from hopper.graph.directory import GraphDirectory
+from hopper.graph.piece_size import piece_size
 from hopper.graph.publish import unpublished
-from hopper.graph.row_ranges import row_ranges
+from hopper.graph.row_ranges import edges_at_once, row_ranges
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.schema_json import write_schema
 from hopper.graph.write import required_bytes
 from hopper.partition.checksums import seal_directory
 from hopper.partition.draw_arrays import write_draw_arrays
-from hopper.partition.layouts import divide_columns, map_file, server_folder
-from hopper.partition.relabel import Relabelling, count_cut, relabel_rows
+from hopper.partition.layouts import divide_columns, server_folder
+from hopper.partition.relabel import relabel_edges
+from hopper.partition.whole_topology import open_indptr
+from hopper.partition.workers import Construction
 from hopper.phases import Progress
 
-_BYTES_AT_ONCE: Final = 16 << 20
-
-
-@dataclass(frozen=True)
-class EdgeShares:
-    """How one relation's edges fell on the servers."""
-
-    cut: int
-    """edges whose ends live on different servers"""
-    in_edges: NDArray[np.int64]
-    """[servers] int64, edges into the nodes of each server"""
+_BY_EDGE: Final[tuple[layout.StoredArray, ...]] = ("indices", "edge_ids")
 
 
 @contextmanager
@@ -85,78 +81,116 @@ def partitioned_bytes(schema: GraphSchema, servers: int, *, split: bool) -> int:
     return found + twice + servers * rows
 
 
-def write_maps(work: Path, maps: Mapping[str, Relabelling]) -> None:
-    """Write both maps of every node type."""
-    for node_type, each in maps.items():
-        save_array(map_file(work, node_type, "original_ids"), each.original_ids)
-        save_array(map_file(work, node_type, "global_ids"), each.global_ids)
+def lay_out_topology(construction: Construction, relation: Relation) -> None:
+    """Write where every list of a relation stands in global ids, and degrees; the edges are zeros
+    until :func:`fill_topology` writes them."""
+    old, work = construction.graph.topology(relation), construction.work
+    src, dst = (construction.maps[each] for each in (relation.src, relation.dst))
+
+    def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
+        return create_array(layout.topology_file(work, relation, name), np.int64, (length,))
+
+    for out, degrees, nodes in (
+        (create("in_degrees", dst.original_ids.size), old.in_degrees, dst),
+        (create("out_degrees", src.original_ids.size), old.out_degrees, src),
+    ):
+        for first, ids in blocks(nodes.original_ids):
+            out[first : first + ids.size] = degrees[ids]
+        release_pages(out, degrees)
+    indptr, last = create("indptr", dst.original_ids.size + 1), 0
+    for first, ids in blocks(dst.original_ids):
+        bounds = indptr[first + 1 : first + 1 + ids.size]
+        np.cumsum(old.indptr[ids + 1] - old.indptr[ids], out=bounds)
+        bounds += last
+        last = int(bounds[-1])
+    release_pages(indptr, old.indptr)
+    create("indices", old.indices.size)
+    create("edge_ids", old.indices.size)
 
 
-def write_topology(
-    graph: GraphDirectory,
-    work: Path,
-    relation: Relation,
-    maps: Mapping[str, Relabelling],
-    progress: Progress,
-) -> EdgeShares:
-    """Write one relation's CSC in global ids; neighbours stay in the order of original ids.
+def fill_topology(
+    construction: Construction, progress: Progress, server: int
+) -> dict[Relation, tuple[int, int]]:
+    """Write a server's edges of every relation in global ids; neighbours stay in the order of
+    original ids. Progress advances by edges.
 
     Returns
     -------
-    How the edges fell on the servers, for the description.
+    By relation, the edges into the server's nodes, and how many of them come from elsewhere.
     """
-    old = graph.topology(relation)
-    src, dst = maps[relation.src], maps[relation.dst]
+    found = {}
+    for relation in construction.graph.schema.relations:
+        nodes = construction.offsets[relation.dst]
+        indptr = open_indptr(construction.work, relation, int(nodes[-1]))
+        first, last = nodes[server : server + 2].tolist()
+        cut = _fill_lists(construction, relation, server, indptr, progress)
+        found[relation] = int(indptr[last] - indptr[first]), cut
+    return found
 
-    def create(name: layout.TopologyArray, length: int) -> NDArray[Any]:
-        array = create_array(layout.topology_file(work, relation, name), np.int64, (length,))
-        return np.asarray(array)
 
-    nodes, edges = dst.original_ids.size, old.indices.size
-    in_degrees = create("in_degrees", nodes)
-    in_degrees[:] = old.in_degrees[dst.original_ids]
-    release_pages(in_degrees, old.in_degrees)
-    out_degrees = create("out_degrees", src.original_ids.size)
-    out_degrees[:] = old.out_degrees[src.original_ids]
-    release_pages(out_degrees, old.out_degrees)
-    indptr = create("indptr", nodes + 1)
-    np.cumsum(np.diff(old.indptr)[dst.original_ids], out=indptr[1:])
-    indices, edge_ids = create("indices", edges), create("edge_ids", edges)
-    cut = 0
-    for server in range(dst.offsets.size - 1):
-        for first, last in row_ranges(indptr, *dst.offsets[server : server + 2].tolist()):
-            relabel_rows(
-                first,
-                dst.original_ids[first:last],
-                src.global_ids,
-                np.asarray(old.indptr),
-                np.asarray(old.indices),
-                np.asarray(old.edge_ids),
-                indptr,
-                indices,
-                edge_ids,
-            )
-            owned = int(src.offsets[server]), int(src.offsets[server + 1])
-            cut += count_cut(first, last, indptr, indices, *owned)
-            release_pages(old.indptr, old.indices, old.edge_ids, indptr, indices, edge_ids)
-            progress.advance(int(indptr[last] - indptr[first]))
+def _fill_lists(
+    construction: Construction,
+    relation: Relation,
+    server: int,
+    indptr: NDArray[np.int64],
+    progress: Progress,
+) -> int:
+    """The edges of a relation, as of :func:`fill_topology`; returns how many are cut."""
+    old = construction.graph.topology(relation)
+    src, dst = (construction.maps[each] for each in (relation.src, relation.dst))
+    src_first, src_stop = src.offsets[server : server + 2].tolist()
+    files = [layout.topology_file(construction.work, relation, each) for each in _BY_EDGE]
+    cut, own, at_once = 0, dst.offsets[server : server + 2].tolist(), edges_at_once()
+    with writes_at(files[0]) as write_indices, writes_at(files[1]) as write_edge_ids:
+        for first, last in row_ranges(indptr, *own):
+            start, stop = int(indptr[first]), int(indptr[last])
+            # A single list may be longer than what is written at a time.
+            for place in range(start, stop, at_once):
+                edges = min(at_once, stop - place)
+                indices, edge_ids = np.empty(edges, np.int64), np.empty(edges, np.int64)
+                relabel_edges(
+                    first,
+                    np.asarray(dst.original_ids[first:last]),
+                    src.global_ids,
+                    np.asarray(old.indptr),
+                    np.asarray(old.indices),
+                    np.asarray(old.edge_ids),
+                    indptr,
+                    place,
+                    indices,
+                    edge_ids,
+                )
+                write_indices(place, indices)
+                write_edge_ids(place, edge_ids)
+                cut += int(np.count_nonzero((indices < src_first) | (indices >= src_stop)))
+                progress.advance(edges)
+            release_pages(old.indptr, old.indices, old.edge_ids, indptr)
+    return cut
+
+
+def fill_draw_arrays(construction: Construction, progress: Progress, relation: Relation) -> None:
+    """Write what draws read besides of a relation's lists (:mod:`hopper.partition.draw_arrays`),
+    whose edges have been written. Progress advances by edges."""
+    kind = construction.graph.schema.relations[relation]
+    indptr = open_indptr(construction.work, relation, int(construction.offsets[relation.dst][-1]))
+    indices, edge_ids = (
+        open_array(
+            layout.topology_file(construction.work, relation, each), each, np.int64, (kind.count,)
+        )
+        for each in _BY_EDGE
+    )
+    original_ids = construction.maps[relation.src].original_ids
 
     def edges_of(first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         piece = slice(int(indptr[first]), int(indptr[last]))
-        return src.original_ids[indices[piece]], edge_ids[piece]
+        progress.advance(piece.stop - piece.start)
+        return original_ids[indices[piece]], edge_ids[piece]
 
-    write_draw_arrays(graph, work, relation, indptr, edges_of)
-    return EdgeShares(cut, np.diff(indptr[dst.offsets]))
+    write_draw_arrays(construction.graph, construction.work, relation, indptr, edges_of)
 
 
 def write_server(
-    graph: GraphDirectory,
-    work: Path,
-    server: int,
-    maps: Mapping[str, Relabelling],
-    progress: Progress,
-    *,
-    by_dimension: bool = False,
+    construction: Construction, progress: Progress, server: int, by_dimension: bool = False
 ) -> int:
     """Write one server's feature, label and edge feature rows and its ``shard.json``.
 
@@ -170,6 +204,7 @@ def write_server(
     -------
     Bytes of the server's feature rows (edge features included).
     """
+    graph, work, maps = construction.graph, construction.work, construction.maps
     folder = server_folder(work, server)
     folder.mkdir()
     tables, feature_bytes = [], 0
@@ -272,10 +307,8 @@ def write_rows(table: NDArray[Any], rows: NDArray[np.int64], file: Path, progres
     """Write ``table[rows]`` in chunks; returns its bytes, by which progress advances."""
     out = create_array(file, table.dtype, (rows.size, *table.shape[1:]))
     row_bytes = table.dtype.itemsize * int(np.prod(table.shape[1:]))
-    step = max(1, _BYTES_AT_ONCE // max(1, row_bytes))
-    for first in range(0, rows.size, step):
-        chosen = rows[first : first + step]
-        out[first : first + step] = table[chosen]
+    for first, chosen in blocks(rows, max(1, piece_size().piece // max(1, row_bytes))):
+        out[first : first + chosen.size] = table[chosen]
         release_pages(table, out)
         progress.advance(chosen.size * row_bytes)
     return int(rows.size) * row_bytes

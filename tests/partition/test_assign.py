@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,12 @@ from hopper.graph.schema import GraphSchema, NodeType, Relation
 from hopper.partition import partition_graph
 from hopper.partition.balance import MOST_CLASSES, Balance, balance_classes, combined_weight
 from hopper.partition.metis_process import Backend, assign_metis, choose_backend
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.random import assign_random
 from hopper.partition.symmetrise import Adjacency, symmetrise
 
 MakeGraph = Callable[..., GraphDirectory]
+ARRAYS = NodeArrays(Path())
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def test_without_any_metis_streaming_is_advised(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("servers", [1, 2, 3, 7])
 def test_random_is_balanced_by_type(servers: int) -> None:
     schema = _nodes(author=100, paper=31, venue=2, keyword=0)
-    homes = assign_random(schema, servers, seed=4)
+    homes = assign_random(schema, servers, seed=4, arrays=ARRAYS)
     for node_type, kind in schema.node_types.items():
         shares = np.bincount(homes[node_type], minlength=servers)
         assert shares.sum() == kind.count
@@ -106,11 +109,11 @@ def test_random_is_balanced_by_type(servers: int) -> None:
 
 
 def test_random_depends_on_seed_and_type_alone() -> None:
-    alone = assign_random(_nodes(paper=50), 3, seed=1)["paper"]
-    among = assign_random(_nodes(author=8, paper=50), 3, seed=1)
+    alone = assign_random(_nodes(paper=50), 3, seed=1, arrays=ARRAYS)["paper"]
+    among = assign_random(_nodes(author=8, paper=50), 3, seed=1, arrays=ARRAYS)
     np.testing.assert_array_equal(alone, among["paper"])
-    assert (alone != assign_random(_nodes(paper=50), 3, seed=2)["paper"]).any()
-    assert (alone != assign_random(_nodes(author=50), 3, seed=1)["author"]).any()
+    assert (alone != assign_random(_nodes(paper=50), 3, seed=2, arrays=ARRAYS)["paper"]).any()
+    assert (alone != assign_random(_nodes(author=50), 3, seed=1, arrays=ARRAYS)["author"]).any()
 
 
 def test_random_ignores_the_order_of_edges(make_graph: MakeGraph) -> None:
@@ -128,7 +131,7 @@ def test_random_ignores_the_order_of_edges(make_graph: MakeGraph) -> None:
 
 
 def test_random_vector_of_the_documentation() -> None:
-    homes = assign_random(_nodes(paper=8), 3, seed=1)["paper"]
+    homes = assign_random(_nodes(paper=8), 3, seed=1, arrays=ARRAYS)["paper"]
     assert homes.tolist() == [2, 0, 1, 1, 1, 0, 0, 2]
 
 

@@ -23,10 +23,13 @@ from hopper.partition import neighbor_stream, partition_graph
 from hopper.partition.balance import balance_classes
 from hopper.partition.memory import estimate_memory
 from hopper.partition.neighbor_stream import NeighborStream
+from hopper.partition.node_arrays import NodeArrays
 from hopper.partition.streaming import assign_stream, number_of_blocks
 from hopper.partition.symmetrise import type_starts
 from hopper.partition.training import training_roots
 from hopper.phases import Phases
+
+ARRAYS = NodeArrays(Path())
 
 MakeGraph = Callable[..., GraphDirectory]
 RELATION = Relation("node", "edge", "node")
@@ -86,7 +89,7 @@ def test_every_class_is_within_five_per_cent_or_one_node(
     src, dst = (nodes * generator.random((2, edges)) ** skew).astype(np.int64)
     schema, stream = _homogeneous(nodes, src, dst)
     roots = (generator.random(nodes) < trained).astype(np.int64)
-    homes = assign_stream(schema, stream, servers, seed, roots, Phases())
+    homes = assign_stream(schema, stream, servers, seed, roots, Phases(), ARRAYS)
     assert homes.dtype == np.int32
     assert homes.min() >= 0
     assert homes.max() < servers
@@ -128,7 +131,7 @@ def test_the_size_of_chunks_changes_balance_no_more_than_it_may(
     passed = list(stream.chunks())
     assert sum(chunk.neighbors.size for chunk in passed) == src.size
     assert max(chunk.neighbors.size for chunk in passed if chunk.indptr.size > 2) <= 7
-    homes = assign_stream(schema, stream, 4, 0, np.zeros(1000, np.int64), Phases())
+    homes = assign_stream(schema, stream, 4, 0, np.zeros(1000, np.int64), Phases(), ARRAYS)
     assert np.bincount(homes, minlength=4).max() <= 262
     assert (homes[src] != homes[dst]).mean() < 0.15
 
@@ -160,7 +163,7 @@ def test_all_types_are_balanced(shared_library: GraphDirectory) -> None:
         schema, {each: shared_library.topology(each) for each in schema.relations}
     )
     homes, classes = (
-        assign_stream(schema, stream, 3, 1, roots, Phases()),
+        assign_stream(schema, stream, 3, 1, roots, Phases(), ARRAYS),
         balance_classes(schema, roots),
     )
     for group in np.unique(classes):
@@ -188,7 +191,7 @@ def test_nodes_that_are_only_ever_sources_live_with_their_readers() -> None:
         cites: build_topology(cites_src, cites_dst, papers, papers),
     }
     stream = NeighborStream(schema, topologies)
-    homes = assign_stream(schema, stream, 4, 0, np.zeros(papers, np.int64), Phases())
+    homes = assign_stream(schema, stream, 4, 0, np.zeros(papers, np.int64), Phases(), ARRAYS)
     away = homes[:authors][writer] != homes[authors:][paper]
     assert away.mean() < 0.1
 

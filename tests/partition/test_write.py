@@ -16,6 +16,7 @@ from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import Relation
 from hopper.partition import PartitionedGraph, build, partition_graph
 from hopper.partition.layouts import Replicated
+from hopper.partition.workers import Construction
 
 MakeGraph = Callable[..., GraphDirectory]
 
@@ -76,11 +77,11 @@ def test_an_interrupted_write_leaves_nothing(
     written = []
     real = build.write_server
 
-    def interrupted(graph: Any, work: Path, server: int, *rest: Any, **options: Any) -> int:
+    def interrupted(construction: Construction, progress: Any, server: int, *rest: Any) -> int:
         if server == 1:
             raise failure
-        written.append(work)
-        return real(graph, work, server, *rest, **options)
+        written.append(construction.work)
+        return real(construction, progress, server, *rest)
 
     monkeypatch.setattr(build, "write_server", interrupted)
     with pytest.raises(type(failure)):

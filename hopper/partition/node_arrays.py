@@ -1,0 +1,45 @@
+"""Arrays of a number a node: in memory while they fit, else in files that have no name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from hopper.graph.array_file import create_array
+from hopper.graph.piece_size import piece_size
+
+
+class NodeArrays:
+    """Makes arrays of a number a node, together within what memory may hold of such.
+
+    Pages of a file are the kernel's to drop when memory is short; a file that was removed as soon
+    as it was mapped is gone with its array.
+
+    Parameters
+    ----------
+    folder: of the files, on a disk with room for them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / ".node-array.npy"
+        self._left = piece_size().whole
+
+    def full(self, count: int, dtype: DTypeLike, value: int = 0) -> NDArray[Any]:
+        """[count] of one value.
+
+        Raises
+        ------
+        OSError: the disk has too little space.
+        """
+        size = count * np.dtype(dtype).itemsize
+        if size <= self._left:
+            self._left -= size
+            return np.full(count, value, dtype)
+        array = create_array(self._file, dtype, (count,))
+        self._file.unlink()
+        if value:
+            array[:] = value
+        return np.asarray(array)

@@ -1,0 +1,99 @@
+"""Parts that tasks of a Ray cluster build are those that one process builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.errors import RequestError
+from hopper.graph.directory import GraphDirectory
+from hopper.partition import partition_graph
+from hopper.partition.checksums import read_division
+from hopper.partition.ray_workers import open_workers
+from hopper.partition.workers import Workers
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed (hopper-gnn[ray])"
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "count", "text"),
+    [
+        ("spark", None, "--on: expected local, ray or ray:ADDRESS, given 'spark'"),
+        ("ray:", None, "--on: expected local, ray or ray:ADDRESS, given 'ray:'"),
+        ("local", 2, "--workers: expected at least 1, of --on ray alone, given 2 with --on local"),
+        ("ray", 0, "--workers: expected at least 1, of --on ray alone, given 0 with --on ray"),
+    ],
+)
+def test_what_cannot_be_is_refused(where: str, count: int | None, text: str) -> None:
+    with pytest.raises(RequestError, match=text), open_workers(where, count):
+        pass
+
+
+def test_without_ray_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(RequestError, match=r"pip install 'hopper-gnn\[ray\]'"), open_workers("ray"):
+        pass
+
+
+@needs_ray
+@pytest.mark.filterwarnings("ignore")
+def test_every_number_of_workers_builds_the_same_files(
+    shared_library: GraphDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[dict[str, Any]] = [
+        {"method": "random", "seed": 3},
+        {"method": "stream", "topology": "halo:1", "memory_limit": 300 << 20},
+        {"method": "random", "features": "by-dimension"},
+    ]
+
+    def divide(name: str, workers: Workers) -> list[str]:
+        return [
+            read_division(
+                partition_graph(
+                    shared_library, tmp_path / f"{name}-{number}", 3, workers=workers, **kind
+                ).path
+            )
+            for number, kind in enumerate(kinds)
+        ]
+
+    # Ray's processes import the project from where this one does.
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    with open_workers("local") as workers:
+        expected = divide("local", workers)
+    for count in (1, 2):
+        with open_workers("ray", count) as workers:
+            assert divide(f"ray-{count}", workers) == expected
+            if count == 2:
+                _check_failures(workers, shared_library, tmp_path)
+    import ray
+
+    assert not ray.is_initialized()
+
+
+def _check_failures(workers: Workers, graph: GraphDirectory, tmp_path: Path) -> None:
+    """A task that fails is told in a line, and leaves nothing."""
+    out = tmp_path / "failed"
+    text = r"^--on ray: write_server \d: (Graph|OS|FileNotFound)Error: .*\.npy.*$"
+    broken = _BrokenGraph(graph.path, graph.schema)
+    with pytest.raises(RequestError, match=text) as caught:
+        partition_graph(broken, out, 3, "random", workers=workers)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    assert not [each for each in tmp_path.iterdir() if "failed" in each.name]
+
+
+class _BrokenGraph(GraphDirectory):
+    """A graph whose features are gone when they are read by others."""
+
+    def features(self, node_type: str) -> Any:
+        import ray
+
+        if ray.get_runtime_context().get_task_id() is not None:
+            raise FileNotFoundError(2, "No such file", str(self.features_file(node_type)))
+        return super().features(node_type)
