@@ -18,11 +18,12 @@ from hopper.partition.stored_forms import rounded_tables
 
 
 def show_estimate(console: Console, estimate: MemoryEstimate, available: int) -> None:
-    """What the work needs of memory and disk, in a line."""
+    """What the work needs of memory, disk and time, in a line."""
     disk = f"; disk: about {format_bytes(estimate.disk)}" if estimate.disk else ""
+    seconds = f"; time: about {estimate.seconds:.0f} s" if estimate.seconds is not None else ""
     console.print(
         f"memory: about {format_bytes(estimate.peak)} needed ({estimate.worst}), "
-        f"{format_bytes(available)} available{disk}"
+        f"{format_bytes(available)} available{disk}{seconds}"
     )
 
 

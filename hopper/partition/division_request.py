@@ -20,6 +20,7 @@ from hopper.partition.metis_process import Backend, choose_backend
 from hopper.partition.refine import Refiner
 from hopper.partition.second_level import check_ranks, rank_bytes
 from hopper.partition.stored_forms import RowForms, check_divisible, parse_row_forms
+from hopper.partition.time_estimate import estimate_seconds, probe_rates
 from hopper.partition.write import partitioned_bytes, table_bytes
 
 
@@ -101,7 +102,10 @@ class DivisionRequest:
             refiner=self.refiner,
             size=size,
         )
-        return replace(found, disk=self.written_bytes(self.graph))
+        schema, disk = self.graph.schema, self.written_bytes(self.graph)
+        parent = next(each for each in self.out.absolute().parents if each.is_dir())
+        seconds = estimate_seconds(schema, self.method, disk, probe_rates(parent))
+        return replace(found, disk=disk, seconds=seconds)
 
     def written_bytes(self, graph: GraphDirectory) -> int:
         """Bytes on disk that the partitioned directory takes, whose rows are those of ``graph``."""

@@ -38,10 +38,12 @@ _SAMPLE: Final = 2000
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of memory needed by each phase, of which the peak counts, and of the disk."""
+    """Bytes of memory needed by each phase, of which the peak counts, and of the disk; and seconds,
+    where they can be told."""
 
     phases: dict[str, int]
     disk: int = 0
+    seconds: float | None = None
 
     @property
     def peak(self) -> int:
