@@ -65,19 +65,30 @@ def make_tables(folder: Path, kind: str, edges: int, *, texts: bool) -> None:
             table.write_table(pyarrow.table({"src": called.take(src), "dst": called.take(dst)}))
 
 
-def run(words: Sequence[str], log: Path, spill: Callable[[], int]) -> dict[str, float]:
+def run(
+    command: Sequence[str],
+    log: Path,
+    spill: Callable[[], int] = lambda: 0,
+    most_seconds: float = float("inf"),
+) -> dict[str, float]:
     """Seconds that a command takes, and the most memory that its processes have at once.
 
     Parameters
     ----------
     spill: bytes on disk now.
+    most_seconds: after which it is ended, and "ended" is 1.
     """
     begun, peak, private, disk = time.monotonic(), 0, 0, 0
     with log.open("wb") as out:
-        process = psutil.Popen([*HOPPER, *words], stdout=out, stderr=subprocess.STDOUT)
+        process = psutil.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        ended = False
         while process.poll() is None:
-            found = []
-            for each in [process, *_children(process)]:
+            found, processes = [], [process, *_children(process)]
+            if time.monotonic() - begun > most_seconds:
+                ended = True
+                for each in processes:
+                    each.kill()
+            for each in processes:
                 try:
                     found.append(each.memory_info())
                 except psutil.Error:
@@ -86,9 +97,10 @@ def run(words: Sequence[str], log: Path, spill: Callable[[], int]) -> dict[str, 
             private = max(private, sum(each.rss - each.shared for each in found))
             disk = max(disk, spill())
             time.sleep(0.05)
-    if process.returncode:
-        raise SystemExit(f"{words}: ended with {process.returncode}; see {log}")
+    if process.returncode and not ended:
+        raise SystemExit(f"{' '.join(command)}: ended with {process.returncode}; see {log}")
     return {
+        "ended": int(ended),
         "seconds": time.monotonic() - begun,
         "peak_bytes": peak,
         "private_bytes": private,
@@ -120,14 +132,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         words += ["--memory-limit", options.memory]
         log = work / "import.log"
         # Files without a name take space too, so the disk is asked.
-        taken = run(words, log, lambda before=free: before - shutil.disk_usage(work).free)
+        taken = run(
+            [*HOPPER, *words], log, lambda before=free: before - shutil.disk_usage(work).free
+        )
         found[name] = taken | {"edges": edges, "table_bytes": size, "told": _told(log)}
         shutil.rmtree(tables)
         if name == IMPORTS[0]:
             parts = work / "parts"
             words = ["partition", str(graph), "--servers", "2", "--method", "random"]
             words += ["--out", str(parts)]
-            divided = run(words, work / "partition.log", lambda: 0)
+            divided = run([*HOPPER, *words], work / "partition.log")
             shutil.rmtree(parts)
         shutil.rmtree(graph)
     return {
