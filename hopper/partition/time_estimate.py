@@ -23,6 +23,7 @@ _READS: Final = 1 << 20
 _NUMBERS: Final = 1 << 22
 _BYTES: Final = 16 << 20
 _TRIALS: Final = 3
+_USUAL_BYTES: Final = 2e8
 _START: Final = 1.5
 """seconds until kernels are loaded"""
 # Random reads that a node, and an edge, of each method's assignment are worth.
@@ -65,7 +66,12 @@ def probe_rates(parent: Path) -> Rates:
             file.flush()
             piece.sum()
 
-    return Rates(_READS / _seconds(lambda: numbers[places]), _BYTES / _seconds(write))
+    reads = _READS / _seconds(lambda: numbers[places])
+    try:
+        return Rates(reads, _BYTES / _seconds(write))
+    except OSError:
+        # Whether the disk has room is checked elsewhere, and told better.
+        return Rates(reads, _USUAL_BYTES)
 
 
 def _seconds(work: Callable[[], object]) -> float:

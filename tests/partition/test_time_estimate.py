@@ -49,3 +49,7 @@ def test_it_is_told_before_the_work_starts(library: GraphDirectory, tmp_path: Pa
     rates = probe_rates(tmp_path)
     assert rates.reads > 0
     assert rates.bytes > 0
+
+
+def test_a_disk_without_room_is_no_concern_of_the_probe() -> None:
+    assert probe_rates(Path("/proc/none")).bytes > 0
