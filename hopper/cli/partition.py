@@ -181,7 +181,7 @@ def _add_options_of_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on",
         default=_OF_NODES["on"],
-        metavar="local|ray[:ADDRESS]",
+        metavar="local|ray[:HOST:PORT]",
         help="build servers' parts in this process (default), in tasks of Ray on this machine, or "
         "of the Ray cluster at an address",
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hopper.errors import RequestError
 from hopper.graph.piece_size import PieceSize, piece_size, pieces_of
@@ -14,6 +15,7 @@ from hopper.phases import Progress
 
 T = TypeVar("T")
 _HERE, _RAY = "local", "ray"
+_CONNECT_SECONDS: Final = 10.0
 
 
 @contextmanager
@@ -22,7 +24,7 @@ def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
 
     Parameters
     ----------
-    where: "local": this process. "ray": a cluster of this machine, for a while. "ray:ADDRESS": one
+    where: "local": this process; "ray": a cluster of this machine for a while; "ray:HOST:PORT": one
         that is there.
     count: tasks of Ray at a time; None = as many as the cluster has CPUs.
 
@@ -32,7 +34,7 @@ def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
     """
     kind, _, address = where.partition(":")
     if where != _HERE and (kind != _RAY or where == f"{_RAY}:"):
-        raise RequestError(f"--on: expected local, ray or ray:ADDRESS, given {where!r:.100}")
+        raise RequestError(f"--on: expected local, ray or ray:HOST:PORT, given {where!r:.100}")
     if count is not None and (where == _HERE or count < 1):
         given = f"{count} with --on {where}"
         raise RequestError(f"--workers: expected at least 1, of --on ray alone, given {given}")
@@ -40,6 +42,8 @@ def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
         yield ThisProcess()
         return
     ray = _import_ray()
+    if address:
+        _check_address(where, address)
     options = {"address": address} if address else {"address": "local", "num_cpus": count}
     try:
         ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level="error")
@@ -136,6 +140,17 @@ def _build(
     counter = _Counter()
     with pieces_of(size):
         return build(construction, counter, *part), counter.units
+
+
+def _check_address(where: str, address: str) -> None:
+    """Refuse an address where nobody listens, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise RequestError(f"--on {where}: expected ray:HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise RequestError(f"--on {where}: no Ray cluster: {_line(error)}") from None
 
 
 def _import_ray() -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.partition import partition_graph
+from hopper.partition import partition_graph, ray_workers
 from hopper.partition.checksums import read_division
 from hopper.partition.ray_workers import open_workers
 from hopper.partition.workers import Workers
@@ -24,8 +24,8 @@ needs_ray = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("where", "count", "text"),
     [
-        ("spark", None, "--on: expected local, ray or ray:ADDRESS, given 'spark'"),
-        ("ray:", None, "--on: expected local, ray or ray:ADDRESS, given 'ray:'"),
+        ("spark", None, "--on: expected local, ray or ray:HOST:PORT, given 'spark'"),
+        ("ray:", None, "--on: expected local, ray or ray:HOST:PORT, given 'ray:'"),
         ("local", 2, "--workers: expected at least 1, of --on ray alone, given 2 with --on local"),
         ("ray", 0, "--workers: expected at least 1, of --on ray alone, given 0 with --on ray"),
     ],
@@ -38,6 +38,19 @@ def test_what_cannot_be_is_refused(where: str, count: int | None, text: str) -> 
 def test_without_ray_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RequestError, match=r"pip install 'hopper-gnn\[ray\]'"), open_workers("ray"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [("nowhere", "expected ray:HOST:PORT"), ("127.0.0.1:1", "no Ray cluster: Connection")],
+)
+def test_an_address_where_nobody_listens_is_refused(
+    address: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_workers, "_import_ray", lambda: None)
+    where = f"ray:{address}"
+    with pytest.raises(RequestError, match=f"--on {where}: {text}"), open_workers(where):
         pass
 
 
