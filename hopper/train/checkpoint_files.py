@@ -56,6 +56,12 @@ class CheckpointFiles:
             say(f"no checkpoint is whole, so training begins anew: {reasons[0]}")
         return False
 
+    def forget_models_after(self, step: int) -> None:
+        """Remove files of models of later steps, which would pass for the newest ones."""
+        for each in self.steps:
+            if each > step:
+                self.model(each).unlink(missing_ok=True)
+
     def forget_models(self, kept: int = 0) -> list[str]:
         """Remove all files of models but the newest ones; returns their names."""
         old = [self.model(step) for step in self.steps[kept:]]

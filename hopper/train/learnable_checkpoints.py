@@ -123,8 +123,8 @@ class LearnableCheckpoints:
         RequestError: one is missing or altered.
         """
         if self._learnable:
-            for each in self._chain_of(step):
-                check_file(self._files.learnable(self._cluster.rank, each))
+            for file in chain_of_files(self._files, self._cluster.rank, step):
+                check_file(file)
 
     def check_of(self, step: int, ranks: int) -> None:
         """See whether a share of the files of so many ranks is as it was written, so that all ranks

@@ -88,6 +88,8 @@ class RunCheckpoints:
         else:
             self._engine.restore_decisions(self._models[0].progress.decisions)
             self._learnable.load(step, self._has_best)
+        if self._engine.state.cluster.rank == 0:
+            self._files.forget_models_after(step)
         self._engine.state.log.event("resumed", step=step)
 
     def save(self) -> None:

@@ -80,6 +80,8 @@ def test_a_run_passes_over_an_altered_checkpoint(runs: Any, checkpointed: Path) 
     again = resume("true")
     assert again.finish() == 0, again.stderr
     assert f"passed over: {newest}: altered since it was written" in again.stderr
+    for step in files.steps:
+        check_file(files.model(step))
     whole = again.losses()
     for step in files.steps:
         truncate(files.model(step))
