@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -14,8 +16,8 @@ from hopper.device_copies import to_device
 from hopper.errors import RequestError
 from hopper.ops.precision import in_full, product_dtype
 
-_MOST_PADDED: Final = 4
-"""times the rows that a padded batch of groups may have"""
+_OWN_LAUNCHES: Final = 6
+"""kernels that spreading rows over batches and collecting them takes"""
 
 
 def grouped_product(rows: Tensor, matrices: Tensor, bounds: Sequence[int]) -> Tensor:
@@ -64,9 +66,9 @@ class _GroupedProduct(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, matrices: Tensor, bounds: tuple[int, ...]) -> Tensor:
         needs_rows, needs_matrices = ctx.needs_input_grad[:2]
         ctx.bounds, ctx.shape = bounds, matrices.shape
-        ctx.padding = _Padding.of(bounds, rows.device)
+        ctx.batches = _Batches.of(bounds, rows.device)
         ctx.save_for_backward(rows if needs_matrices else None, matrices if needs_rows else None)
-        return _products(rows, matrices, bounds, ctx.padding)
+        return _products(rows, matrices, bounds, ctx.batches)
 
     @staticmethod
     @once_differentiable
@@ -74,11 +76,10 @@ class _GroupedProduct(torch.autograd.Function):
         rows, matrices = ctx.saved_tensors
         grad_rows = grad_matrices = None
         if matrices is not None:
-            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds, ctx.padding)
-        if rows is not None:
-            if ctx.padding is not None:
-                spread = ctx.padding.spread
-                return grad_rows, spread(rows).mT @ spread(grad), None
+            grad_rows = _products(grad, matrices.transpose(1, 2), ctx.bounds, ctx.batches)
+        if rows is not None and ctx.batches is not None:
+            grad_matrices = ctx.batches.matrix_gradients(rows, grad, ctx.shape)
+        elif rows is not None:
             grad_matrices = grad.new_zeros(ctx.shape)
             for group, (first, stop) in enumerate(pairwise(ctx.bounds)):
                 if stop > first:
@@ -86,51 +87,89 @@ class _GroupedProduct(torch.autograd.Function):
         return grad_rows, grad_matrices, None
 
 
-class _Padding:
-    """Groups as one batch of equal size: hundreds of small products are one kernel on a GPU.
+class _Batches:
+    """Groups of about the same size as one batch of equal size: hundreds of small products are some
+    ten kernels on a GPU, and at most half of what they multiply is padding.
 
     Parameters
     ----------
-    bounds: as of :func:`grouped_product`.
+    bounds: as of :func:`grouped_product`; some group has rows.
     """
 
     def __init__(self, bounds: Sequence[int], device: torch.device) -> None:
-        sizes = [stop - first for first, stop in pairwise(bounds)]
-        self._shape = len(sizes), max(sizes)
-        skipped = torch.tensor(
-            [group * self._shape[1] - first for group, first in enumerate(bounds[:-1])]
-        )
-        places = torch.arange(bounds[-1])
-        places += skipped.repeat_interleave(torch.tensor(sizes), output_size=bounds[-1])
-        self._places = to_device(places, device)
+        sizes = np.diff(bounds)
+        # Stable, so that groups of a size class stay in their order.
+        order = np.argsort(_size_classes(sizes), kind="stable")
+        order = order[sizes[order] > 0]
+        _, counts = np.unique(_size_classes(sizes[order]), return_counts=True)
+        starts = np.zeros(len(sizes), np.int64)
+        self._pieces: list[tuple[slice, int, slice]] = []
+        group = row = 0
+        for count in counts.tolist():
+            members = order[group : group + count]
+            largest = int(sizes[members].max())
+            starts[members] = row + largest * np.arange(count)
+            stop = row + largest * count
+            self._pieces.append((slice(group, group + count), largest, slice(row, stop)))
+            group, row = group + count, stop
+        self._rows = row
+        self._order = to_device(torch.from_numpy(order), device)
+        moved = to_device(torch.from_numpy(np.stack([starts - bounds[:-1], sizes])), device)
+        places = torch.arange(bounds[-1], device=device)
+        places += moved[0].repeat_interleave(moved[1], output_size=bounds[-1])
+        self._places = places
 
     @classmethod
-    def of(cls, bounds: Sequence[int], device: torch.device) -> _Padding | None:
-        """None where a kernel a group is the better choice: on the CPU, and where most of the batch
-        would be padding."""
+    def of(cls, bounds: Sequence[int], device: torch.device) -> _Batches | None:
+        """None where a kernel a group is the better choice: on the CPU, and where no launches would
+        be saved."""
         if device.type == "cpu":
             return None
-        largest = max((stop - first for first, stop in pairwise(bounds)), default=0)
-        if not bounds[-1] or largest * (len(bounds) - 1) > _MOST_PADDED * bounds[-1]:
+        sizes = np.diff(bounds)
+        sizes = sizes[sizes > 0]
+        if len(np.unique(_size_classes(sizes))) + _OWN_LAUNCHES >= len(sizes):
             return None
         return cls(bounds, device)
 
-    def spread(self, rows: Tensor) -> Tensor:
-        """[groups, largest, width]: rows with zeros behind each group's."""
-        groups, largest = self._shape
-        padded = rows.new_zeros(groups * largest, rows.shape[1])
-        return padded.index_copy_(0, self._places, rows).view(groups, largest, -1)
+    def products(self, rows: Tensor, matrices: Tensor) -> Tensor:
+        """[n, out]: every group's rows times its matrix."""
+        spread, chosen = self._spread(rows), matrices.index_select(0, self._order)
+        out = rows.new_empty(self._rows, matrices.shape[2])
+        for groups, largest, place in self._pieces:
+            torch.bmm(
+                _batch(spread[place], largest), chosen[groups], out=_batch(out[place], largest)
+            )
+        return out.index_select(0, self._places)
 
-    def collect(self, batch: Tensor) -> Tensor:
-        """[n, width]: the rows of a batch that are no padding."""
-        return batch.flatten(0, 1).index_select(0, self._places)
+    def matrix_gradients(self, rows: Tensor, grad: Tensor, shape: torch.Size) -> Tensor:
+        """[groups, in, out]: the gradients of the matrices; 0 of a group without rows."""
+        left, right = self._spread(rows), self._spread(grad)
+        found = grad.new_empty(self._order.numel(), *shape[1:])
+        for groups, largest, place in self._pieces:
+            one, other = _batch(left[place], largest), _batch(right[place], largest)
+            torch.bmm(one.mT, other, out=found[groups])
+        return grad.new_zeros(shape).index_copy_(0, self._order, found)
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        """[padded rows, width]: rows with zeros behind each group's."""
+        padded = rows.new_zeros(self._rows, rows.shape[1])
+        return padded.index_copy_(0, self._places, rows)
+
+
+def _batch(rows: Tensor, largest: int) -> Tensor:
+    return rows.view(-1, largest, rows.shape[1])
+
+
+def _size_classes(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of groups that have rows: k of those with more than 2^(k-1) and at most 2^k."""
+    return np.ceil(np.log2(np.maximum(sizes, 1))).astype(np.int64)
 
 
 def _products(
-    rows: Tensor, matrices: Tensor, bounds: tuple[int, ...], padding: _Padding | None
+    rows: Tensor, matrices: Tensor, bounds: tuple[int, ...], batches: _Batches | None
 ) -> Tensor:
-    if padding is not None:
-        return padding.collect(padding.spread(rows) @ matrices)
+    if batches is not None:
+        return batches.products(rows, matrices)
     out = rows.new_empty(rows.shape[0], matrices.shape[2])
     for group, (first, stop) in enumerate(pairwise(bounds)):
         if stop > first:

@@ -10,15 +10,18 @@ import torch
 from hopper.errors import RequestError
 from hopper.ops import grouped, grouped_product
 
+MANY = (0, 1, 1, 3, 70, 72, 73, 105, 105, 135, 138, 139)
+"""empty groups and others of 1, 2, 3, 30, 32 and 67 rows"""
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9), (0, 4, 9)])
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("bounds", [(0, 3, 3, 9), (0, 0), (0, 9), (0, 0, 0, 9, 9), (0, 4, 9), MANY])
 def test_values_and_gradients(
-    bounds: tuple[int, ...], padded: bool, monkeypatch: pytest.MonkeyPatch
+    bounds: tuple[int, ...], batched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Group by group, and as one padded batch, which is what a GPU gets."""
-    if padded and bounds[-1]:
-        monkeypatch.setattr(grouped._Padding, "of", grouped._Padding)
+    """Group by group, and in padded batches, which is what a GPU gets."""
+    if batched and bounds[-1]:
+        monkeypatch.setattr(grouped._Batches, "of", grouped._Batches)
     generator = torch.Generator().manual_seed(1)
     rows = torch.randn(bounds[-1], 4, generator=generator, dtype=torch.float64, requires_grad=True)
     matrices = torch.randn(
@@ -37,15 +40,17 @@ def test_values_and_gradients(
         torch.testing.assert_close(own, other, rtol=1e-12, atol=1e-12)
 
 
-def test_where_padding_pays() -> None:
-    """One batch on a device, unless most of it would be padding; never on the CPU."""
+def test_where_batches_pay() -> None:
+    """On a device, where they save launches; at most half of them is padding."""
     cpu, meta = torch.device("cpu"), torch.device("meta")
-    assert grouped._Padding.of((0, 4, 9), cpu) is None
-    assert grouped._Padding.of((0, 4, 9), meta) is not None
-    assert grouped._Padding.of((0, 0), meta) is None
-    assert grouped._Padding.of((0,), meta) is None
-    skewed = (0, 90, *range(91, 101))
-    assert grouped._Padding.of(skewed, meta) is None
+    alike = tuple(range(0, 100, 5))
+    assert grouped._Batches.of(alike, cpu) is None
+    for bounds in ((0,), (0, 0), (0, 4, 9), (0, 1, 3, 7, 15, 31, 63, 127)):
+        assert grouped._Batches.of(bounds, meta) is None
+    for bounds in (alike, (*MANY, *range(140, 160)), (0, 90, *range(91, 101))):
+        batches = grouped._Batches.of(bounds, meta)
+        assert batches is not None
+        assert bounds[-1] <= batches._rows < 2 * bounds[-1]
 
 
 def test_gradients_of_what_needs_them_alone() -> None:

@@ -96,6 +96,8 @@ def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width", [1, 20, 70])
 def test_the_same_results_as_the_cpu(device, monkeypatch, dtype, width):
+    if device.type == "cpu" and torch.cuda.is_available():
+        pytest.skip("with a GPU Triton's programs are compiled for it, not interpreted")
     monkeypatch.delenv("HOPPER_OPS", raising=False)
     generator = torch.Generator().manual_seed(3)
     num_dst, num_src, heads = 9, 12, 2
