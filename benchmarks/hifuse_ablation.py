@@ -310,10 +310,12 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
 def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
-    cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
-    result = header(asked.device, asked.rounds)
-    result |= {"hidden": asked.hidden, "sides": SIDES, "cells": cells}
-    asked.write(RESULT_FILE, result)
+    result = header(asked.device, asked.rounds) | {"hidden": asked.hidden, "sides": SIDES}
+    cells: list[dict[str, Any]] = []
+    for path, model in asked.cells():
+        cells.append(compare(asked, path, model, console.print))
+        # What is measured stays, also where time runs out.
+        asked.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="times as fast as with none (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "none, s", *list(SIDES)[1:]):
         table.add_column(heading)

@@ -118,14 +118,17 @@ def compare(asked: Asked, path: Path, model: str, say: Callable[[str], None]) ->
 def run(asked: Asked) -> None:
     """Compare, print and write."""
     console = Console()
-    cells = [compare(asked, path, model, console.print) for path, model in asked.cells()]
     try:
         geometric = version("torch_geometric")
     except PackageNotFoundError:
         geometric = None
-    result = header(asked.device, asked.rounds) | {"cells": cells}
+    result = header(asked.device, asked.rounds)
     result["versions"] |= {"torch_geometric": geometric}
-    asked.write(RESULT_FILE, result)
+    cells: list[dict[str, Any]] = []
+    for path, model in asked.cells():
+        cells.append(compare(asked, path, model, console.print))
+        # What is measured stays, also where time runs out.
+        asked.write(RESULT_FILE, result | {"cells": cells})
     table = Table(title="merged relations: times as fast (95 % interval)", title_justify="left")
     for heading in ("graph", "relations", "model", "edges a batch", "merged, ms a batch"):
         table.add_column(heading)
