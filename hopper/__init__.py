@@ -172,7 +172,10 @@ _HOMES = {
 
 
 def train(
-    config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+    config: Config | Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    restarts: int = 0,
 ) -> RunResult:
     """Train on this machine: start servers and ranks, wait for them, and take them down again.
 
@@ -185,6 +188,8 @@ def train(
         :func:`load_config` or :func:`make_config` returned.
     overrides: words as on the command line, such as ``["--train.epochs", "5"]``, which replace keys
         of the configuration.
+    restarts: how many times a run that loses a rank or a server is started again, from its newest
+        checkpoint (``train.checkpoint_every``), or else from the beginning.
 
     Returns
     -------
@@ -197,7 +202,7 @@ def train(
     """
     from hopper.train.launch import train
 
-    return train(config, overrides)
+    return train(config, overrides, restarts)
 
 
 def predict(

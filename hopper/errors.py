@@ -11,6 +11,8 @@ HopperError
     ├── DeadlineExceeded   a wait ended by its deadline (who, what, limit)
     │   └── RankSilent     the wait was for another rank
     ├── RankLost           a rank ended or cannot be reached
+    ├── RankFailed         a rank ended by an error of its own
+    ├── RunEnded           the run was told to end by a signal
     └── ServerLost         a feature server ended or cannot be reached
 """
 
@@ -66,6 +68,29 @@ class RankSilent(DeadlineExceeded):
 
 class RankLost(ClusterError):
     """A rank ended or cannot be reached."""
+
+
+class RankFailed(ClusterError):
+    """A rank ended by an error of its own.
+
+    Attributes
+    ----------
+    kind: the name of its error's class.
+    """
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+    @property
+    def is_of_the_request(self) -> bool:
+        """Whether what was asked for is wrong, so that it would fail again."""
+        own = (ConfigError, GraphError, RequestError, ExactnessError)
+        return self.kind in {each.__name__ for each in own}
+
+
+class RunEnded(ClusterError):
+    """A run was told to end by a signal; its ranks and servers were ended."""
 
 
 class ServerLost(ClusterError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hopper.cli.numbers import whole
 from hopper.quick_imports import quick_imports
 
 
@@ -16,11 +17,19 @@ def add_parser(commands: Any) -> None:
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     parser.add_argument("config", metavar="CONFIG.toml")
+    parser.add_argument(
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="start again what loses a rank or a server, at most N times, from the newest "
+        "checkpoint (train.checkpoint_every), or else from the beginning; default 0",
+    )
     parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:
     with quick_imports():
         import hopper.train.launch
-    hopper.train(options.config, options.overrides)
+    hopper.train(options.config, options.overrides, restarts=options.restarts)
     return 0

@@ -22,7 +22,7 @@ from hopper.engines.assemble import make_model, make_schedule
 from hopper.engines.checks import check_request
 from hopper.engines.training_parts import check_training_parts
 from hopper.engines.trial_configs import all_configs
-from hopper.errors import ClusterError, RequestError, ServerLost
+from hopper.errors import RequestError, RunEnded, ServerLost
 from hopper.features import PartitionedRows, open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
@@ -44,6 +44,7 @@ from hopper.train.rank_processes import (
     told_signal,
 )
 from hopper.train.replay import read_decisions, replayed_engine
+from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.results import refuse_finished
 from hopper.train.resume import will_resume
 from hopper.train.run_files import CONFIG_FILE
@@ -56,16 +57,22 @@ from hopper.whole_files import write_text
 
 
 def train(
-    config: Config | Mapping[str, Any] | str | os.PathLike[str], overrides: Sequence[str] = ()
+    config: Config | Mapping[str, Any] | str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    restarts: int = 0,
 ) -> RunResult:
     """The work of :func:`hopper.train`, which documents parameters, result and errors."""
     require_main_thread("hopper.train")
+    check_restarts(restarts)
     checked = read_config(config, overrides)
     if checked.cluster.interface:
         sent_bytes(checked.cluster.interface)
     graph, run_dir = prepare(checked)
     with lock_run_folder(run_dir, "launcher"):
-        run_on_this_machine(checked, graph, run_dir, "hopper.train")
+        run_again_where_lost(
+            lambda own: run_on_this_machine(own, graph, run_dir, "hopper.train"),
+            *(checked, run_dir, restarts),
+        )
     return RunResult.open(run_dir)
 
 
@@ -204,13 +211,13 @@ def _ended_in_order() -> Iterator[None]:
 
     Raises
     ------
-    ClusterError: names the signal.
+    RunEnded: names the signal.
     """
     try:
         with signals_as_exceptions():
             yield
     except SignalException as error:
-        raise ClusterError(
+        raise RunEnded(
             f"ended by {told_signal(error).name}; ranks and servers were ended"
         ) from error
 

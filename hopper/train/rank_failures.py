@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hopper.errors import ClusterError, HopperError, RankLost, RankSilent
+from hopper.errors import ClusterError, HopperError, RankFailed, RankLost, RankSilent
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -119,7 +119,8 @@ def explain(failures: Sequence[Failure]) -> ClusterError:
             f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
             "the other ranks were ended"
         )
-    return ClusterError(f"rank {first.rank} (pid {first.pid}) failed: {first.message}")
+    told = f"rank {first.rank} (pid {first.pid}) failed: {first.message}"
+    return RankFailed(told, first.kind)
 
 
 def was_killed(failure: Failure) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -60,3 +61,36 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
     best = "best.safetensors"
     assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
     assert '"resumed"' in (run.run_dir / "spans" / "rank-0.jsonl").read_text()
+
+
+def test_hopper_train_starts_again_what_it_loses(runs: Any, reference: Any) -> None:
+    """A rank before there is a checkpoint, then a feature server: the losses and the model are
+    those of a run that lost nothing, and each loss is told."""
+    run = runs.train("again", "--restarts", "2", checkpoint_every=4)
+    run.await_condition(lambda: len(run.ranks()) == 2, "both ranks")
+    victim = run.ranks()[1]
+    victim.kill()
+    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint of a second start")
+    run.server(1).kill()
+    assert run.finish() == 0, run.stderr
+    told = [line for line in run.stderr.splitlines() if "restart" in line]
+    assert len(told) == 2
+    assert told[0].endswith("restart 1 of 2, from the beginning")
+    assert f"rank 1 (pid {victim.pid}) was killed by SIGKILL" in told[0]
+    assert "feature server 1" in told[1]
+    assert "restart 2 of 2, from step-" in told[1]
+    assert run.losses() == reference.losses()
+    best = "best.safetensors"
+    assert (run.run_dir / best).read_bytes() == (reference.run_dir / best).read_bytes()
+    run.assert_nothing_remains()
+
+
+def test_what_would_come_again_is_not_tried_again(runs: Any) -> None:
+    """A run that is told to end ends; one that loses more than it may says what it lost last."""
+    run = runs.train("told to end", "--restarts", "9", checkpoint_every=4, epochs=500)
+    run.await_epochs(1)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.finish() != 0
+    assert "restart" not in run.stderr
+    assert "ended by SIGTERM" in run.stderr
+    run.assert_nothing_remains()

@@ -1,0 +1,74 @@
+"""A run that lost a rank or a server, started again where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hopper.config import Config
+from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
+from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.resume import will_resume
+
+
+def run_again_where_lost(
+    run: Callable[[Config], None], config: Config, run_dir: Path, restarts: int
+) -> None:
+    """Run, and start again what ends early, from its newest checkpoint or from the beginning.
+
+    What would come again is not tried again: a signal that told this process to end, and a rank
+    that found its own configuration or graph to be wrong.
+
+    Parameters
+    ----------
+    run: starts everything for a configuration, waits for it, and takes it down.
+    config: of the first start. run_dir: of the run.
+    restarts: how many times, at most.
+
+    Raises
+    ------
+    ClusterError: the last start ended early too.
+    """
+    files = CheckpointFiles(run_dir)
+    before = _stamps(files)
+    for number in range(restarts + 1):
+        try:
+            run(config)
+        except ClusterError as error:
+            if number == restarts or _comes_again(error):
+                raise
+            # Those of an earlier run that this one was to replace are not gone on from.
+            goes_on = bool(config.train.resume) or _stamps(files) != before
+            config = _with_resume(config, run_dir, "auto" if goes_on else False)
+            newest = files.newest if will_resume(config) else None
+            place = "the beginning" if newest is None else newest.name
+            warn(f"{error}; restart {number + 1} of {restarts}, from {place}")
+        else:
+            return
+
+
+def check_restarts(restarts: int) -> None:
+    """Refuse a number of restarts that is none.
+
+    Raises
+    ------
+    RequestError: names the option.
+    """
+    if restarts < 0:
+        raise RequestError(f"--restarts: expected 0 or more, given {restarts}")
+
+
+def _comes_again(error: ClusterError) -> bool:
+    return isinstance(error, RunEnded) or (
+        isinstance(error, RankFailed) and error.is_of_the_request
+    )
+
+
+def _stamps(files: CheckpointFiles) -> dict[str, int]:
+    return {str(step): files.model(step).stat().st_mtime_ns for step in files.steps}
+
+
+def _with_resume(config: Config, run_dir: Path, resume: bool | str) -> Config:
+    values = config.model_dump()
+    values["train"] |= {"resume": resume, "run_dir": str(run_dir)}
+    return Config.model_validate(values)
