@@ -25,11 +25,17 @@ class RoundingError(NamedTuple):
     """How far stored rows are from those that they were made of.
 
     absolute: the largest difference of a number. relative: the largest one of a row, divided by the
-    row's largest absolute value.
+    row's largest absolute value; None where nothing bounds it, as of averages of such rows.
     """
 
     absolute: float
-    relative: float
+    relative: float | None
+
+    def and_then(self, other: RoundingError) -> RoundingError:
+        """How far rows are that were rounded once more."""
+        both = self.relative, other.relative
+        relative = None if None in both else sum(each for each in both if each is not None)
+        return RoundingError(self.absolute + other.absolute, relative)
 
 
 class _Rows(Protocol):

@@ -346,6 +346,8 @@ def _with_error(fields: Mapping[str, Any], where: str, field: str) -> dict[str, 
         raise GraphError(f"{where}: {field}.feature_error: expected {names}, given {error!r:.100}")
     for name in names:
         value = error[name]
+        if value is None and name == "relative":
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise GraphError(
                 f"{where}: {field}.feature_error.{name}: expected a number >= 0, given "

@@ -67,7 +67,7 @@ def parse_row_forms(texts: Sequence[str], schema: GraphSchema) -> RowForms:
             )
         if known == kinds[table].feature_dtype:
             continue
-        if kinds[table].feature_error is not None:
+        if kinds[table].feature_error is not None and kinds[table].feature_dtype != "float32":
             raise RequestError(
                 f"--feature-dtype: features of {table} are rounded to "
                 f"{kinds[table].feature_dtype} already; expected that"
@@ -94,11 +94,18 @@ def check_divisible(schema: GraphSchema, forms: RowForms) -> None:
 def rounded_tables(schema: GraphSchema) -> list[str]:
     """A line for each table whose rows are not those that the graph was made of."""
     return [
-        f"features of {table}: approximate, rounded to {kind.feature_dtype}: a number is off by up "
-        f"to {error.absolute:.2g}, and by {error.relative:.2%} of its row's largest"
+        f"features of {table}: approximate, {_what_was_done(kind)}: a number is off by up to "
+        f"{error.absolute:.2g}"
+        + ("" if error.relative is None else f", and by {error.relative:.2%} of its row's largest")
         for table, kind in _featured(schema).items()
         if (error := kind.feature_error) is not None
     ]
+
+
+def _what_was_done(kind: NodeType | EdgeType) -> str:
+    if kind.feature_dtype == "float32":
+        return "averages of rounded rows"
+    return f"rounded to {kind.feature_dtype}"
 
 
 @contextmanager
@@ -188,8 +195,8 @@ def _convert(
     file: Path,
     progress: Progress,
 ) -> RoundingError | None:
-    """Write a table in another form, block by block; returns how far it is from what it was, None
-    = not at all. Errors as of :func:`store_rows_as`."""
+    """Write a table in another form, block by block; returns how far it is from what it
+    was made of, None = not at all. Errors as of :func:`store_rows_as`."""
     assert old.feature_dtype is not None
     assert new.feature_dtype is not None
     assert new.feature_dim is not None
@@ -209,7 +216,10 @@ def _convert(
         out[first : first + len(rows)] = stored
         release_pages(out)
         progress.advance(stored.nbytes)
-    return RoundingError(absolute, relative) if absolute else None
+    if not absolute:
+        return old.feature_error
+    found, before = RoundingError(absolute, relative), old.feature_error
+    return found if before is None else before.and_then(found)
 
 
 def _differences(

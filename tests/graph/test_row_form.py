@@ -85,10 +85,12 @@ def test_products_of_stored_rows(name: RowFormName) -> None:
 
 def test_the_schema_says_how_far_rows_are_off() -> None:
     kind = NodeType(4, 3, "int8", feature_error=RoundingError(0.25, 0.004))
-    schema = GraphSchema("small", {"paper": kind}, {}, "paper")
+    averages = NodeType(4, 3, "float32", feature_error=RoundingError(0.25, None))
+    schema = GraphSchema("small", {"paper": kind, "mean": averages}, {}, "paper")
     data = schema_to_json(schema)
     assert schema_from_json(data, "graph.json") == schema
-    for wrong in ({"absolute": 1.0}, 3, {"absolute": -1.0, "relative": 0.0}):
+    negative, unknown = {"absolute": -1.0, "relative": 0.0}, {"absolute": None, "relative": 0.0}
+    for wrong in ({"absolute": 1.0}, 3, negative, unknown):
         data["node_types"]["paper"]["feature_error"] = wrong
         with pytest.raises(GraphError, match=r"node_types\.paper\.feature_error"):
             schema_from_json(data, "graph.json")

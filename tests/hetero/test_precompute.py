@@ -16,6 +16,7 @@ from hopper.hetero.divide import divide_graph
 from hopper.hetero.learnable import first_rows
 from hopper.hetero.precompute import MetapathTables, SubsetTables, neighbours, precompute
 from hopper.partition import partition_graph
+from hopper.partition.stored_forms import rounded_tables
 from tests.engines.typed_cases import COUNTS, EDGES, WIDTHS, make_graph
 
 Matrix = NDArray[np.float64]
@@ -173,3 +174,31 @@ def test_the_command_tells_what_it_wrote(
     assert "subset1.hop1" in told.out
     assert "paper (its own)" in told.out
     assert "averaging neighbours" in told.err
+
+
+def test_averages_of_rounded_rows_say_how_far_they_are_off(
+    graph: GraphDirectory, tmp_path: Path
+) -> None:
+    """By no more than the rows that they are made of; stored in fewer bits, by more."""
+    rounded = tmp_path / "rounded"
+    divide_graph(graph, rounded, 2, "meta", layers=2, feature_dtypes=["int8"])
+    recipe = MetapathTables(layers=2)
+    exact = precompute(graph.path, tmp_path / "exact", recipe)
+    found = precompute(rounded, tmp_path / "tables", recipe)
+    tables = [GraphDirectory.open(tmp_path / name) for name in ("exact", "tables")]
+    assert not rounded_tables(exact)
+    for name in found.node_types:
+        error = found.node_types[name].feature_error
+        assert error is not None
+        one, other = (np.asarray(each.features(name), np.float64) for each in tables)
+        assert np.abs(one - other).max() <= error.absolute * (1 + 1e-6)
+    bound = found.node_types["to.field"].feature_error
+    assert bound is not None
+    assert bound.relative is None
+    (line,) = (line for line in rounded_tables(found) if "to.field" in line)
+    assert line.startswith("features of to.field: approximate, averages of rounded rows: a number")
+    again = partition_graph(tables[1], tmp_path / "again", 2, "random", feature_dtypes=["float16"])
+    more = again.schema.node_types["to.field"].feature_error
+    assert more is not None
+    assert more.absolute > bound.absolute
+    assert more.relative is None

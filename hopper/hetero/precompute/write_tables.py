@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from hopper.errors import RequestError
+from hopper.graph.row_form import RoundingError
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.graph.topology import Topology
 from hopper.graph.write import GraphWriter
@@ -95,19 +96,35 @@ def _schema(schema: GraphSchema, tables: Sequence[Table], own_dim: int) -> Graph
             "rows"
         )
     count = schema.node_types[target].count
-    types = {table.name: NodeType(count, table.dim, "float32") for table in tables}
+    error = _error_of_averages(schema)
+    types = {
+        table.name: NodeType(count, table.dim, "float32", feature_error=error) for table in tables
+    }
     if target in types:
         raise RequestError(f"metapaths: one has the name of the target type {target!r}")
     relations = {Relation(table.name, table.relation, target): EdgeType(count) for table in tables}
     return GraphSchema(
         name=schema.name,
         source=schema.source,
-        node_types={target: NodeType(count, own_dim, "float32"), **types},
+        node_types={
+            target: NodeType(
+                *(count, own_dim, "float32"), feature_error=schema.node_types[target].feature_error
+            ),
+            **types,
+        },
         relations=relations,
         target=target,
         labels={target: schema.labels[target]} if target in schema.labels else {},
         splits=schema.splits,
     )
+
+
+def _error_of_averages(schema: GraphSchema) -> RoundingError | None:
+    """How far averages of a graph's rows are from those of the rows that it was made of: a number
+    is off by no more than the numbers that it is the mean of."""
+    errors = [kind.feature_error for kind in schema.node_types.values()]
+    most = max((error.absolute for error in errors if error is not None), default=0.0)
+    return RoundingError(most, None) if most else None
 
 
 def _write_target(writer: GraphWriter, stored: StoredGraph) -> None:
