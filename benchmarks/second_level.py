@@ -1,26 +1,43 @@
-"""A server's nodes dealt to its ranks in turn, against by locality.
+"""One, two and four ranks a host: a server's nodes dealt to its ranks in turn, against by locality.
 
-``python benchmarks/second_level.py --graph GRAPH --out DIR sage.toml`` divides a graph over hosts,
-once for each number of ranks a host with a second level, and compares every engine on both with
-``hopper bench ab``, in turns. ``summary.jsonl`` has a line for each: input rows that a rank reads
-in an iteration, each once a pass, those that are fetched among them, seconds, and bytes by cause.
+usage: python benchmarks/second_level.py --graph GRAPH --out DIR CONFIG.toml [--hosts 2]
+       [--ranks 1,2,4] [--engines A,B] [--rounds 5] [--link-rate 1gbit] [--section.key VALUE ...]
+
+Divides a graph over hosts by METIS, once for each number of ranks a host with a second level, and
+compares every engine on both placements with ``hopper bench ab``, in turns. The roots of an
+iteration are the configuration's times the ranks, so that more ranks do more work in it.
+
+Writes ``DIR/result.json`` with a line for each engine, number of ranks and placement (means over
+rounds and measured epochs: input rows that a rank reads in an iteration, each once a pass; those of
+them that other servers have; seconds; bytes between servers by cause; and how many times as fast as
+in turn, with its interval over rounds), ``DIR/README.md`` and ``DIR/picture.webp``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from hopper.bench.machine import tell_machine
+from hopper.bench.results import format_result
+from hopper.bench.statistics import measured_epochs, paired_ratio
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import partition_graph
+from hopper.whole_files import write_text
 
 ENGINES = "model_centric,hop,zero_hop,cooperative,locality,naive"
+IN_TURN, BY_LOCALITY = PLACEMENTS = ("in turn", "by locality")
 
 
 def divide(graph: GraphDirectory, folder: Path, hosts: int, ranks: int) -> Path:
@@ -31,46 +48,54 @@ def divide(graph: GraphDirectory, folder: Path, hosts: int, ranks: int) -> Path:
     return out
 
 
-def compare(options: argparse.Namespace, parts: dict[int, Path], ranks: int) -> Path:
-    """Measure every engine on both placements; the folder of the results.
+def compare(options: argparse.Namespace, parts: dict[int, Path], ranks: int) -> dict[str, Any]:
+    """Measure every engine on both placements; results of ``hopper bench ab``.
 
     Raises
     ------
     CalledProcessError: the comparison failed, or found gradients that differ.
     """
-    contenders = options.engines.split(",")
-    if ranks > 1:
-        contenders += [f"{name}:partitioned={parts[ranks]}" for name in contenders]
     out: Path = options.out / f"ranks-{ranks}"
-    command = [sys.executable, "-m", "hopper.cli", "bench", "ab", str(options.config)]
-    command += ["--engines", ",".join(contenders), "--out", str(out)]
-    command += ["--rounds", str(options.rounds)]
-    if options.link_rate != "loopback":
-        command += ["--emulate", str(options.hosts), "--link-rate", options.link_rate]
-    command += [f"--data.partitioned={parts[1]}", f"--cluster.ranks_per_server={ranks}"]
-    subprocess.run(command + options.overrides, check=True)
-    return out
+    if not (out / "results.json").exists():
+        contenders = options.engines.split(",")
+        if ranks > 1:
+            contenders += [f"{name}:partitioned={parts[ranks]}" for name in contenders]
+        command = [sys.executable, "-m", "hopper.cli", "bench", "ab", str(options.config)]
+        command += ["--engines", ",".join(contenders), "--out", str(out)]
+        command += ["--rounds", str(options.rounds)]
+        if options.link_rate != "loopback":
+            command += ["--emulate", str(options.hosts), "--link-rate", options.link_rate]
+        command += [f"--data.partitioned={parts[1]}", f"--cluster.ranks_per_server={ranks}"]
+        subprocess.run(command + options.overrides, check=True)
+    found: dict[str, Any] = json.loads((out / "results.json").read_text())
+    return found
 
 
 def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[str, Any]]:
-    """A line for each engine and placement: means over rounds and epochs but the first, where there
-    are several."""
-    runs: dict[str, list[dict[str, Any]]] = {}
+    """A line for each engine and placement."""
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for run in results["runs"]:
-        epochs = run["epochs"]
-        runs.setdefault(run["label"], []).extend(epochs[1:] or epochs)
-    for label, epochs in runs.items():
+        place = BY_LOCALITY if "partitioned=" in run["label"] else IN_TURN
+        runs.setdefault((run["engine"], place), []).append(run)
+    for (engine, place), own in sorted(runs.items(), key=lambda each: list(runs).index(each[0])):
+        epochs = [epoch for run in own for epoch in measured_epochs(run)]
         turns = hosts * ranks
         rows = {
             kind: fmean(each["rows"][kind] / each["iterations"] / turns for each in epochs)
             for kind in ("local", "remote_unique")
         }
+        times = None
+        if place == BY_LOCALITY:
+            ratio = paired_ratio(_seconds(runs[engine, IN_TURN]), _seconds(own))
+            times = {"mean": ratio.mean, "low": ratio.low, "high": ratio.high}
         yield {
-            "contender": label,
+            "engine": engine,
             "ranks_per_host": ranks,
+            "placement": place,
             "rows_a_rank": round(sum(rows.values()), 1),
-            "fetched_a_rank": round(rows["remote_unique"], 1),
-            "epoch_seconds": round(fmean(each["seconds"] for each in epochs), 4),
+            "rows_of_other_servers_a_rank": round(rows["remote_unique"], 1),
+            "epoch_seconds": round(fmean(_seconds(own)), 4),
+            "times_as_fast_as_in_turn": times,
             "bytes": {
                 cause: round(fmean(each["bytes"][cause] for each in epochs))
                 for cause in epochs[0]["bytes"]
@@ -78,12 +103,83 @@ def summarise(results: dict[str, Any], ranks: int, hosts: int) -> Iterator[dict[
         }
 
 
+def _seconds(runs: Sequence[dict[str, Any]]) -> list[float]:
+    """By round, a run's mean epoch."""
+    ordered = sorted(runs, key=lambda run: run["round"])
+    return [fmean(epoch["seconds"] for epoch in measured_epochs(run)) for run in ordered]
+
+
+def page(result: dict[str, Any]) -> str:
+    """The result in Markdown."""
+    lines = [
+        "# Several ranks a host",
+        "",
+        f"`{result['command']}`",
+        "",
+        f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}",
+        f"- {result['graph']} over {result['hosts']} emulated hosts, METIS, links of "
+        f"{result['link_rate']}; {result['rounds']} rounds; all hosts share this machine's cores, "
+        "so that seconds grow with the work of all ranks",
+        "- rows: input rows that a rank reads in an iteration; MB: between servers, an epoch",
+        "- times as fast: by locality against in turn, 95 % interval over rounds",
+        "",
+        "![Rows and seconds](picture.webp)",
+        "",
+        "| ranks a host | engine | placement | rows a rank | of other servers | s an epoch | "
+        "times as fast | features, MB | topology | models | gradients | partial |",
+        "|---:|---|---|---:|---:|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for each in result["cells"]:
+        times = each["times_as_fast_as_in_turn"]
+        told = f"{times['mean']:.2f} ({times['low']:.2f} to {times['high']:.2f})" if times else ""
+        causes = ("feature", "topology", "model", "gradient", "partial")
+        sent = " | ".join(f"{each['bytes'][cause] / 1e6:.2f}" for cause in causes)
+        lines.append(
+            f"| {each['ranks_per_host']} | `{each['engine']}` | {each['placement']} | "
+            f"{each['rows_a_rank']:,.0f} | {each['rows_of_other_servers_a_rank']:,.0f} | "
+            f"{each['epoch_seconds']:.3f} | {told} | {sent} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def draw(result: dict[str, Any], file: Path) -> None:
+    """Rows a rank and seconds, by engine, a bar for each number of ranks and placement."""
+    figure = Figure((11, 4.4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    cells = result["cells"]
+    engines = list(dict.fromkeys(each["engine"] for each in cells))
+    kinds = list(dict.fromkeys((each["ranks_per_host"], each["placement"]) for each in cells))
+    shades = {1: "#9ecae1", 2: "#4292c6", 4: "#08519c"}
+    labels = {"rows_a_rank": "input rows a rank and iteration", "epoch_seconds": "s an epoch"}
+    for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        for place, (ranks, placement) in enumerate(kinds):
+            found = {
+                each["engine"]: each[key]
+                for each in cells
+                if (each["ranks_per_host"], each["placement"]) == (ranks, placement)
+            }
+            width = 0.8 / len(kinds)
+            axes.bar(
+                [index + (place - len(kinds) / 2 + 0.5) * width for index in range(len(engines))],
+                [found[engine] for engine in engines],
+                width,
+                color=shades.get(ranks, "#08306b"),
+                hatch="//" if placement == BY_LOCALITY else "",
+                edgecolor="white",
+                label=f"{ranks} a host" + ("" if ranks == 1 else f", {placement}"),
+            )
+        axes.set_xticks(range(len(engines)), engines, rotation=20)
+        axes.set_ylabel(label)
+    axes.legend(fontsize="small")
+    figure.savefig(file)
+
+
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """The options, and what overrides keys of the configuration."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--graph", type=Path, required=True, help="graph directory")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="goes on where it was ended")
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks", default="1,2,4", help="of a host, one after the other")
     parser.add_argument("--engines", default=ENGINES)
@@ -96,16 +192,31 @@ def main() -> int:
     """The command line."""
     options, options.overrides = parse()
     graph = GraphDirectory.open(options.graph)
-    options.out.mkdir(parents=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     numbers = [int(each) for each in options.ranks.split(",")]
     parts = {each: divide(graph, options.out, options.hosts, each) for each in {1, *numbers}}
-    with (options.out / "summary.jsonl").open("w") as summary:
-        for ranks in numbers:
-            folder = compare(options, parts, ranks)
-            results = json.loads((folder / "results.json").read_text())
-            for line in summarise(results, ranks, options.hosts):
-                print(json.dumps(line), file=summary, flush=True)
-                print(json.dumps(line), flush=True)
+    cells: list[dict[str, Any]] = []
+    for ranks in numbers:
+        results = compare(options, parts, ranks)
+        cells += summarise(results, ranks, options.hosts)
+        said = {"--graph": options.graph.name, "--out": "DIR", "--link-rate": options.link_rate}
+        words = [options.config.name, *(word for pair in said.items() for word in pair)]
+        result = {
+            "schema": 1,
+            "benchmark": "second_level",
+            "date": datetime.now(UTC).date().isoformat(),
+            "command": f"python benchmarks/second_level.py {shlex.join(words + options.overrides)}",
+            **{key: results[key] for key in ("commit", "machine", "versions")},
+            "graph": graph.schema.name,
+            "hosts": options.hosts,
+            "link_rate": options.link_rate,
+            "rounds": options.rounds,
+            "config": {key: results["config"][key] for key in ("model", "sampler", "train")},
+            "cells": cells,
+        }
+        write_text(options.out / "result.json", format_result(result))
+        write_text(options.out / "README.md", page(result))
+        draw(result, options.out / "picture.webp")
     return 0
 
 
