@@ -286,9 +286,8 @@ def _tell_assumptions(
 ) -> list[str]:
     config = request.config
     pipelined = (
-        "planning and reading run beside training: the longest of the three decides, or all work "
-        "of a rank where its cores have no time for more, or all bytes of a server where its link "
-        "has none"
+        "planning and reading run beside training, in threads that share their server's cores; or "
+        "all bytes of a server decide, where its link has no time for more"
         if config.pipeline.depth
         else "planning, reading and training follow one another (pipeline.depth = 0)"
     )

@@ -22,6 +22,7 @@ from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.link import Link
 from hopper.rehearsal.memory import Held, Memory
+from hopper.rehearsal.overlap import Cores, overlapped_seconds
 from hopper.rehearsal.world import RehearsedCluster, World
 from hopper.run_log import STAGES, RunLog, Stage
 from hopper.traffic import CAUSES, Cause
@@ -49,15 +50,8 @@ class Machine:
 
     @property
     def pace(self) -> float:
-        """Seconds that a processor second of one thread takes a rank."""
-        if self.cores < 1:
-            return 1 / self.cores
+        """Seconds that a processor second of one thread takes a rank that has its cores alone."""
         return 1 - self.parallel + self.parallel / self.threads
-
-    def least(self, busy: float) -> float:
-        """Seconds that a rank's cores need at least for ``busy`` seconds of its clock, all of them
-        at work."""
-        return busy / self.pace / self.cores
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class Estimate:
     refused: why it cannot train this; "" where it can, and all that follows is known.
     iterations: of an epoch. rehearsed: those of them that were.
     iteration_seconds: of a whole iteration, the slowest rank's; epoch_seconds: of all.
-    phase_seconds: of an iteration, of the slowest rank: planning, reading, training.
+    phase_seconds: of an iteration, of the slowest rank, each alone: planning, reading, training.
     bytes, stage_seconds: as a run's results have them, of an epoch.
     iteration_bytes, iteration_stage_seconds: of a whole iteration.
     processor_seconds: of a rank's processor in an epoch, the mean of ranks, messages included.
@@ -266,14 +260,15 @@ def _scaler(schedule: RootSchedule, iterations: Iterable[int]) -> tuple[Means, M
 def iteration_seconds(
     config: Config, machine: Machine, link: Link, ranks: Sequence[IterationCost]
 ) -> float:
-    """Of all ranks' phases. With the pipeline phases of neighbouring iterations lie side by side:
-    the longest decides, or all of a rank's work where its cores have no time for more, or all bytes
-    of a server where its link has none."""
-    if not config.pipeline.depth:
-        return max(rank.seconds for rank in ranks)
-    slowest = max(rank.phases[each].seconds for rank in ranks for each in PHASES)
-    busiest = max(sum(each.busy for each in rank.phases.values()) for rank in ranks)
+    """Of all ranks' phases, which share their servers' cores; or of all bytes of a server, where
+    its link has no time for more. With the pipeline phases of neighbouring iterations lie side by
+    side."""
     size = link.ranks_per_server
+    overlapped = overlapped_seconds(
+        [rank.phases for rank in ranks],
+        Cores(machine.cores * size, 1 / machine.pace, size),
+        is_pipelined=bool(config.pipeline.depth),
+    )
     servers = (ranks[first : first + size] for first in range(0, len(ranks), size))
     most = max(sum(sum(rank.sent.values()) for rank in server) for server in servers)
-    return max(slowest, machine.least(busiest), link.seconds(most))
+    return max(overlapped, link.seconds(most))
