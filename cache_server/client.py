@@ -142,6 +142,13 @@ class FeatureClient:
         patience = self._patience(server, "Describe", deadline, threading.Event())
         return self._describe(server, patience)
 
+    def is_serving(self, server: int) -> bool:
+        """Whether ``server`` says that it serves; raises as :meth:`describe`."""
+        self._check_open()
+        self._check_server(server)
+        patience = self._patience(server, "Check", Deadline(self.deadline), threading.Event())
+        return self._says_serving(server, patience)
+
     def fetch_rows(
         self,
         kind: str,
@@ -235,16 +242,17 @@ class FeatureClient:
 
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
         patience = self._patience(server, "wait until serving", deadline, stop)
-        request = health_pb2.HealthCheckRequest(service=SERVICE)
-        while True:
-            reply = self._attempt(server, CHECK, request, patience)
-            if reply.status == health_pb2.HealthCheckResponse.SERVING:
-                break
+        while not self._says_serving(server, patience):
             patience.missed("it says that it does not serve")
         found = self._describe(server, patience)
         self._check_known(server, found, patience)
         with self._transfer_lock:
             self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
+
+    def _says_serving(self, server: int, patience: Patience) -> bool:
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        reply = self._attempt(server, CHECK, request, patience)
+        return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
 
     def _patience(
         self, server: int, operation: str, deadline: Deadline, stop: threading.Event
@@ -264,20 +272,9 @@ class FeatureClient:
         ------
         BadReply: it serves something else.
         """
-        if (found.server, found.servers) != (server, len(self.addresses)):
-            raise patience.bad_reply(
-                f"it is server {found.server} of {found.servers}, expected {server} of "
-                f"{len(self.addresses)}: addresses go by server index"
-            )
-        if found.ids_per_request < 1:
-            raise patience.bad_reply(
-                f"ids_per_request: expected at least 1, found {found.ids_per_request}"
-            )
-        if self._division and found.division != self._division:
-            raise patience.bad_reply(
-                f"it serves the division {found.division or 'without a fingerprint'}, expected "
-                f"{self._division}: the graph was divided anew, or is another one"
-            )
+        misfit = find_misfit(found, server, len(self.addresses), self._division)
+        if misfit:
+            raise patience.bad_reply(misfit)
         self._connections[server].know()
 
     def _describe(self, server: int, patience: Patience) -> ServerDescription:
@@ -336,3 +333,26 @@ class FeatureClient:
     def _check_server(self, server: int) -> None:
         if not 0 <= server < len(self.addresses):
             raise BadRequest(f"server {server} is outside [0, {len(self.addresses)})")
+
+
+def find_misfit(found: Any, server: int, servers: int, division: str) -> str:
+    """Say in what a server is not the one that is expected at its place; "" = in nothing.
+
+    Parameters
+    ----------
+    found: its description, or the message that has it.
+    division: the fingerprint that it has to say; "" = any.
+    """
+    if (found.server, found.servers) != (server, servers):
+        return (
+            f"it is server {found.server} of {found.servers}, expected {server} of {servers}: "
+            "addresses go by server index"
+        )
+    if found.ids_per_request < 1:
+        return f"ids_per_request: expected at least 1, found {found.ids_per_request}"
+    if division and found.division != division:
+        return (
+            f"it serves the division {found.division or 'without a fingerprint'}, expected "
+            f"{division}: the graph was divided anew, or is another one"
+        )
+    return ""

@@ -55,7 +55,7 @@ class Security:
                 "tls_ca: on a server it is for clients' certificates; expected tls_certificate and "
                 "tls_key as well"
             )
-        if not (self.tls_certificate or self.insecure or _is_loopback(listen)):
+        if not (self.tls_certificate or self.insecure or is_loopback(listen)):
             raise SecurityError(_in_the_open("listening on", listen, "tls_certificate and tls_key"))
 
     def check_client(self, addresses: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class Security:
         if self.tls_ca or self.insecure:
             return
         for address in (each for several in addresses for each in several.split(",")):
-            if not _is_loopback(address):
+            if not is_loopback(address):
                 raise SecurityError(_in_the_open("talking to", address, "tls_ca"))
 
     def _check_pair(self) -> None:
@@ -236,7 +236,7 @@ class WatchedFiles:
         return found
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether ``host:port`` leads nowhere but to this machine; unknown names may lead anywhere."""
     try:
         found = socket.getaddrinfo(address.rpartition(":")[0].strip("[]") or None, None)

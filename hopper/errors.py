@@ -19,6 +19,7 @@ HopperError
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Final
 
 _OF_THE_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
@@ -29,7 +30,16 @@ class HopperError(Exception):
 
 
 class ConfigError(HopperError):
-    """A configuration key is unknown, missing or out of range; names key, expected and given."""
+    """A configuration key is unknown, missing or out of range; names key, expected and given.
+
+    Attributes
+    ----------
+    problems: where several keys are at fault, a line for each; else the message.
+    """
+
+    def __init__(self, message: str, problems: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems) or (message,)
 
 
 class GraphError(HopperError):

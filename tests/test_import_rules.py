@@ -56,6 +56,7 @@ LINES = (
     ("inference",),
     ("train",),
     ("rehearsal",),
+    ("doctor",),
     ("predict",),
     ("bench",),
     ("cli",),

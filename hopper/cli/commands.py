@@ -8,6 +8,7 @@ from hopper.cli import (
     bench,
     cache,
     dataset,
+    doctor,
     metatree,
     partition,
     plan,
@@ -23,7 +24,7 @@ from hopper.cli.overrides import OverridableParser
 
 _COMMANDS = (
     *(dataset, metatree, precompute, partition, serve, cache),
-    *(train, predict, sweep, schedule, plan, bench, report),
+    *(doctor, train, predict, sweep, schedule, plan, bench, report),
 )
 
 

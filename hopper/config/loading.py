@@ -90,7 +90,8 @@ def make_config(
     try:
         return Config.model_validate(override(values, overrides, where))
     except ValidationError as error:
-        raise ConfigError(_explain(error, where)) from error
+        lines = _explain(error)
+        raise ConfigError(f"{where}: {'; '.join(lines)}", lines) from error
 
 
 def override(
@@ -145,7 +146,8 @@ def _is_text(section: str, key: str) -> bool:
     return key in keys and keys[key].annotation is str
 
 
-def _explain(error: ValidationError, where: str) -> str:
+def _explain(error: ValidationError) -> list[str]:
+    """A line for each key at fault."""
     lines = []
     for problem in error.errors():
         key = ".".join(str(part) for part in problem["loc"])
@@ -159,4 +161,4 @@ def _explain(error: ValidationError, where: str) -> str:
             lines.append(prefix + str(problem["ctx"]["error"]))
         else:
             lines.append(f"{key}: {problem['msg']}, got {problem['input']!r:.200}")
-    return f"{where}: " + "; ".join(lines)
+    return lines

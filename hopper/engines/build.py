@@ -122,18 +122,23 @@ def make_elsewhere(
     return DrawsElsewhere(rows.remote, graph.book, traffic)
 
 
-def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
-    """This rank's share of the learnable rows that the model reads."""
-    config, graph, own = request.config, request.graph, request.config.learnable
-    learning = Learning(
+def learning_of(request: Request) -> Learning:
+    """How learnable rows are learned."""
+    config, own = request.config, request.config.learnable
+    return Learning(
         dim=own.dim or config.model.hidden,
         dtype=DTYPES[config.train.dtype],
         seed=config.train.own_seed,
         optimizer=own.optimizer,
         learning_rate=own.learning_rate,
         l2=own.l2,
-        keeps=config.train.evaluate_every > 0 and bool(graph.schema.splits.get("val")),
+        keeps=config.train.evaluate_every > 0 and bool(request.schema.splits.get("val")),
     )
+
+
+def make_learnable(request: Request, cluster: Cluster) -> LearnableRows:
+    """This rank's share of the learnable rows that the model reads."""
+    config, graph, learning = request.config, request.graph, learning_of(request)
     placement, storage = graph.placement(cluster.ranks_per_server), _row_storage(config, cluster)
     return LearnableRows(
         cluster,

@@ -115,6 +115,24 @@ def read_division(path: Path) -> str:
     return read_checksums(path).division if (path / CHECKSUMS_FILE).exists() else ""
 
 
+def check_sizes(path: Path, servers: Sequence[int]) -> dict[str, FileChecksum]:
+    """Compare the sizes of all files that these servers need with what was written.
+
+    Returns
+    -------
+    The files, by path relative to the directory.
+
+    Raises
+    ------
+    GraphError: a file is missing, or of another size; names it.
+    """
+    files = read_checksums(path).files
+    wanted = {name: each for name, each in files.items() if _is_wanted(name, path, servers)}
+    for name, expected in wanted.items():
+        _check_size(path / name, expected)
+    return wanted
+
+
 def check_structure(path: Path, servers: Sequence[int]) -> None:
     """Compare all files but rows of features with their checksums, and the sizes of those.
 
@@ -125,13 +143,10 @@ def check_structure(path: Path, servers: Sequence[int]) -> None:
     ------
     GraphError: a file is missing, altered, or not of this division; names it.
     """
-    checksums = read_checksums(path)
-    own = [name for name in checksums.files if _is_wanted(name, path, servers)]
-    for name in own:
-        _check_size(path / name, checksums.files[name])
+    files = check_sizes(path, servers)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="checksum") as pool:
-        structure = [name for name in own if not _is_rows(name)]
-        for _ in pool.map(lambda name: _check(path / name, checksums.files[name]), structure):
+        structure = [name for name in files if not _is_rows(name)]
+        for _ in pool.map(lambda name: _check(path / name, files[name]), structure):
             pass
 
 

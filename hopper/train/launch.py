@@ -17,24 +17,13 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.config import Config, read_config
-from hopper.engines import AUTO, Request
-from hopper.engines.assemble import make_model, make_schedule
-from hopper.engines.checks import check_request
-from hopper.engines.training_parts import check_training_parts
-from hopper.engines.trial_configs import all_configs
+from hopper.engines import Request
 from hopper.errors import RequestError, RunEnded, ServerLost
-from hopper.features import PartitionedRows, open_graph
+from hopper.features import open_graph
 from hopper.hetero.cache_profile import CacheProfile, load_profile, profile_file
 from hopper.partition import PartitionedGraph
 from hopper.scratch import scratch_folder
-from hopper.train.auto_engine import with_engine
-from hopper.train.begin import begin_with
-from hopper.train.callbacks import check_callbacks
-from hopper.train.checkpoint_copy import CheckpointCopy
 from hopper.train.feature_servers import FeatureServers, Place, feature_servers
-from hopper.train.labels import check_labels
-from hopper.train.loggers import check_loggers
-from hopper.train.network_counter import sent_bytes
 from hopper.train.rank_failures import explain
 from hopper.train.rank_processes import (
     Machine,
@@ -43,15 +32,14 @@ from hopper.train.rank_processes import (
     signals_as_exceptions,
     told_signal,
 )
-from hopper.train.replay import read_decisions, replayed_engine
 from hopper.train.restarts import check_restarts, run_again_where_lost
 from hopper.train.results import refuse_finished
 from hopper.train.resume import will_resume
+from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
-from hopper.train.security import absolute_files, check_security
-from hopper.train.verify import verify_data
+from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, made_for
 from hopper.whole_files import write_text
 
@@ -65,8 +53,6 @@ def train(
     require_main_thread("hopper.train")
     check_restarts(restarts)
     checked = read_config(config, overrides)
-    if checked.cluster.interface:
-        sent_bytes(checked.cluster.interface)
     graph, run_dir = prepare(checked)
     with lock_run_folder(run_dir, "launcher"):
         run_again_where_lost(
@@ -153,23 +139,11 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     ------
     ConfigError, RequestError, GraphError: names what is wrong.
     """
+    for check in checks_without_graph(config):
+        check.run()
     graph = open_graph(config)
-    ranks, request = ranks_of(config, graph), Request(config, graph)
-    check_request(request)
-    check_security(config)
-    check_loggers(config)
-    check_callbacks(config)
-    CheckpointCopy(config.train.checkpoint_copy)
-    verify_data(config, graph, range(graph.book.servers))
-    servers = range(graph.book.servers)
-    check_labels(graph, (PartitionedRows(graph, each, None) for each in servers))
-    if config.train.engine == AUTO and config.train.replay:
-        check_request(request.under(with_engine(config, replayed_engine(config))))
-    read_decisions(config, ranks)
-    for each in all_configs(config, ranks):
-        own = request.under(each)
-        begin_with(each, [make_model(own)], ())
-        check_training_parts(each, graph.schema, make_schedule(own).iterations)
+    for check in checks_of_graph(Request(config, graph), range(graph.book.servers)):
+        check.run()
     return graph, _make_run_dir(config)
 
 

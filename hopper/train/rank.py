@@ -132,16 +132,7 @@ def joined(
     request = Request(config, graph)
     check(request)
     verify_as_rank(config, graph)
-    shares = config.cluster.share_gpus
-    device = choose_device(config.train.device, share_gpus=shares)
-    if config.sampler.device != "cpu" and device.type == "cpu":
-        raise ConfigError(
-            "sampler.device: cuda wants a GPU for every rank of this machine, and there are fewer; "
-            "expected cpu"
-        )
-    if config.cache.policy != "none" and config.cache.memory == "device":
-        # Said before ranks meet, and not after an hour of presampling.
-        array_module(device.type)
+    device = device_of_rank(config)
     limits = config.cluster
     check_security(config)
     check_network_of_ranks(config)
@@ -150,7 +141,7 @@ def joined(
         device,
         limits.timeout_seconds,
         limits.start_timeout_seconds,
-        through_host=shares and device.type == "cuda",
+        through_host=limits.share_gpus and device.type == "cuda",
     )
     remote = None
     try:
@@ -170,6 +161,30 @@ def joined(
     finally:
         if remote is not None:
             remote.close()
+
+
+def device_of_rank(config: Config, local_ranks: int | None = None) -> torch.device:
+    """The device that a rank trains on, if it can do there what the configuration wants.
+
+    Parameters
+    ----------
+    local_ranks: as of :func:`hopper.cluster.choose_device`.
+
+    Raises
+    ------
+    ConfigError: names the key.
+    """
+    shares = config.cluster.share_gpus
+    device = choose_device(config.train.device, local_ranks, share_gpus=shares)
+    if config.sampler.device != "cpu" and device.type == "cpu":
+        raise ConfigError(
+            "sampler.device: cuda wants a GPU for every rank of this machine, and there are fewer; "
+            "expected cpu"
+        )
+    if config.cache.policy != "none" and config.cache.memory == "device":
+        # Said before ranks meet, and not after an hour of presampling.
+        array_module(device.type)
+    return device
 
 
 def make_trainer(request: Request, cluster: Cluster, rows: PartitionedRows) -> Trainer:

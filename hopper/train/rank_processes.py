@@ -155,7 +155,7 @@ def _launch_config(ranks: int, machine: Machine, folder: Path) -> LaunchConfig:
 
 def threads_of_a_rank(threads: int, ranks: int) -> int:
     """The CPU threads asked for; 0 = the machine's cores divided by the ranks on it."""
-    return threads or max(1, _cores() // ranks)
+    return threads or max(1, cores() // ranks)
 
 
 def thread_settings(ranks: int, threads: int) -> dict[str, str]:
@@ -169,12 +169,13 @@ def thread_settings(ranks: int, threads: int) -> dict[str, str]:
     settings = {"OMP_NUM_THREADS": str(threads)}
     # By themselves threads that wait spin for a moment, and many short operations are the faster
     # for it; but not on a core that another rank's thread could use.
-    if ranks * threads > _cores():
+    if ranks * threads > cores():
         settings["OMP_WAIT_POLICY"] = "PASSIVE"
     return {name: os.environ.get(name, value) for name, value in settings.items()}
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many this process may use."""
     return len(os.sched_getaffinity(0))
 
 

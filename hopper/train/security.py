@@ -57,15 +57,20 @@ def check_security(config: Config) -> None:
         raise ConfigError(f"cluster.{error}") from error
 
 
-def check_network_of_ranks(config: Config) -> None:
+def check_network_of_ranks(config: Config, ranks: int | None = None) -> None:
     """Refuse that this rank talks to others from an address that the whole world can reach: what
     travels between ranks is neither encrypted nor told from what others send.
+
+    Parameters
+    ----------
+    ranks: how many there are; None = as torchrun says.
 
     Raises
     ------
     ConfigError: names the address.
     """
-    if config.cluster.insecure or int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    world = int(os.environ.get("WORLD_SIZE", 1)) if ranks is None else ranks
+    if config.cluster.insecure or world == 1:
         return
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     for address in _addresses(interface):

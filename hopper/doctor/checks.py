@@ -1,0 +1,85 @@
+"""All that is looked at, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+from hopper.config import Config, load_config
+from hopper.doctor.case import Case, is_elsewhere
+from hopper.doctor.certificates import check_certificates
+from hopper.doctor.configuration import check_configuration, check_plug_ins, check_run_folder
+from hopper.doctor.files import check_files
+from hopper.doctor.finding import Finding, warning, wrong
+from hopper.doctor.machine import check_device, check_open_files, check_shared_memory, check_threads
+from hopper.doctor.network import check_network
+from hopper.doctor.room import check_disk, check_memory
+from hopper.doctor.servers import check_servers
+from hopper.doctor.sizes import measure_sizes
+from hopper.engines import Request
+from hopper.errors import ConfigError, HopperError
+from hopper.features import open_graph
+
+Check = Callable[[Case], Iterator[Finding]]
+
+_OF_GRAPH: Sequence[Check] = (
+    check_files,
+    check_device,
+    check_threads,
+    check_open_files,
+    check_shared_memory,
+)
+_OF_CLUSTER: Sequence[Check] = (check_certificates, check_network, check_servers)
+
+
+def check_all(
+    path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
+) -> Iterator[Finding]:
+    """The findings; parameters as of :func:`hopper.doctor.examine`."""
+    said = set[str]()
+    for each in _look_at_all(path, overrides, checksums, limit):
+        # Several looks may meet the same refusal.
+        if each.state != "wrong" or each.found not in said:
+            yield each
+        said.add(each.found)
+
+
+def _look_at_all(
+    path: str | os.PathLike[str], overrides: Sequence[str], checksums: bool, limit: float
+) -> Iterator[Finding]:
+    try:
+        config = load_config(path, overrides)
+    except ConfigError as error:
+        yield from (wrong("configuration", each) for each in error.problems)
+        yield warning("all else", "not looked at: the configuration says what to look at")
+        return
+    request: Request | None = None
+    yield from check_plug_ins(config)
+    try:
+        # Files are compared with what was written by check_files, and once.
+        request = Request(_without_verify(config), open_graph(config))
+    except HopperError as error:
+        yield wrong("data.partitioned", error)
+    case = Case(config, request, is_elsewhere(config, limit), checksums, limit)
+    refusals = list(check_configuration(case))
+    yield from refusals
+    yield from check_run_folder(case)
+    if case.request is None:
+        yield warning("files, memory, threads", "not looked at: they depend on the graph")
+    else:
+        for check in _OF_GRAPH:
+            yield from check(case)
+        if any(each.state == "wrong" for each in refusals):
+            yield warning("memory and disk", "not looked at: they depend on what is trained")
+        else:
+            sizes = measure_sizes(case.request)
+            yield from check_memory(case, sizes)
+            yield from check_disk(case, sizes)
+    for check in _OF_CLUSTER:
+        yield from check(case)
+
+
+def _without_verify(config: Config) -> Config:
+    values = config.model_dump()
+    values["data"]["verify"] = "off"
+    return Config.model_validate(values)

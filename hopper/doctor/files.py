@@ -1,0 +1,67 @@
+"""The partitioned directory: whether this machine has the files, and has them as written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hopper.doctor.case import Case, folders_here
+from hopper.doctor.finding import Finding, find_refusal, fine, warning, wrong
+from hopper.errors import GraphError
+from hopper.partition.check_partition import check_partition
+from hopper.partition.checksums import (
+    check_rows,
+    check_sizes,
+    check_structure,
+    read_checksums,
+)
+from hopper.partition.memory import format_bytes
+
+_SUBJECT: Final = "files of the graph"
+_ADVICE: Final = "copy the directory anew, or divide the graph again (docs/partitions.md)"
+
+
+def check_files(case: Case) -> Iterator[Finding]:
+    """Manifest and sizes, or everything."""
+    graph = case.known.graph
+    here = folders_here(graph)
+    yield from _check_folders(case, here)
+    try:
+        files = check_sizes(graph.path, here)
+    except GraphError as error:
+        is_asked = case.config.data.verify != "off"
+        yield wrong(_SUBJECT, error, _ADVICE) if is_asked else warning(_SUBJECT, str(error))
+        return
+    if case.checksums:
+        refusal = find_refusal(_SUBJECT, lambda: _check_content(case, here), _ADVICE)
+        if refusal:
+            yield refusal
+            return
+    size = format_bytes(sum(each.size for each in files.values()))
+    how = "all as they were written"
+    if not case.checksums:
+        how = "of the sizes that were written; --checksums compares their content"
+    division = read_checksums(graph.path).division
+    yield fine(_SUBJECT, f"{len(files):,} files, {size}, {how}; division {division}")
+
+
+def _check_content(case: Case, here: list[int]) -> None:
+    """Raise a GraphError of what was altered; as ``data.verify = "full"``."""
+    graph = case.known.graph
+    check_structure(graph.path, here)
+    check_partition(graph, here)
+    check_rows(graph.path, here)
+
+
+def _check_folders(case: Case, here: list[int]) -> Iterator[Finding]:
+    graph = case.known.graph
+    missing = [each for each in range(graph.book.servers) if each not in here]
+    if not missing:
+        return
+    names = ", ".join(f"server-{each}" for each in missing)
+    found = f"{graph.path} has no {names}"
+    if not here or not case.elsewhere:
+        advice = "copy them here, or name their feature servers in cluster.servers"
+        yield wrong(_SUBJECT, f"{found}, which ranks of this machine read", advice)
+    else:
+        yield fine(_SUBJECT, f"{found}: ranks of these servers run elsewhere")

@@ -1,0 +1,101 @@
+"""This machine: its device, processors, open files and shared memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from hopper.doctor.case import Case, folders_here
+from hopper.doctor.finding import Finding, fine, warning, wrong
+from hopper.errors import ConfigError, GraphError
+from hopper.partition.checksums import check_sizes
+from hopper.partition.memory import format_bytes
+from hopper.train.rank import device_of_rank
+from hopper.train.rank_processes import cores, threads_of_a_rank
+
+_SHARED: Final = Path("/dev/shm")
+_LEAST_SHARED: Final = 1 << 30
+"""what NCCL's buffers of a machine's ranks may take"""
+_OTHER_FILES: Final = 256
+"""libraries, pipes and connections of a process that has few of each"""
+
+
+def check_device(case: Case) -> Iterator[Finding]:
+    """Whether ranks can train where the configuration says, and with what it wants there."""
+    subject = "train.device"
+    try:
+        device = device_of_rank(case.config, case.ranks_here)
+    except ConfigError as error:
+        yield wrong(subject, error)
+        return
+    if device.type != "cuda":
+        yield fine(subject, f"cpu, for {case.told_ranks}")
+        return
+    name = torch.cuda.get_device_name(device)
+    yield fine(subject, f"{torch.cuda.device_count()} × {name}, for {case.told_ranks}")
+    if find_spec("triton") is None:
+        found = "Triton is not installed: message passing takes torch's kernels"
+        yield warning("Triton", found, "pip install 'hopper-gnn[gpu]' for faster ones")
+
+
+def check_threads(case: Case) -> Iterator[Finding]:
+    """Threads of all ranks against cores, and what the environment says of them."""
+    subject, ranks, count = "threads", case.ranks_here, cores()
+    threads = threads_of_a_rank(case.config.train.threads, ranks)
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    found = f"{case.told_ranks} × {threads} threads on {count} usable cores"
+    if told and told != str(threads):
+        advice = f"unset it, or set it and train.threads to {max(1, count // ranks)}"
+        said = f"OMP_NUM_THREADS={told} in the environment, and ranks of {threads} threads"
+        yield warning(subject, said, advice)
+    if ranks * threads > count:
+        advice = "fewer ranks or train.threads, or 0, which divides the cores among the ranks"
+        yield warning(subject, found, advice)
+    else:
+        yield fine(subject, found)
+
+
+def check_open_files(case: Case) -> Iterator[Finding]:
+    """The limit of open files against what a rank maps of the graph, and its connections."""
+    subject, graph = "open files", case.known.graph
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        mapped = len(check_sizes(graph.path, folders_here(graph)))
+    except GraphError:
+        # Told where files are looked at.
+        return
+    servers = len(case.config.cluster.servers) or graph.book.servers
+    needed = mapped + servers + 2 * case.known.ranks + _OTHER_FILES
+    found = f"a process may have {limit:,}; a rank takes about {needed:,} at most"
+    if limit == resource.RLIM_INFINITY:
+        yield fine(subject, "no limit")
+    elif limit < needed:
+        yield warning(subject, found, f"ulimit -n {max(4096, 2 * needed)}, before the run starts")
+    else:
+        yield fine(subject, found)
+
+
+def check_shared_memory(case: Case) -> Iterator[Finding]:
+    """The size of /dev/shm, where NCCL wants some of it."""
+    subject = str(_SHARED)
+    try:
+        usage = shutil.disk_usage(_SHARED)
+    except OSError:
+        usage = None
+    size = "not there" if usage is None else f"{format_bytes(usage.free)} of "
+    size += "" if usage is None else f"{format_bytes(usage.total)} free"
+    may_use_gpus = case.config.train.device != "cpu" and torch.cuda.is_available()
+    if not may_use_gpus or case.ranks_here == 1 or case.config.cluster.share_gpus:
+        yield fine(subject, f"{size}; only NCCL uses it, between GPUs of a machine")
+    elif usage is None or usage.free < _LEAST_SHARED:
+        found = f"{size}; NCCL's messages between {case.ranks_here} GPUs go through it"
+        yield warning(subject, found, "make it larger: docker run --shm-size=4g")
+    else:
+        yield fine(subject, size)

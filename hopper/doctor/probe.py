@@ -1,0 +1,238 @@
+"""One feature server: its name, its port, its certificate, what it says, and how fast it sends."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from cache_server.client import FeatureClient, ServerDescription, find_misfit
+from cache_server.errors import CallError, SecurityError
+from cache_server.retry import Deadline
+from cache_server.security import Security
+from cache_server.shard import FEATURES, TableDescription
+from cache_server.wire import DTYPES, IDS_PER_REQUEST, little_endian
+from hopper.doctor.finding import Finding, look_within, warning, wrong
+from hopper.doctor.tls import SOON_DAYS, client_context, validity_of
+from hopper.doctor.versions import numbers
+
+_ROUND_TRIPS: Final = 5
+_FETCH_BYTES: Final = 8 << 20
+_FETCH_IDS: Final = 1 << 18
+_ADVICE: Final = "see that it is started (hopper serve), and that nothing between drops packets"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A server that ``cluster.servers`` names.
+
+    Attributes
+    ----------
+    server, servers: its index, and how many there are.
+    division: the fingerprint that it has to say; "" = any.
+    address: "host:port".
+    security: how it and ranks know each other.
+    """
+
+    server: int
+    servers: int
+    division: str
+    address: str
+    security: Security
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered.
+
+    Attributes
+    ----------
+    refusal: why no rank could ask it; None = it can be.
+    warnings: what is worth one.
+    told: what is fine.
+    description: what it holds.
+    """
+
+    refusal: Finding | None
+    warnings: tuple[Finding, ...] = ()
+    told: str = ""
+    description: ServerDescription | None = None
+
+
+class _Refused(Exception):
+    """A look at a server found it to be wrong."""
+
+    def __init__(self, found: str, advice: str = _ADVICE) -> None:
+        super().__init__(found)
+        self.advice = advice
+
+
+def ask_server(expected: Expected, limit: float) -> Answer:
+    """Ask a server who it is, within ``limit`` seconds, or a name's look-up longer."""
+    deadline, warnings = Deadline(limit), list[Finding]()
+    try:
+        host, port = _split(expected.address)
+        with _connect(host, port, deadline) as connection:
+            told = list(_check_certificate(connection, host, expected.security, warnings))
+        description, seconds = _describe(expected, deadline)
+    except _Refused as error:
+        return Answer(wrong("", error, error.advice), tuple(warnings))
+    warnings += _compare_versions(description)
+    told = [
+        f"serves part {expected.server} of {expected.servers}, {len(description.tables)} tables",
+        f"at most {description.ids_per_request:,} ids a request",
+        *told,
+        f"round trip {1e3 * seconds:.2f} ms",
+    ]
+    return Answer(None, tuple(warnings), "; ".join(told), description)
+
+
+def measure_rate(expected: Expected, description: ServerDescription, seconds: float) -> str:
+    """Fetch some MiB of the server's rows twice, and tell the rate of the second time.
+
+    Raises
+    ------
+    CallError: it does not send them within ``seconds``.
+    """
+    table = _widest(description)
+    if table is None:
+        return "it has no rows to fetch"
+    row_bytes = table.dim * little_endian(table.dtype).itemsize
+    # The same rows again where there are few: what is measured is the way, not the disk.
+    count = max(1, min(_FETCH_BYTES // row_bytes, _FETCH_IDS))
+    ids = table.first_id + np.arange(count, dtype=np.int64) % table.count
+    out = np.empty((count, table.dim), np.dtype(table.dtype))
+    ids_per_request = min(IDS_PER_REQUEST, description.ids_per_request)
+    deadline = Deadline(seconds)
+    with FeatureClient(
+        [expected.address],
+        deadline=seconds,
+        ids_per_request=ids_per_request,
+        security=expected.security,
+    ) as client:
+        for _ in range(2):
+            begun = time.perf_counter()
+            left = deadline.remaining()
+            client.fetch_rows(table.kind, table.type, {0: ids}, out, {0: slice(None)}, left)
+            took = time.perf_counter() - begun
+    rate = out.nbytes / took
+    return (
+        f"{out.nbytes / 2**20:.1f} MiB of {table.kind}/{table.type} at {rate / 2**20:,.0f} MiB/s "
+        f"({8 * rate / 1e9:.2f} Gbit/s)"
+    )
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise _Refused("expected host:port", "write it so in cluster.servers")
+    return host.strip("[]"), int(port)
+
+
+def _connect(host: str, port: int, deadline: Deadline) -> socket.socket:
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        places = look_within(deadline.remaining(), look_up)
+    except (TimeoutError, socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        advice = "correct it in cluster.servers, or let /etc/hosts or a name server know it"
+        raise _Refused(f"the name {host!r} leads nowhere: {reason}", advice) from None
+    last: OSError = TimeoutError("no address")
+    for number, (family, kind, protocol, _, place) in enumerate(places):
+        connection = socket.socket(family, kind, protocol)
+        connection.settimeout(max(0.01, deadline.remaining() / (len(places) - number)))
+        try:
+            connection.connect(place)
+        except OSError as error:
+            connection.close()
+            last = error
+        else:
+            return connection
+    what = "no answer within the limit" if isinstance(last, TimeoutError) else last.strerror
+    raise _Refused(f"port {port} of {places[-1][4][0]} cannot be reached: {what}")
+
+
+def _check_certificate(
+    connection: socket.socket, host: str, security: Security, warnings: list[Finding]
+) -> Iterator[str]:
+    """Say until when the server's certificate is valid, where it has to have one."""
+    if not security.tls_ca:
+        return
+    try:
+        context = client_context(security.tls_ca, security.tls_certificate, security.tls_key)
+        with context.wrap_socket(connection, server_hostname=host) as secured:
+            validity = validity_of(dict(secured.getpeercert() or {}))
+    except ssl.SSLCertVerificationError as error:
+        advice = "have its certificate issued for this name, by who is in cluster.tls_ca"
+        raise _Refused(f"its certificate is refused: {error.verify_message}", advice) from None
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror or error
+        advice = "start it with --tls-certificate and --tls-key"
+        raise _Refused(f"it does not answer in TLS: {reason}", advice) from None
+    if validity.days < SOON_DAYS:
+        warnings.append(warning("", f"its certificate is {validity}", "have it issued anew"))
+    yield f"certificate {validity}"
+
+
+def _describe(expected: Expected, deadline: Deadline) -> tuple[ServerDescription, float]:
+    """What the server says of itself, and the median seconds of a round trip."""
+    try:
+        with FeatureClient(
+            [expected.address], deadline=deadline.limit_seconds, security=expected.security
+        ) as client:
+            seconds = []
+            for _ in range(1 + _ROUND_TRIPS):
+                begun, client.deadline = time.perf_counter(), deadline.remaining()
+                if not client.is_serving(0):
+                    advice = "it is starting or ending; see what it prints"
+                    raise _Refused("it says that it does not serve", advice)
+                seconds.append(time.perf_counter() - begun)
+            client.deadline = deadline.remaining()
+            description = client.describe(0)
+    except SecurityError as error:
+        raise _Refused(f"not asked: cluster.{error}", "see docs/cluster.md") from None
+    except CallError as error:
+        advice = "see that a feature server listens there, with these certificates and this token"
+        raise _Refused(f"{error.operation}: {error.detail}", advice) from None
+    misfit = find_misfit(description, expected.server, expected.servers, expected.division)
+    if misfit:
+        advice = "order cluster.servers by part, and give every machine the same division"
+        raise _Refused(misfit, advice)
+    # The first one made the connection.
+    return description, median(seconds[1:])
+
+
+def _compare_versions(description: ServerDescription) -> Iterator[Finding]:
+    here = {"python": platform.python_version()} | {
+        package: version(package) for package in ("numpy", "grpcio")
+    }
+    differ = [
+        f"{name} {there} there, {here[name]} here"
+        for name, there in description.versions.items()
+        if name in here and numbers(there)[:2] != numbers(here[name])[:2]
+    ]
+    if differ:
+        yield warning("", ", ".join(differ), "what is sent is the same; install equal versions")
+
+
+def _widest(description: ServerDescription) -> TableDescription | None:
+    """The table with the widest rows, of features if there are some."""
+    usable = [
+        each
+        for each in description.tables
+        if each.count > 0 and each.dtype in DTYPES and 0 < each.dim <= _FETCH_BYTES // 8
+    ]
+    return max(
+        usable,
+        key=lambda each: (each.kind == FEATURES, each.dim * little_endian(each.dtype).itemsize),
+        default=None,
+    )

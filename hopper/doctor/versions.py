@@ -1,0 +1,47 @@
+"""Versions of Python and of the packages that every run needs; read without importing any."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from hopper.doctor.finding import Finding, fine, wrong
+
+NEEDED: Final = {
+    "torch": "2.4",
+    "numpy": "1.26",
+    "numba": "0.60",
+    "grpcio": "1.85.1",
+    "protobuf": "7.35.1",
+}
+"""at least; as pyproject.toml has it"""
+PYTHON: Final = (3, 11)
+_SUBJECT: Final = "versions"
+
+
+def check_versions() -> list[Finding]:
+    """Whether they are there, and new enough."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    told, findings = [f"Python {python}"], []
+    if sys.version_info < PYTHON:
+        least = ".".join(map(str, PYTHON))
+        findings.append(wrong(_SUBJECT, f"Python {python}; expected {least} or newer"))
+    for package, least in NEEDED.items():
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            found = "not installed"
+        if found != "not installed" and numbers(found) >= numbers(least):
+            told.append(f"{package} {found}")
+            continue
+        advice = f"pip install '{package}>={least}'"
+        findings.append(wrong(_SUBJECT, f"{package}: {found}; expected {least} or newer", advice))
+    return findings or [fine(_SUBJECT, ", ".join(told))]
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The release of a version, to be compared: (2, 13, 0) of "2.13.0+cpu"."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, match[0].split("."))) if match else ()

@@ -1,0 +1,98 @@
+"""What the doctor says of certificates, keys and tokens."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+import trustme
+
+from hopper.doctor.tls import authorities_of, read_validity
+from tests.doctor.conftest import Look, find, wrongs
+
+DAY = datetime.timedelta(days=1)
+
+
+def issue(folder: Path, days: float, name: str = "127.0.0.1") -> list[str]:
+    """Certificates in a folder, of which the machine's is valid for so many days; the words that
+    name them."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority = trustme.CA()
+    own = authority.issue_cert(name, not_before=now - 60 * DAY, not_after=now + days * DAY)
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    own.private_key_pem.write_to_path(folder / "key.pem")
+    own.cert_chain_pems[0].write_to_path(folder / "certificate.pem")
+    (folder / "key.pem").chmod(0o600)
+    (folder / "token").write_text("nobody-else-knows-this-0123456789")
+    (folder / "token").chmod(0o600)
+    files = {f"tls_{each}": f"{each}.pem" for each in ("ca", "certificate", "key")}
+    files["token_file"] = "token"
+    return [
+        word for key, file in files.items() for word in (f"--cluster.{key}", f"{folder}/{file}")
+    ]
+
+
+def test_dates_are_read_as_ssl_reads_them(tmp_path: Path) -> None:
+    issue(tmp_path, 100.5)
+    assert int(read_validity(f"{tmp_path}/certificate.pem", f"{tmp_path}/key.pem").days) == 100
+    assert [each.days > 1000 for each in authorities_of(f"{tmp_path}/ca.pem")] == [True]
+
+
+def test_what_is_right(look: Look, tmp_path: Path) -> None:
+    findings = look(*issue(tmp_path, 100.5))
+    assert wrongs(findings) == []
+    assert "100 days from now" in find(findings, "cluster.tls_certificate").found
+    for key in ("tls_ca", "tls_key", "token_file"):
+        assert find(findings, f"cluster.{key}").state == "fine"
+
+
+@pytest.mark.parametrize(
+    ("days", "state", "told"), [(-3.2, "wrong", "3 days ago"), (9.5, "warning", " days from now")]
+)
+def test_certificates_that_end(
+    look: Look, tmp_path: Path, days: float, state: str, told: str
+) -> None:
+    found = find(look(*issue(tmp_path, days)), "cluster.tls_certificate")
+    assert found.state == state
+    assert told in found.found
+    assert "issued anew" in found.advice
+
+
+def test_a_certificate_of_another_name_or_authority(look: Look, tmp_path: Path) -> None:
+    """Servers that are started here are asked under 127.0.0.1."""
+    words = issue(tmp_path, 100, "node0")
+    found = find(look(*words), "cluster.tls_certificate")
+    assert found.state == "wrong"
+    assert "127.0.0.1" in found.found
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    found = find(look(*words), "cluster.tls_certificate")
+    assert f"by {tmp_path}/ca.pem" in found.found
+
+
+def test_files_that_cannot_be_used(look: Look, tmp_path: Path) -> None:
+    words = issue(tmp_path, 100)
+    trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(tmp_path / "key.pem")
+    assert len(found := wrongs(look(*words))) == 1
+    assert "cluster.tls_certificate, tls_key: " in found[0]
+    (tmp_path / "ca.pem").unlink()
+    assert "cluster.tls_ca: " in wrongs(look(*words))[0]
+
+
+def test_a_token_that_everybody_can_read(look: Look, tmp_path: Path) -> None:
+    words = issue(tmp_path, 100)
+    (tmp_path / "token").chmod(0o644)
+    found = find(look(*words), "cluster.token_file")
+    assert (found.state, found.advice) == ("warning", f"chmod 600 {tmp_path}/token")
+
+
+def test_servers_elsewhere_want_certificates(look: Look) -> None:
+    # Of a network for documents, where nobody answers.
+    elsewhere = ("--cluster.servers", '["192.0.2.7:1", "192.0.2.8:1"]')
+    findings = look(*elsewhere, limit=0.5)
+    assert "insecure: talking to 192.0.2.7:1" in find(findings, "certificates and token").found
+    assert find(findings, "server 0").state == "wrong"
+    insecure = look(*elsewhere, "--cluster.insecure", "true", limit=0.5)
+    assert find(insecure, "certificates and token").state == "warning"
+    # Ranks of the other server are not this machine's.
+    assert "1 rank here (cluster.ranks_per_server)" in find(insecure, "threads").found

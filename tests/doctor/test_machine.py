@@ -1,0 +1,135 @@
+"""What the doctor says of a configuration, of files, and of the machine."""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import hopper.doctor.versions as versions
+from hopper.doctor.versions import NEEDED, PYTHON, check_versions
+from tests.doctor.conftest import Look, find, wrongs
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_nothing_is_wrong_and_nothing_is_written(look: Look, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    findings = look()
+    assert wrongs(findings) == []
+    assert find(findings, "configuration").found == "nothing that a run would be refused for"
+    assert "2 ranks here" in find(findings, "memory").found
+    assert "estimate" in find(findings, "memory").found
+    assert "is asked" in find(findings, "cluster.servers").found
+    assert "sizes" in find(findings, "files of the graph").found
+    for subject in ("versions", "train.device", "threads", "open files", "/dev/shm", "disk"):
+        assert find(findings, subject).found
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_needed_is_what_is_installed_with_hopper() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    least = dict(each.split(">=") for each in project["dependencies"] if ">=" in each)
+    assert {package: least[package] for package in NEEDED} == NEEDED
+    assert project["requires-python"] == f">={'.'.join(map(str, PYTHON))}"
+
+
+def test_old_and_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, look: Look) -> None:
+    monkeypatch.setattr(versions, "NEEDED", NEEDED | {"numpy": "99.1", "no-such-package": "1.0"})
+    old, missing = check_versions()
+    assert re.search(r"^numpy: \d.*; expected 99\.1 or newer$", old.found)
+    assert missing.found == "no-such-package: not installed; expected 1.0 or newer"
+    assert missing.advice == "pip install 'no-such-package>=1.0'"
+    # What could not be imported is not looked at.
+    assert [each.subject for each in look()] == ["versions", "versions", "all else"]
+
+
+def test_every_key_at_fault_has_a_line(look: Look) -> None:
+    findings = look("--train.batch_size", "0", "--train.speed", "9", "--model.hidden", "many")
+    found = wrongs(findings)
+    assert len(found) == 3
+    for key in ("train.batch_size: ", "train.speed: unknown key", "model.hidden: "):
+        assert sum(key in each for each in found) == 1
+    assert find(findings, "all else").state == "warning"
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        (("--train.loss", "no_such_module:Loss"), "train.loss: no_such_module:Loss: module"),
+        (("--train.loggers", '["no_such_module:Log"]'), "train.loggers[0]: no_such_module:Log"),
+        (("--train.engine", "raf"), "train.engine: "),
+        (("--train.checkpoint_copy", "no-such://place"), "train.checkpoint_copy: no-such://place"),
+        (("--cluster.interface", "eth99"), "cluster.interface: this machine has no interface"),
+        (("--train.replay", "/nowhere"), "train.replay: /nowhere"),
+        (("--train.init_from", "/nowhere"), "train.init_from: "),
+        (("--train.device", "cuda"), "train.device: cuda needs a GPU"),
+        (("--data.partitioned", "/nowhere"), "/nowhere"),
+        (("--train.resume", "true"), "no checkpoint to resume from"),
+    ],
+)
+def test_what_a_run_is_refused_for_is_said_once(
+    look: Look, override: tuple[str, str], named: str
+) -> None:
+    if override == ("--train.device", "cuda"):
+        torch = pytest.importorskip("torch")
+        if torch.cuda.is_available():
+            pytest.skip("there is a GPU")
+    found = wrongs(look(*override))
+    assert len(found) == 1
+    assert named in found[0]
+    assert "\n" not in found[0]
+
+
+def test_a_finished_run_is_not_trained_over(look: Look, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "summary.json").write_text("{}")
+    assert "holds a finished run" in find(look(), "train.run_dir").found
+
+
+def test_altered_files(look: Look, parts: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(parts, copy)
+    place = ("--data.partitioned", str(copy))
+    file = next(copy.glob("server-1/features/*.npy"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert f"{file}: altered since it was written" in find(look(*place), "files").found
+    # Of the same size: found by what is in it alone.
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert find(look(*place), "files").state == "fine"
+    assert f"{file}: altered" in find(look(*place, checksums=True), "files").found
+    file.write_bytes(whole)
+    assert "as they were written" in find(look(*place, checksums=True), "files").found
+    shutil.rmtree(copy / "server-0")
+    assert "no server-0" in find(look(*place), "files").found
+
+
+def test_too_little_of_the_machine(
+    look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOPPER_MEMORY_LIMIT", "1000000")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (20, 20))
+    (tmp_path / "file").write_text("")
+    run_dir = ("--train.run_dir", str(tmp_path / "file" / "run"))
+    findings = look("--train.threads", "4096", *run_dir)
+    assert find(findings, "memory").state == "warning"
+    assert "fewer ranks" in find(findings, "memory").advice
+    threads = [each.found for each in findings if each.subject == "threads"]
+    assert "OMP_NUM_THREADS=7" in threads[0]
+    assert "× 4096 threads" in threads[1]
+    assert find(findings, "open files").state == "warning"
+    assert find(findings, "disk").state == "wrong"
+
+
+def test_a_small_disk(look: Look, small_disk: Path) -> None:
+    found = find(look("--train.run_dir", str(small_disk / "run")), "disk of train.run_dir")
+    assert found.state == "warning"
+    large = ("--model.hidden", "1024", "--train.checkpoint_every", "1")
+    found = find(look("--train.run_dir", str(small_disk / "run"), *large), "disk of train.run_dir")
+    assert found.state == "wrong"
