@@ -75,6 +75,12 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="TYPE={JSON}",
         help="keywords for the constructor of that class",
     )
+    parser.add_argument(
+        "--metrics",
+        default="",
+        metavar="HOST:PORT",
+        help="where Prometheus reads metrics; port 0: any free one",
+    )
     for key, told in SECURITY_OPTIONS.items():
         parser.add_argument(f"--{key}", metavar="FILE", default="", help=told)
     parser.add_argument(
@@ -116,6 +122,7 @@ def serve_with(options: argparse.Namespace) -> int:
                 options.token_file,
                 options.insecure,
             ),
+            metrics=options.metrics,
         )
     except (CacheServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

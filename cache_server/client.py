@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.ask import Operation, Question, begin_all, run_all
-from cache_server.connection import CHECK, Connection, Replicas
+from cache_server.connection import Connection, Replicas
 from cache_server.errors import BadRequest
 from cache_server.fetch import Fetch, Part
 from cache_server.generated import features_pb2
@@ -23,7 +23,14 @@ from cache_server.retry import Deadline, Patience
 from cache_server.sampling import DrawQuestion, NeighbourDraw
 from cache_server.security import PLAIN, Security, Token
 from cache_server.shard import TableDescription
-from cache_server.wire import DESCRIBE, FETCH_ROWS, IDS_PER_REQUEST, SAMPLE_NEIGHBORS, SERVICE
+from cache_server.wire import (
+    CHECK,
+    DESCRIBE,
+    FETCH_ROWS,
+    IDS_PER_REQUEST,
+    SAMPLE_NEIGHBORS,
+    SERVICE,
+)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from grpc_health.v1 import health_pb2_grpc
 from cache_server.errors import SecurityError
 from cache_server.generated import features_pb2
 from cache_server.security import Security, Token, WatchedFiles
-from cache_server.wire import DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
 
-CHECK: Final = "/grpc.health.v1.Health/Check"
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -50,7 +49,7 @@ class Connection:
         self._channel, self._methods = self._open()
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Begin a call of ``method``, of those in :mod:`cache_server.wire` and :data:`CHECK`.
+        """Begin a call of ``method``, of those in :mod:`cache_server.wire`.
 
         Requests and replies of :data:`FETCH_ROWS` and :data:`SAMPLE_NEIGHBORS` are bytes.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -22,16 +22,27 @@ class TooManyReplies(Exception):
 
 
 class Stream:
-    """One reply under way."""
+    """One reply under way.
+
+    Attributes
+    ----------
+    began, since: when it did, and when it last moved, of ``time.monotonic``.
+    rows, neighbours: how many it has sent.
+    nbytes: of the messages that it has sent.
+    """
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        self.since = time.monotonic()
-        """when it last moved"""
+        self.began = self.since = time.monotonic()
+        self.rows = self.neighbours = self.nbytes = 0
+        self.is_given_up = False
 
-    def moved(self) -> None:
+    def sends(self, message: bytes, *, rows: int = 0, neighbours: int = 0) -> None:
         """Say that another chunk is about to be sent."""
         self.since = time.monotonic()
+        self.rows += rows
+        self.neighbours += neighbours
+        self.nbytes += len(message)
 
 
 class FlowControl:
@@ -47,6 +58,8 @@ class FlowControl:
     """
 
     def __init__(self, threads: int, send_seconds: float) -> None:
+        self.on_given_up: Callable[[Stream], None] = lambda _stream: None
+        """called with every reply that is, since nobody reads it"""
         self._send_seconds = send_seconds
         self._per_connection = max(1, threads // 4)
         self._per_address = max(1, threads * 3 // 4)
@@ -66,15 +79,20 @@ class FlowControl:
         if self._watch.is_alive():
             self._watch.join()
 
+    @property
+    def under_way(self) -> int:
+        """How many replies are."""
+        return len(self._streams)
+
     @contextmanager
-    def stream(self, context: Any) -> Iterator[Stream]:
+    def admit(self, stream: Stream) -> Iterator[None]:
         """Count a reply for as long as it is under way.
 
         Raises
         ------
         TooManyReplies: this connection or address has as many as it may.
         """
-        stream, peer = Stream(context), context.peer()
+        peer = stream.context.peer()
         names = (peer, _address(peer))
         with self._lock:
             for name, limit in zip(names, (self._per_connection, self._per_address), strict=True):
@@ -85,7 +103,7 @@ class FlowControl:
             self._by_peer.update(names)
             self._streams.add(stream)
         try:
-            yield stream
+            yield
         finally:
             with self._lock:
                 self._streams.discard(stream)
@@ -97,9 +115,15 @@ class FlowControl:
         while not self._ended.wait(min(1.0, self._send_seconds / _LOOKS_A_LIMIT)):
             limit = time.monotonic() - self._send_seconds
             with self._lock:
-                stalled = [stream for stream in self._streams if stream.since < limit]
+                stalled = [
+                    stream
+                    for stream in self._streams
+                    if stream.since < limit and not stream.is_given_up
+                ]
             for stream in stalled:
+                stream.is_given_up = True
                 stream.context.cancel()
+                self.on_given_up(stream)
 
 
 def _address(peer: str) -> str:

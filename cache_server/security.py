@@ -107,6 +107,20 @@ class Security:
 
         return grpc.dynamic_ssl_server_credentials(configuration(), renew, bool(self.tls_ca))
 
+    def server_context(self) -> ssl.SSLContext | None:
+        """That of a server of another protocol as its files are now; None = plain.
+
+        Raises
+        ------
+        SecurityError: as of :meth:`check_server`.
+        """
+        if not self.tls_certificate:
+            return None
+        context = self._load_tls()
+        if self.tls_ca:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
         """Those of a client as its files are now; None = plain."""
         if not self.tls_ca:
@@ -120,7 +134,16 @@ class Security:
         return [each for each in (self.tls_ca, self.tls_certificate, self.tls_key) if each]
 
     def _read_tls(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Contents of tls_ca, tls_certificate and tls_key.
+        """Contents of tls_ca, tls_certificate and tls_key; raises as :meth:`_load_tls`."""
+        self._load_tls()
+        ca, chain, key = (
+            Path(each).read_bytes() if each else None
+            for each in (self.tls_ca, self.tls_certificate, self.tls_key)
+        )
+        return ca, chain, key
+
+    def _load_tls(self) -> ssl.SSLContext:
+        """A server's context of the files that there are.
 
         Raises
         ------
@@ -141,11 +164,7 @@ class Security:
                 names = f"{self.tls_certificate}, {self.tls_key}"
                 what = "a PEM certificate and its key without a pass phrase"
                 raise _unreadable("tls_certificate, tls_key", names, what, error) from error
-        ca, chain, key = (
-            Path(each).read_bytes() if each else None
-            for each in (self.tls_ca, self.tls_certificate, self.tls_key)
-        )
-        return ca, chain, key
+        return context
 
 
 PLAIN: Final = Security()
@@ -188,10 +207,16 @@ class Token:
 
 
 class TokenGuard(grpc.ServerInterceptor):
-    """Refuses requests that do not carry the token, before anything of them is read."""
+    """Refuses requests that do not carry the token, before anything of them is read.
 
-    def __init__(self, token: Token) -> None:
+    Parameters
+    ----------
+    on_refusal: called with the path of the method of each.
+    """
+
+    def __init__(self, token: Token, on_refusal: Callable[[str], None]) -> None:
         self._token = token
+        self._on_refusal = on_refusal
 
         def refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected this cluster's token")
@@ -207,6 +232,7 @@ class TokenGuard(grpc.ServerInterceptor):
         """See :class:`grpc.ServerInterceptor`."""
         if self._token.is_shown_by(handler_call_details.invocation_metadata or ()):
             return continuation(handler_call_details)
+        self._on_refusal(handler_call_details.method)
         return self._refusal
 
 

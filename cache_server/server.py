@@ -16,6 +16,7 @@ import grpc
 from cache_server.allocation import keep_freed_memory
 from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
 from cache_server.listen import bind
+from cache_server.metrics_port import MetricsPort
 from cache_server.parent import end_with_parent
 from cache_server.row_source import NO_SOURCES, SourceRequest
 from cache_server.security import PLAIN, Security, Token, TokenGuard
@@ -44,10 +45,16 @@ class FeatureServer:
     ids_per_request: the most ids that one request may ask for.
     send_seconds: how long a reader may leave a chunk of rows unread.
     security: who may ask.
+    metrics: "host:port" where metrics are read; "" = nowhere.
+
+    Attributes
+    ----------
+    address: "host:port" with the port that was taken.
+    metrics_port: where metrics are read; None = nowhere.
 
     Raises
     ------
-    ListenError: ``listen`` is malformed or cannot be bound.
+    ListenError: ``listen`` or ``metrics`` is malformed or cannot be bound.
     SecurityError: ``security`` cannot be used, or leaves ``listen`` open to others.
     """
 
@@ -60,23 +67,32 @@ class FeatureServer:
         ids_per_request: int = IDS_PER_REQUEST,
         send_seconds: float = DEFAULT_SEND_SECONDS,
         security: Security = PLAIN,
+        metrics: str = "",
     ) -> None:
         self._flow = FlowControl(threads, send_seconds)
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
+        counted = self._servicer.metrics
         self._grpc = grpc.server(
             futures.ThreadPoolExecutor(threads, thread_name_prefix="feature"),
             options=_server_options(ids_per_request),
             maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
-            interceptors=[TokenGuard(Token(each)) for each in [security.token_file] if each],
+            interceptors=[
+                TokenGuard(Token(each), counted.refused_token)
+                for each in [security.token_file]
+                if each
+            ],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
         self.address = bind(self._grpc, listen, security)
+        self.metrics_port = MetricsPort(counted.registry, metrics, security) if metrics else None
 
     def start(self) -> None:
         """Answer requests from now on, and say so to health checks."""
         self._flow.start()
         self._grpc.start()
+        if self.metrics_port is not None:
+            self.metrics_port.start()
         self._servicer.is_serving = True
 
     def stop(self, drain_seconds: float) -> bool:
@@ -89,6 +105,8 @@ class FeatureServer:
         self._servicer.is_serving = False
         has_ended = self._grpc.stop(drain_seconds).wait(drain_seconds + 1.0)
         self._flow.stop()
+        if self.metrics_port is not None:
+            self.metrics_port.stop()
         return has_ended
 
 
@@ -105,11 +123,13 @@ def serve(
     send_seconds: float = DEFAULT_SEND_SECONDS,
     sources: Mapping[str, SourceRequest] = NO_SOURCES,
     security: Security = PLAIN,
+    metrics: str = "",
 ) -> None:
     """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
 
-    Once it listens, one line with the bound address goes to stdout, and
-    ``{"server", "address", "pid"}`` as JSON to ``port_file``. Must run in the main thread.
+    Once it listens, one line with the bound address goes to stdout, and ``{"server", "address",
+    "pid"}`` as JSON to ``port_file``, with ``"metrics"`` where they are read. Must run in the main
+    thread.
 
     Raises
     ------
@@ -129,10 +149,11 @@ def serve(
         ids_per_request=ids_per_request,
         send_seconds=send_seconds,
         security=security,
+        metrics=metrics,
     )
     running.start()
     if port_file is not None:
-        _write_port_file(Path(port_file), server, running.address)
+        _write_port_file(Path(port_file), server, running)
     print(f"feature server {server} of {shard.servers} on {running.address}", flush=True)
     signal.sigwait(_ENDING)
     if not running.stop(drain_seconds):
@@ -150,8 +171,10 @@ def _server_options(ids_per_request: int) -> list[tuple[str, int]]:
     ]
 
 
-def _write_port_file(path: Path, server: int, address: str) -> None:
-    content = {"server": server, "address": address, "pid": os.getpid()}
+def _write_port_file(path: Path, server: int, running: FeatureServer) -> None:
+    content = {"server": server, "address": running.address, "pid": os.getpid()}
+    if running.metrics_port is not None:
+        content["metrics"] = running.metrics_port.address
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(content) + "\n")
     temporary.replace(path)

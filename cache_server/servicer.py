@@ -24,6 +24,7 @@ from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl, Stream, TooManyReplies
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import HopDraw, ServerDraw
+from cache_server.metrics import ServerMetrics
 from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import (
     EDGES_PER_CHUNK,
@@ -53,17 +54,25 @@ class FeatureServicer:
     ----------
     shard: what is served.
     flow: how many requests are answered at once, and how long a reader may take.
+
+    Attributes
+    ----------
+    metrics: what it has answered.
     ids_per_request: the most ids that one ``FetchRows`` may ask for.
     """
 
     def __init__(
-        self, shard: Shard, flow: FlowControl, ids_per_request: int = IDS_PER_REQUEST
+        self,
+        shard: Shard,
+        flow: FlowControl,
+        ids_per_request: int = IDS_PER_REQUEST,
     ) -> None:
         self.shard = shard
         self.ids_per_request = ids_per_request
         self.is_serving = False
         """what health checks are told"""
         self._flow = flow
+        self.metrics = ServerMetrics(shard.server, shard.servers, flow)
 
     def fetch_rows(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield serialised ``RowChunk`` messages: the rows of the request's ids, in their order.
@@ -71,25 +80,25 @@ class FeatureServicer:
         What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it, and
         what exceeds a limit of this server's with RESOURCE_EXHAUSTED.
         """
-        with self._replying(context) as stream:
+        with self._replying("FetchRows", context) as stream:
             table, rows = self._look_up(request)
             writer = ChunkWriter(rows.size, table.row_bytes, request)
             for part in writer.parts:
                 chosen = rows[part]
                 message = writer.write(chosen.size, partial(table.gather, chosen))
-                stream.moved()
+                stream.sends(message, rows=chosen.size)
                 yield message
 
     def sample_neighbors(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Yield serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
         draws and their nodes; ends as :meth:`fetch_rows`."""
-        with self._replying(context) as stream:
+        with self._replying("SampleNeighbors", context) as stream:
             seeds = ChunkSeeds(request)
             # All of them before the first is answered.
             for in_edges, asked in self._look_up_draws(request):
                 for drawn, in_degrees in in_edges.draw(asked, EDGES_PER_CHUNK):
                     message = write_neighbours(drawn, in_degrees, seeds.take())
-                    stream.moved()
+                    stream.sends(message, neighbours=drawn[1].size)
                     yield message
 
     def describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -97,7 +106,7 @@ class FeatureServicer:
         try:
             _decode(features_pb2.DescribeRequest, request)
         except BadRequest as error:
-            _refuse(context, str(error))
+            self._refuse_at_once("Describe", context, str(error))
             return b""
         tables = []
         for table in self.shard.tables.values():
@@ -115,6 +124,7 @@ class FeatureServicer:
             ids_per_request=self.ids_per_request,
             division=self.shard.division,
         )
+        self.metrics.ended("Describe", grpc.StatusCode.OK)
         return described.SerializeToString()
 
     def check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -122,11 +132,13 @@ class FeatureServicer:
         try:
             service = _decode(health_pb2.HealthCheckRequest, request).service
         except BadRequest as error:
-            _refuse(context, str(error))
+            self._refuse_at_once("Check", context, str(error))
             return b""
         if service not in ("", SERVICE):
-            _refuse(context, f"service: expected {SERVICE} or none", grpc.StatusCode.NOT_FOUND)
+            text = f"service: expected {SERVICE} or none"
+            self._refuse_at_once("Check", context, text, grpc.StatusCode.NOT_FOUND)
             return b""
+        self.metrics.ended("Check", grpc.StatusCode.OK)
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
         return health_pb2.HealthCheckResponse(status=status).SerializeToString()
@@ -156,15 +168,35 @@ class FeatureServicer:
         ]
 
     @contextmanager
-    def _replying(self, context: grpc.ServicerContext) -> Iterator[Stream]:
-        """The stream of a reply; what is refused meanwhile ends the call."""
+    def _replying(self, method: str, context: grpc.ServicerContext) -> Iterator[Stream]:
+        """The stream of a reply; what is refused meanwhile ends the call, which is counted."""
+        status, stream = grpc.StatusCode.UNKNOWN, Stream(context)
         try:
-            with self._flow.stream(context) as stream:
+            with self._flow.admit(stream):
                 yield stream
+            status = grpc.StatusCode.OK
         except BadRequest as error:
-            _refuse(context, str(error))
+            status = grpc.StatusCode.INVALID_ARGUMENT
+            _refuse(context, str(error), status)
         except TooManyReplies as error:
-            _refuse(context, str(error), grpc.StatusCode.RESOURCE_EXHAUSTED)
+            status = grpc.StatusCode.RESOURCE_EXHAUSTED
+            _refuse(context, str(error), status)
+        except GeneratorExit:
+            # Who asked has gone, or does not read.
+            status = grpc.StatusCode.CANCELLED
+            raise
+        finally:
+            self.metrics.replied(method, status, stream)
+
+    def _refuse_at_once(
+        self,
+        method: str,
+        context: grpc.ServicerContext,
+        text: str,
+        code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
+    ) -> None:
+        self.metrics.ended(method, code)
+        _refuse(context, text, code)
 
     def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
         """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.
@@ -214,11 +246,7 @@ def _decode(kind: type[_Request], raw: bytes) -> _Request:
     return request
 
 
-def _refuse(
-    context: Any,
-    text: str,
-    code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
-) -> None:
+def _refuse(context: Any, text: str, code: grpc.StatusCode) -> None:
     """End a call with a status. ``context.abort`` does so by an exception, which costs more."""
     context.set_code(code)
     context.set_details(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")

@@ -22,6 +22,7 @@ SERVICE: Final = "hopper.features.v1.FeatureService"
 FETCH_ROWS: Final = f"/{SERVICE}/FetchRows"
 SAMPLE_NEIGHBORS: Final = f"/{SERVICE}/SampleNeighbors"
 DESCRIBE: Final = f"/{SERVICE}/Describe"
+CHECK: Final = "/grpc.health.v1.Health/Check"
 
 CHUNK_BYTES: Final = 1 << 20
 IDS_PER_REQUEST: Final = 1 << 20

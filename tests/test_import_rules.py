@@ -78,6 +78,11 @@ HOMES = {
     "duckdb": ("hopper.graph.importers",),
     "grpc": ("cache_server",),
     "grpc_health": ("cache_server",),
+    "prometheus_client": (
+        "cache_server.metrics",
+        "cache_server.metrics_port",
+        "hopper.train.run_metrics",
+    ),
 }
 
 BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}

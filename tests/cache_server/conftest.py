@@ -78,6 +78,7 @@ class RunningServer:
     process: subprocess.Popen[str]
     address: str
     line: str = field(default="")
+    metrics: str = field(default="")
 
     def stop(self, limit: float = 15.0) -> int:
         """SIGTERM; returns the exit status."""
@@ -106,6 +107,7 @@ class Servers:
         started = RunningServer(process, "", process.stdout.readline())
         self._running.append(started)
         content = json.loads(port_file.read_text())
+        started.metrics = content.pop("metrics", "")
         assert content == {"server": server, "address": content["address"], "pid": process.pid}
         started.address = content["address"]
         return started

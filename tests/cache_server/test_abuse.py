@@ -14,11 +14,10 @@ from cache_server.client import FeatureClient
 from cache_server.errors import BadReply, BadRequest, DeadlineExceeded, InvalidRequest
 from cache_server.generated import features_pb2
 from cache_server.shard import TableSpec, write_manifest
-from cache_server.wire import DESCRIBE, FETCH_ROWS
+from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS
 from tests.tcp_proxy import TcpProxy
 
 ALL = slice(None)
-HEALTH = "/grpc.health.v1.Health/Check"
 LIMIT = 30.0
 
 
@@ -52,7 +51,7 @@ def fetch(client, ids):
     return out[:, 0]
 
 
-@pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, HEALTH])
+@pytest.mark.parametrize("method", [FETCH_ROWS, DESCRIBE, CHECK])
 def test_what_cannot_be_decoded_is_refused_and_leaves_nothing(partitioned, start, method):
     server = start(partitioned.path, 0)
     process = psutil.Process(server.process.pid)
@@ -162,7 +161,7 @@ def test_health_is_answered_while_all_threads_are_busy(wide, start):
         unread_streams(server.address, connections=1, streams=8),
         grpc.insecure_channel(server.address) as channel,
     ):
-        assert channel.unary_unary(HEALTH)(b"", timeout=LIMIT) == b"\x08\x01"
+        assert channel.unary_unary(CHECK)(b"", timeout=LIMIT) == b"\x08\x01"
 
 
 def test_garbage_instead_of_http_ends_no_server(partitioned, start):

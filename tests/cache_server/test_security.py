@@ -15,7 +15,6 @@ import pytest
 import trustme
 
 from cache_server.client import FeatureClient
-from cache_server.connection import CHECK
 from cache_server.errors import (
     CacheServerError,
     ListenError,
@@ -26,7 +25,7 @@ from cache_server.errors import (
 from cache_server.security import Security, Token
 from cache_server.server import FeatureServer
 from cache_server.shard import Shard
-from cache_server.wire import DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
 from tests.cache_server.conftest import Partitioned
 
 TOKEN = "of-this-cluster-0123456789"
