@@ -58,6 +58,7 @@ class RunLog:
         self._opened = clock()
         self._own = _OfThread()
         self._lock = threading.Lock()
+        self._totals: dict[Stage, float] = dict.fromkeys(STAGES, 0.0)
         self._file: TextIO | None = None
         if path is not None:
             self.open(path, append=append)
@@ -114,6 +115,8 @@ class RunLog:
         finally:
             seconds = self._clock() - start
             own.seconds[name] += seconds - own.within
+            with self._lock:
+                self._totals[name] += seconds - own.within
             own.within = before + seconds
             self._write(
                 {
@@ -139,6 +142,11 @@ class RunLog:
         """Count another thread's as this one's."""
         for name, each in seconds.items():
             self._own.seconds[name] += each
+
+    def total_seconds(self) -> dict[Stage, float]:
+        """All threads' seconds by stage since the log was made."""
+        with self._lock:
+            return dict(self._totals)
 
     def flush(self) -> None:
         """Hand what was logged to the operating system."""

@@ -16,19 +16,14 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 
 class Traffic:
-    """Counters of one rank; safe to use from several threads.
-
-    Attributes
-    ----------
-    total: bytes that were ever counted here, or apart from here.
-    """
+    """Counters of one rank; safe to use from several threads."""
 
     def __init__(self, whole: Traffic | None = None) -> None:
-        """``whole``: whose total this counts into as well; None = its own."""
+        """``whole``: whose totals this counts into as well; None = its own."""
         self._bytes: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
         self._lock = threading.Lock()
         self._whole = whole or self
-        self.total = 0
+        self._totals: dict[Cause, int] = dict.fromkeys(CAUSES, 0)
 
     def apart(self) -> Traffic:
         """Counters of what is sent for an iteration to come, to be added here in its turn."""
@@ -38,12 +33,22 @@ class Traffic:
         """Add bytes put on the wire."""
         with self._lock:
             self._bytes[cause] += sent
-        self._whole.raise_total(sent)
+        self._whole.raise_total(cause, sent)
 
-    def raise_total(self, sent: int) -> None:
-        """Add bytes to the total alone."""
+    def raise_total(self, cause: Cause, sent: int) -> None:
+        """Add bytes to the totals alone."""
         with self._lock:
-            self.total += sent
+            self._totals[cause] += sent
+
+    @property
+    def total(self) -> int:
+        """Bytes that were ever counted here, or apart from here."""
+        return sum(self.totals().values())
+
+    def totals(self) -> dict[Cause, int]:
+        """:attr:`total` by cause."""
+        with self._lock:
+            return dict(self._totals)
 
     def add(self, sent: Mapping[Cause, int]) -> None:
         """Add what was counted apart."""

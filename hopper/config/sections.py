@@ -34,6 +34,7 @@ FRONTIER_DEPENDENT = {
     r"cluster([-_]?gcn)?": "its edges are those among all the nodes of a batch",
     r"(graph[-_]?)?saint([-_]\w+)?": "its edges are those among all the nodes of a batch",
 }
+_PORTS: Final = 1 << 16
 _NO_BOUND: Final = 2**31 - 1
 """of roots"""
 BUILT_INS: Final = {
@@ -518,6 +519,11 @@ class Cluster(Section):
     """whether machines may talk without TLS, on a network that nobody else can reach"""
     interface: str = ""
     """network interface whose counters are read around every epoch; empty = none"""
+    metrics: str = ""
+    """HOST:PORT where Prometheus reads metrics of a machine's first rank, the next one's at the
+    port after it, and so on; empty = nowhere (docs/watching.md)"""
+    server_metrics: str = ""
+    """the same of the feature servers that are started here, in order of server"""
 
     @field_validator("servers", mode="before")
     @classmethod
@@ -525,6 +531,17 @@ class Cluster(Section):
         if not isinstance(servers, list):
             return servers
         return [",".join(each) if _are_texts(each) else each for each in servers]
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        for key in ("metrics", "server_metrics"):
+            address = getattr(self, key)
+            host, _, port = address.rpartition(":")
+            if address and not (host and port.isdecimal() and 0 < int(port) < _PORTS):
+                raise ValueError(
+                    f"{key}: expected HOST:PORT with a port from 1 to 65535, got {address!r}"
+                )
+        return self
 
 
 class Config(Section):

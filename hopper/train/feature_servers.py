@@ -22,6 +22,7 @@ from hopper.partition import PartitionedGraph
 from hopper.signal_handlers import TO_END, deferred
 from hopper.train.rank_failures import how_it_ended
 from hopper.train.rank_processes import POLL_SECONDS
+from hopper.train.run_metrics import server_metrics
 from hopper.train.security import security_words
 from hopper.train.watching import watching
 
@@ -148,6 +149,7 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
                 *("--port-file", str(folder / f"{index}.json")),
                 *("--die-with-parent", str(os.getpid())),
                 *_sources(config),
+                *server_metrics(config, index),
                 *security_words(config),
             ],
             stdin=subprocess.DEVNULL,

@@ -23,6 +23,7 @@ from hopper.train.replay import decisions_of, read_decisions
 from hopper.train.results import EpochRecord, peak_rss_mib
 from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
+from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
 
 Models = dict[int, TrainedModel]
@@ -44,6 +45,7 @@ class Trainer:
     Attributes
     ----------
     models: those of the engine, by number. All that are still trained are at the same iteration.
+    progress: what has been trained by this process.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Trainer:
         self._callbacks = make_callbacks(engine.state.config, engine)
         state = engine.state
         self._config = state.config.train
+        self.progress = RunProgress()
         self._meter = EpochMeter(
             state.cluster,
             state.rows,
             state.log,
             state.config.cluster.interface,
             state.learnable,
+            self.progress,
         )
         self._gradient_norms: list[float] = []
         self._replay = read_decisions(state.config, state.cluster.world)
@@ -125,6 +129,7 @@ class Trainer:
         for model in self.models:
             model.state.packed.module.train()
         engine.replayed = decisions_of(self._replay, place.epoch)
+        self.progress.epoch, self.progress.iteration = place.epoch, place.iteration
         self._meter.start(place.epoch)
         pipeline.start_epoch(place.epoch)
         # Their rows are read while the checkpoint is written, so their times tell less.
@@ -154,6 +159,10 @@ class Trainer:
         self._recorder.start(place.step)
         with self._meter.iteration():
             report = pipeline.train_next()
+        progress = self.progress
+        progress.iteration = place.iteration + 1
+        progress.roots += self.schedule.count(place.iteration, place.iteration + 1)
+        progress.losses = report.losses
         if report.gradient_norm is not None:
             self._gradient_norms.append(report.gradient_norm)
         for number, model in training.items():
@@ -221,6 +230,7 @@ class Trainer:
     def _resume_or_start(self) -> None:
         if self._config.resume:
             self._checkpoints.load()
+            self.progress.resumed_step = self.models[0].progress.step
         else:
             self._files.start()
             self._recorder.forget()

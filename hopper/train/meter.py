@@ -9,11 +9,13 @@ from contextlib import contextmanager
 import torch
 
 from hopper.cluster import Cluster
-from hopper.features import PartitionedRows
+from hopper.features import PartitionedRows, RowCounts
+from hopper.features.cached import Lookups
 from hopper.hetero.learnable import LearnableRows
 from hopper.run_log import RunLog
 from hopper.train.network_counter import NetworkCounter
 from hopper.train.results import EpochRecord, agree_on_epoch
+from hopper.train.run_progress import RunProgress, add_lookups
 
 
 class EpochMeter:
@@ -23,6 +25,7 @@ class EpochMeter:
     ----------
     interface: a network interface whose counters are read around every epoch; "" = none.
     learnable: rows of which some may be held in memory.
+    progress: told of every iteration.
     """
 
     def __init__(
@@ -32,11 +35,14 @@ class EpochMeter:
         log: RunLog,
         interface: str,
         learnable: LearnableRows,
+        progress: RunProgress,
     ) -> None:
         self._cluster = cluster
         self._rows = rows
         self._learnable = learnable
         self._log = log
+        self._progress = progress
+        self._counted, self._lookups = RowCounts(), dict[str, Lookups]()
         self._network = NetworkCounter(interface, cluster)
         self._epoch = self._sent_before = 0
         self._start = self._cpu_start = 0.0
@@ -53,16 +59,18 @@ class EpochMeter:
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """Time an iteration."""
+        """Time an iteration, and count what it has read."""
         began = time.perf_counter()
         yield
-        self._iteration_seconds.append(time.perf_counter() - began)
+        seconds = self._progress.iteration_seconds = time.perf_counter() - began
+        self._iteration_seconds.append(seconds)
+        self._take_counts()
 
     def finish(self, losses: list[float]) -> EpochRecord:
         """The epoch's record; ``losses`` of all its iterations, those before a resumption too."""
         seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu_start
-        rows = self._rows.take_rows()
-        lookups = rows.lookups | self._learnable.take_lookups()
+        self._take_counts()
+        rows, lookups = self._counted, self._lookups
         if lookups:
             self._log.event("lookups", hits_and_misses=lookups)
         nic_bytes = self._network.stop(f"epoch {self._epoch}")
@@ -91,7 +99,15 @@ class EpochMeter:
         self._cluster.all_reduce(sent, "control", "adding up evaluation traffic")
         record.evaluation_bytes = int(sent)
 
+    def _take_counts(self) -> None:
+        rows = self._rows.take_rows()
+        found = rows.lookups | self._learnable.take_lookups()
+        self._counted.add(rows)
+        self._lookups = add_lookups(self._lookups, found)
+        self._progress.add_lookups(found)
+
     def _reset(self) -> None:
+        self._counted, self._lookups = RowCounts(), {}
         self._cluster.traffic.take()
         self._rows.take_rows()
         self._learnable.take_lookups()

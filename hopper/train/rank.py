@@ -42,6 +42,7 @@ from hopper.train.results import read_summary, refuse_finished, spans_file
 from hopper.train.resume import settle_resume
 from hopper.train.run_description import describe_run
 from hopper.train.run_lock import lock_run_folder
+from hopper.train.run_metrics import RankRegistry, RunMetrics
 from hopper.train.security import check_network_of_ranks, check_security, security_of
 from hopper.train.verify import (
     agree_on_division,
@@ -63,7 +64,12 @@ def run_rank(config: Config) -> None:
     ConfigError, RequestError, GraphError: before any training.
     ClusterError: a rank or server was lost, or a deadline passed.
     """
-    with ExitStack() as held, joined(config) as (request, cluster, rows):
+    # A port that is taken ends the run before ranks meet.
+    with (
+        ExitStack() as held,
+        RankRegistry(config) as told,
+        joined(config) as (request, cluster, rows),
+    ):
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         check = start_row_check(config, request.graph, cluster)
@@ -73,6 +79,7 @@ def run_rank(config: Config) -> None:
         loggers = make_loggers(config, is_first=cluster.rank == 0, say=say)
         held.enter_context(closing(loggers))
         trainer = make_trainer(request, cluster, rows)
+        told.tell(RunMetrics(trainer.engine.name, trainer.engine.state, trainer.progress))
 
         def conclude(say: Callable[[str], None]) -> None:
             await_row_checks(check, cluster, say)

@@ -8,7 +8,9 @@ from pathlib import Path
 from hopper.config import Config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
 from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.rank_processes import set_environment
 from hopper.train.resume import will_resume
+from hopper.train.run_progress import RESTARTS
 
 
 def run_again_where_lost(
@@ -33,7 +35,8 @@ def run_again_where_lost(
     before = _stamps(files)
     for number in range(restarts + 1):
         try:
-            run(config)
+            with set_environment({RESTARTS: str(number)}):
+                run(config)
         except ClusterError as error:
             if number == restarts or _comes_again(error):
                 raise

@@ -1,0 +1,194 @@
+"""What a rank tells Prometheus: numbers that the run keeps anyway, read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from cache_server.errors import CacheServerError
+from cache_server.listen import check_free, parse_address
+from cache_server.metrics_port import MetricsPort
+from cache_server.security import Security
+from hopper.config import Config
+from hopper.engines.engine import TrainState
+from hopper.errors import ConfigError
+from hopper.train.run_progress import RunProgress
+from hopper.train.security import security_of
+
+
+class RunMetrics(Collector):
+    """One rank's metrics.
+
+    Parameters
+    ----------
+    engine: its name.
+    state: whose traffic and log are read.
+    progress: what has been trained.
+    """
+
+    def __init__(self, engine: str, state: TrainState, progress: RunProgress) -> None:
+        self._traffic, self._log = state.cluster.traffic, state.log
+        self._progress = progress
+        cluster = state.cluster
+        self._named = {
+            "engine": engine,
+            "rank": str(cluster.rank),
+            "ranks": str(cluster.world),
+            "server": str(cluster.server),
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        """See :class:`Collector`."""
+        yield InfoMetricFamily("hopper_rank", "which rank this is", self._named)
+        yield from self._of_progress()
+        yield _counter(
+            "bytes_sent",
+            "bytes sent to other servers, replies of feature servers to this rank among them",
+            ["cause"],
+            (([cause], sent) for cause, sent in self._traffic.totals().items()),
+        )
+        yield _counter(
+            "stage_seconds",
+            "seconds by stage, of all threads",
+            ["stage"],
+            (([stage], each) for stage, each in self._log.total_seconds().items()),
+        )
+
+    def _of_progress(self) -> Iterator[Metric]:
+        progress = self._progress
+        gauges = {
+            "epoch": ("the epoch under way, from 0", progress.epoch),
+            "iteration": ("iterations of the epoch that are over", progress.iteration),
+            "iteration_seconds": ("of the last iteration", progress.iteration_seconds),
+            "resumed_step": (
+                "iterations of the run before the checkpoint that it went on from; 0 = none",
+                progress.resumed_step,
+            ),
+            "restarts": ("how many times the run was started again", progress.restarts),
+        }
+        for name, (told, value) in gauges.items():
+            yield GaugeMetricFamily(f"hopper_rank_{name}", told, value)
+        loss = GaugeMetricFamily(
+            "hopper_rank_loss", "of the last iteration's global batch", labels=["model"]
+        )
+        for model, each in progress.losses.items():
+            loss.add_metric([str(model)], each)
+        yield loss
+        yield _counter(
+            "roots_trained", "roots of global batches, of all ranks", [], [([], progress.roots)]
+        )
+        yield _counter(
+            "cache_lookups",
+            "rows that were looked for in a cache",
+            ["table", "result"],
+            (
+                ([table, result], count)
+                for table, found in progress.lookups.items()
+                for result, count in found._asdict().items()
+            ),
+        )
+
+
+class RankRegistry:
+    """Where a rank's metrics are read, if ``cluster.metrics`` says so.
+
+    Raises
+    ------
+    ConfigError: it cannot be bound, or would be open to others.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        self._port: MetricsPort | None = None
+        if not config.cluster.metrics:
+            return
+        address = _shift(config.cluster.metrics, local_rank)
+        with _config_errors():
+            self._port = MetricsPort(self._registry, address, _security_of(config), "metrics")
+
+    def __enter__(self) -> RankRegistry:
+        if self._port is not None:
+            self._port.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._port is not None:
+            self._port.stop()
+
+    def tell(self, metrics: RunMetrics) -> None:
+        """Tell a run's metrics from now on."""
+        self._registry.register(metrics)
+
+
+def check_metrics(config: Config, ranks: int, servers: int) -> None:
+    """Refuse ports of metrics that cannot be had on this machine.
+
+    Parameters
+    ----------
+    ranks, servers: how many are started here.
+
+    Raises
+    ------
+    ConfigError: names the key and the address.
+    """
+    taken: dict[str, str] = {}
+    for key, count in (("metrics", ranks), ("server_metrics", servers)):
+        first = getattr(config.cluster, key)
+        for number in range(count if first else 0):
+            address = _shift(first, number)
+            if address in taken:
+                raise ConfigError(
+                    f"cluster.{key}: {address} is one of cluster.{taken[address]} already; "
+                    f"expected ports that differ ({ranks} ranks, {servers} feature servers)"
+                )
+            taken[address] = key
+            with _config_errors():
+                check_free(*parse_address(address, key), address, key)
+                _security_of(config).check_server(address)
+
+
+def server_metrics(config: Config, server: int) -> Iterator[str]:
+    """What tells a feature server on the command line where its metrics are read."""
+    if config.cluster.server_metrics:
+        yield f"--metrics={_shift(config.cluster.server_metrics, server)}"
+
+
+def _shift(address: str, by: int) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + by}"
+
+
+def _security_of(config: Config) -> Security:
+    own = security_of(config)
+    # Those who vouch for servers alone say nothing of who may read metrics.
+    return own if own.tls_certificate else replace(own, tls_ca="")
+
+
+@contextmanager
+def _config_errors() -> Iterator[None]:
+    try:
+        yield
+    except CacheServerError as error:
+        raise ConfigError(f"cluster.{error}") from error
+
+
+def _counter(
+    name: str, told: str, labels: list[str], values: Iterable[tuple[list[str], float]]
+) -> Metric:
+    family = CounterMetricFamily(f"hopper_rank_{name}", told, labels=labels)
+    for names, value in values:
+        family.add_metric(names, value)
+    return family
