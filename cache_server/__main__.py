@@ -13,6 +13,7 @@ from cache_server.flow import DEFAULT_SEND_SECONDS
 from cache_server.row_source import parse_requests
 from cache_server.security import Security
 from cache_server.server import DEFAULT_DRAIN_SECONDS, DEFAULT_THREADS, serve
+from cache_server.size import parse_size
 from cache_server.wire import IDS_PER_REQUEST
 
 SECURITY_OPTIONS: Final = {
@@ -76,6 +77,13 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         help="keywords for the constructor of that class",
     )
     parser.add_argument(
+        "--memory-in-flight",
+        type=_size,
+        metavar="SIZE",
+        help="of replies under way and waiting requests; beyond it calls are refused for a moment "
+        "(default 1G, or a quarter of the memory that can be had, if that is less)",
+    )
+    parser.add_argument(
         "--metrics",
         default="",
         metavar="HOST:PORT",
@@ -123,6 +131,7 @@ def serve_with(options: argparse.Namespace) -> int:
                 options.insecure,
             ),
             metrics=options.metrics,
+            memory=options.memory_in_flight,
         )
     except (CacheServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -134,6 +143,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer >= 1, found {text!r}")
     return int(text)
+
+
+def _size(text: str) -> int:
+    found = parse_size(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a number and a unit (K, M, G), found {text!r}")
+    return found
 
 
 def _seconds(text: str) -> float:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from cache_server.memory_in_flight import MemoryInFlight
+
 DEFAULT_SEND_SECONDS: Final = 30.0
 _LOOKS_A_LIMIT: Final = 10
 
@@ -33,6 +35,11 @@ class Stream:
 
     def __init__(self, context: Any) -> None:
         self.context = context
+        peer = context.peer()
+        self.names = (peer, _address(peer))
+        """its connection and address"""
+        self.held = 0
+        """bytes of memory"""
         self.began = self.since = time.monotonic()
         self.rows = self.neighbours = self.nbytes = 0
         self.is_given_up = False
@@ -54,10 +61,17 @@ class FlowControl:
     Parameters
     ----------
     threads: replies that are sent at the same time.
-    send_seconds: how long a reader may leave a chunk of about 1 MiB unread.
+    send_seconds: how long a reader may leave a chunk of about 1 MiB unread, and how long who asks
+        may take to send a request.
+    memory: what they may hold.
+    largest_request: bytes that a request may have, which is not known before it has come.
     """
 
-    def __init__(self, threads: int, send_seconds: float) -> None:
+    def __init__(
+        self, threads: int, send_seconds: float, memory: MemoryInFlight, largest_request: int
+    ) -> None:
+        self.memory = memory
+        self._largest_request = largest_request
         self.on_given_up: Callable[[Stream], None] = lambda _stream: None
         """called with every reply that is, since nobody reads it"""
         self._send_seconds = send_seconds
@@ -91,9 +105,9 @@ class FlowControl:
         Raises
         ------
         TooManyReplies: this connection or address has as many as it may.
+        MemoryExhausted: a request might be larger than what is left.
         """
-        peer = stream.context.peer()
-        names = (peer, _address(peer))
+        names = stream.names
         with self._lock:
             for name, limit in zip(names, (self._per_connection, self._per_address), strict=True):
                 if self._by_peer[name] >= limit:
@@ -103,13 +117,20 @@ class FlowControl:
             self._by_peer.update(names)
             self._streams.add(stream)
         try:
+            self.hold(stream, self._largest_request)
             yield
         finally:
+            self.hold(stream, 0)
             with self._lock:
                 self._streams.discard(stream)
                 self._by_peer.subtract(names)
                 # Those that have none are forgotten.
                 self._by_peer += Counter()
+
+    def hold(self, stream: Stream, nbytes: int, *, asks: bool = True) -> None:
+        """Let a reply hold another number of bytes; see :meth:`MemoryInFlight.change`."""
+        self.memory.change(stream.names, stream.held, nbytes, asks=asks)
+        stream.held = nbytes
 
     def _end_stalled(self) -> None:
         while not self._ended.wait(min(1.0, self._send_seconds / _LOOKS_A_LIMIT)):

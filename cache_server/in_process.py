@@ -10,6 +10,7 @@ from cache_server.client import FeatureClient
 from cache_server.connection import Connection, Replicas
 from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl
+from cache_server.memory_in_flight import MemoryInFlight
 from cache_server.row_source import NO_SOURCES, SourceRequest
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
@@ -18,6 +19,8 @@ from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
 _REPLIES: Final = 1 << 20
 """at once: nobody has to wait for a thread"""
 _SEND_SECONDS: Final = 3600.0
+_NO_BOUND: Final = 1 << 62
+"""of memory"""
 
 
 def open_servicers(
@@ -33,7 +36,7 @@ def open_servicers(
     ------
     As :meth:`Shard.open`.
     """
-    flow = FlowControl(_REPLIES, _SEND_SECONDS)
+    flow = FlowControl(_REPLIES, _SEND_SECONDS, MemoryInFlight(_NO_BOUND), 0)
     return [FeatureServicer(Shard.open(folder, sources), flow) for folder in folders]
 
 
@@ -64,7 +67,7 @@ class _Connection(Connection):
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
         """See :class:`Connection`; nothing takes longer than it takes."""
-        return _Reply(self._replies[method](request, _Context()))
+        return _Reply(self._replies[method](iter([request]), _Context()))
 
     def close(self) -> None:
         """Nothing is on its way."""
@@ -89,6 +92,9 @@ class _Context:
     def peer(self) -> str:
         """Who asks."""
         return "this process"
+
+    def set_trailing_metadata(self, metadata: object) -> None:
+        """Nobody is told to come again."""
 
     def set_code(self, code: object) -> None:
         """The text that follows says more."""

@@ -65,6 +65,12 @@ class ServerMetrics:
         Gauge(
             "requests_in_flight", "requests for rows or neighbours that are answered now", **named
         ).set_function(lambda: flow.under_way)
+        for name, told, read in (
+            ("requests_waiting", "requests that wait for a thread", lambda: flow.memory.waiting),
+            ("memory_in_flight_bytes", "held by replies and requests", lambda: flow.memory.nbytes),
+            ("memory_in_flight_limit_bytes", "that may be held", lambda: flow.memory.limit),
+        ):
+            Gauge(name, told, **named).set_function(read)
         slow = Counter("slow_readers", "replies given up since nobody read them", **named)
         flow.on_given_up = lambda _stream: slow.inc()
         # Looking a child up by its labels takes longer than counting.
@@ -100,6 +106,10 @@ class ServerMetrics:
             nbytes.inc(stream.nbytes)
             self._rows.inc(stream.rows)
             self._neighbours.inc(stream.neighbours)
+
+    def refused_waiting(self, path: str) -> None:
+        """Count a request that was not let in to wait."""
+        self.ended(_METHODS[path], grpc.StatusCode.RESOURCE_EXHAUSTED)
 
     def refused_token(self, path: str) -> None:
         """Count a request without the token.

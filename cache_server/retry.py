@@ -33,12 +33,31 @@ _LAST_TURN_SECONDS: Final = 0.05
 _ALTERED_REPLIES: Final = 3
 """how often rows of one fetch may arrive altered, before that is no accident"""
 
+RETRY_AFTER: Final = "retry-after-ms"
+"""trailing metadata of a refusal: when it is worth while to ask again"""
+_FIRST_HINT_MS, _LONGEST_HINT_MS = 50, 2000
+_LONGEST_HINT: Final = 6
+"""digits that are read"""
+
 _TRANSIENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 # A message above a limit is above it the next time, too; grpc calls that a want of resources.
 _TOO_LARGE: Final = "larger than max"
 _REFUSALS: Final = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+def retry_hint(waiting: int) -> tuple[tuple[str, str], ...]:
+    """What a refusal for want of room carries: the longer, the more requests wait already."""
+    return ((RETRY_AFTER, str(min(_LONGEST_HINT_MS, _FIRST_HINT_MS + waiting))),)
+
+
+def read_hint(error: grpc.RpcError) -> float:
+    """Seconds that a server asks to be left alone for; 0 = it does not say."""
+    told = getattr(error, "trailing_metadata", lambda: None)() or ()
+    value = next((value for key, value in told if key == RETRY_AFTER), "")
+    is_number = isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_HINT
+    return min(int(value), _LONGEST_HINT_MS) / 1000 if is_number else 0.0
 
 
 class Deadline:
@@ -106,7 +125,9 @@ class Patience:
             kind = InvalidRequest if code in _REFUSALS else ServerFault
             prefix = "" if kind is InvalidRequest else f"{code.name}: "
             raise kind(*self._named, f"{prefix}{error.details()}") from error
-        self.missed(f"{code.name}: {error.details()}")
+        # Another server that is asked instead has not said so.
+        hint = read_hint(error) if self._turn is None else 0.0
+        self.missed(f"{code.name}: {error.details()}", hint)
 
     def altered(self, reason: str) -> None:
         """Wait before the next attempt, since what came was altered on its way.
@@ -120,8 +141,13 @@ class Patience:
             raise self.bad_reply(f"altered on the way {self._altered} times, the last: {reason}")
         self.missed(f"altered on the way: {reason}")
 
-    def missed(self, reason: str) -> None:
-        """Wait before the next attempt because of ``reason``, unless the time is used up."""
+    def missed(self, reason: str, hint: float = 0.0) -> None:
+        """Wait before the next attempt because of ``reason``, unless the time is used up.
+
+        Parameters
+        ----------
+        hint: seconds that the server asks for; the wait is no shorter, as far as the time goes.
+        """
         self._failures += 1
         self._last = reason
         if self._turn is not None:
@@ -130,7 +156,7 @@ class Patience:
         if left < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
         # Half of what is left, so that one more attempt always fits in.
-        self._stop.wait(min(random.uniform(0.0, self._wait), left / 2))
+        self._stop.wait(min(hint + random.uniform(0.0, self._wait), left / 2))
         self._check_wanted()
         self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
 

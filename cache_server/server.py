@@ -16,13 +16,15 @@ import grpc
 from cache_server.allocation import keep_freed_memory
 from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
 from cache_server.listen import bind
+from cache_server.memory_in_flight import CountedPool, MemoryInFlight, default_memory
 from cache_server.metrics_port import MetricsPort
 from cache_server.parent import end_with_parent
 from cache_server.row_source import NO_SOURCES, SourceRequest
 from cache_server.security import PLAIN, Security, Token, TokenGuard
 from cache_server.servicer import FeatureServicer
 from cache_server.shard import Shard
-from cache_server.wire import ID_BYTES, IDS_PER_REQUEST
+from cache_server.waiting_guard import WaitingGuard
+from cache_server.wire import IDS_PER_REQUEST, largest_request
 
 DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
@@ -46,6 +48,8 @@ class FeatureServer:
     send_seconds: how long a reader may leave a chunk of rows unread.
     security: who may ask.
     metrics: "host:port" where metrics are read; "" = nowhere.
+    memory: bytes that replies under way and waiting requests may hold; None = 1 GiB, or a quarter
+        of what can be had, if that is less.
 
     Attributes
     ----------
@@ -68,19 +72,23 @@ class FeatureServer:
         send_seconds: float = DEFAULT_SEND_SECONDS,
         security: Security = PLAIN,
         metrics: str = "",
+        memory: int | None = None,
     ) -> None:
-        self._flow = FlowControl(threads, send_seconds)
+        held = MemoryInFlight(default_memory() if memory is None else memory)
+        held.pool = CountedPool(threads, "feature")
+        self._flow = FlowControl(threads, send_seconds, held, largest_request(ids_per_request))
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
         counted = self._servicer.metrics
         self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(threads, thread_name_prefix="feature"),
+            held.pool,
             options=_server_options(ids_per_request),
             maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
             interceptors=[
                 TokenGuard(Token(each), counted.refused_token)
                 for each in [security.token_file]
                 if each
-            ],
+            ]
+            + [WaitingGuard(held, counted.refused_waiting)],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
@@ -124,6 +132,7 @@ def serve(
     sources: Mapping[str, SourceRequest] = NO_SOURCES,
     security: Security = PLAIN,
     metrics: str = "",
+    memory: int | None = None,
 ) -> None:
     """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
 
@@ -150,6 +159,7 @@ def serve(
         send_seconds=send_seconds,
         security=security,
         metrics=metrics,
+        memory=memory,
     )
     running.start()
     if port_file is not None:
@@ -162,8 +172,7 @@ def serve(
 
 def _server_options(ids_per_request: int) -> list[tuple[str, int]]:
     return [
-        # Room for a request above the ids limit, so that the refusal can name it.
-        ("grpc.max_receive_message_length", 4 * ID_BYTES * ids_per_request + (1 << 20)),
+        ("grpc.max_receive_message_length", largest_request(ids_per_request)),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", _STREAMS_A_CONNECTION),
         # Otherwise a second server on the same port would silently share its requests.

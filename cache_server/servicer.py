@@ -7,9 +7,8 @@ deserialiser of its own refuses.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,9 +23,17 @@ from cache_server.errors import BadRequest
 from cache_server.flow import FlowControl, Stream, TooManyReplies
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import HopDraw, ServerDraw
+from cache_server.memory_in_flight import (
+    COPIES_OF_CHUNK,
+    COPIES_OF_DRAW,
+    COPIES_OF_REQUEST,
+    MemoryExhausted,
+)
 from cache_server.metrics import ServerMetrics
+from cache_server.retry import retry_hint
 from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import (
+    CHUNK_BYTES,
     EDGES_PER_CHUNK,
     IDS_PER_REQUEST,
     SERVICE,
@@ -74,32 +81,22 @@ class FeatureServicer:
         self._flow = flow
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
 
-    def fetch_rows(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield serialised ``RowChunk`` messages: the rows of the request's ids, in their order.
+    def fetch_rows(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Serialised ``RowChunk`` messages: the rows of the request's ids, in their order.
 
         What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it, and
         what exceeds a limit of this server's with RESOURCE_EXHAUSTED.
         """
-        with self._replying("FetchRows", context) as stream:
-            table, rows = self._look_up(request)
-            writer = ChunkWriter(rows.size, table.row_bytes, request)
-            for part in writer.parts:
-                chosen = rows[part]
-                message = writer.write(chosen.size, partial(table.gather, chosen))
-                stream.sends(message, rows=chosen.size)
-                yield message
+        return self._reply("FetchRows", self._rows, requests, context)
 
-    def sample_neighbors(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Yield serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
+    def sample_neighbors(
+        self, requests: Iterator[bytes], context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """Serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
         draws and their nodes; ends as :meth:`fetch_rows`."""
-        with self._replying("SampleNeighbors", context) as stream:
-            seeds = ChunkSeeds(request)
-            # All of them before the first is answered.
-            for in_edges, asked in self._look_up_draws(request):
-                for drawn, in_degrees in in_edges.draw(asked, EDGES_PER_CHUNK):
-                    message = write_neighbours(drawn, in_degrees, seeds.take())
-                    stream.sends(message, neighbours=drawn[1].size)
-                    yield message
+        return self._reply("SampleNeighbors", self._neighbours, requests, context)
 
     def describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """A ``ServerDescription``: index, tables, versions and limits of this server."""
@@ -146,6 +143,9 @@ class FeatureServicer:
     def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
         """All methods under their names; messages are serialised and decoded in them.
 
+        To gRPC requests for rows are streams, of one message: it is read here, once it has been
+        counted, and given up if it does not come.
+
         Parameters
         ----------
         quick: threads for what is answered at once, so that it never waits for rows.
@@ -157,8 +157,8 @@ class FeatureServicer:
             grpc.method_handlers_generic_handler(
                 SERVICE,
                 {
-                    "FetchRows": grpc.unary_stream_rpc_method_handler(self.fetch_rows),
-                    "SampleNeighbors": grpc.unary_stream_rpc_method_handler(self.sample_neighbors),
+                    "FetchRows": grpc.stream_stream_rpc_method_handler(self.fetch_rows),
+                    "SampleNeighbors": grpc.stream_stream_rpc_method_handler(self.sample_neighbors),
                     "Describe": grpc.unary_unary_rpc_method_handler(describe),
                 },
             ),
@@ -167,21 +167,68 @@ class FeatureServicer:
             ),
         ]
 
-    @contextmanager
-    def _replying(self, method: str, context: grpc.ServicerContext) -> Iterator[Stream]:
-        """The stream of a reply; what is refused meanwhile ends the call, which is counted."""
+    def _receive(self, requests: Iterator[bytes], stream: Stream) -> bytes:
+        """The one request of a call.
+
+        Raises
+        ------
+        BadRequest: there is none.
+        MemoryExhausted: what it comes to is not to be had.
+        """
+        request = next(requests, None)
+        if request is None:
+            raise BadRequest("expected one request, found none")
+        self._flow.hold(stream, COPIES_OF_REQUEST * len(request))
+        return request
+
+    def _rows(self, requests: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
+        request = self._receive(requests, stream)
+        table, rows = self._look_up(request)
+        writer = ChunkWriter(rows.size, table.row_bytes, request)
+        chunk = COPIES_OF_CHUNK * writer.chunk_bytes
+        self._flow.hold(stream, stream.held + chunk)
+        for part in writer.parts:
+            chosen = rows[part]
+            message = writer.write(chosen.size, partial(table.gather, chosen))
+            stream.sends(message, rows=chosen.size)
+            yield message
+
+    def _neighbours(self, requests: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
+        request = self._receive(requests, stream)
+        seeds = ChunkSeeds(request)
+        asked_for = stream.held
+        self._flow.hold(stream, asked_for + COPIES_OF_DRAW * CHUNK_BYTES)
+        # All of them before the first is answered.
+        for in_edges, asked in self._look_up_draws(request):
+            for drawn, in_degrees in in_edges.draw(asked, EDGES_PER_CHUNK):
+                message = write_neighbours(drawn, in_degrees, seeds.take())
+                # A node of very many neighbours has a chunk as large as it is.
+                drawn_bytes = COPIES_OF_DRAW * max(CHUNK_BYTES, len(message))
+                self._flow.hold(stream, asked_for + drawn_bytes, asks=False)
+                stream.sends(message, neighbours=drawn[1].size)
+                yield message
+
+    def _reply(
+        self,
+        method: str,
+        answer: Callable[[Iterator[bytes], Stream], Iterator[bytes]],
+        requests: Iterator[bytes],
+        context: grpc.ServicerContext,
+    ) -> Iterator[bytes]:
+        """A reply, which is counted; what is refused meanwhile ends the call."""
         status, stream = grpc.StatusCode.UNKNOWN, Stream(context)
         try:
             with self._flow.admit(stream):
-                yield stream
+                yield from answer(requests, stream)
             status = grpc.StatusCode.OK
         except BadRequest as error:
             status = grpc.StatusCode.INVALID_ARGUMENT
             _refuse(context, str(error), status)
-        except TooManyReplies as error:
+        except (TooManyReplies, MemoryExhausted) as error:
             status = grpc.StatusCode.RESOURCE_EXHAUSTED
+            context.set_trailing_metadata(retry_hint(self._flow.memory.waiting))
             _refuse(context, str(error), status)
-        except GeneratorExit:
+        except (GeneratorExit, grpc.RpcError):
             # Who asked has gone, or does not read.
             status = grpc.StatusCode.CANCELLED
             raise

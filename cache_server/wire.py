@@ -41,6 +41,12 @@ _CHECKSUM_TAG: Final = 0x11
 _CHECKSUM: Final = struct.Struct("<BQ")
 
 
+def largest_request(ids_per_request: int) -> int:
+    """Bytes of a request that are read: four arrays of ids, and room for one above the limit, so
+    that the refusal can name it."""
+    return 4 * ID_BYTES * ids_per_request + (1 << 20)
+
+
 def little_endian(name: str) -> np.dtype[Any]:
     """The little-endian dtype of one of :data:`DTYPES`; ValueError for any other name."""
     if name not in DTYPES:
@@ -113,6 +119,8 @@ class ChunkWriter:
         step = max(1, min(rows, rows_per_chunk(row_bytes)))
         self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
         """which rows of the reply each message holds"""
+        self.chunk_bytes = min(step, rows) * row_bytes
+        """of rows, in the largest message"""
 
     def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
         """The next message: ``fill`` is called with [rows, row_bytes] uint8 to fill in."""

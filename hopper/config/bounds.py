@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
+from cache_server import size
 from hopper.errors import RequestError
 
 COUNTS: Final = 2**31
 """counts, widths and sizes are below: they go into arrays of 64 bits, and into products of them"""
 SEEDS: Final = 2**63
 """seeds are below"""
-_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def is_fanout(number: int) -> bool:
@@ -30,7 +29,7 @@ def parse_size(text: str, name: str = "size") -> int:
     ------
     RequestError: not such a size.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
+    found = size.parse_size(text)
+    if found is None:
         raise RequestError(f"{name}: expected a number and a unit (K, M, G, T), given {text!r}")
-    return int(float(match[1]) * 2 ** _UNITS[match[2].upper()])
+    return found

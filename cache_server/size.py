@@ -1,0 +1,14 @@
+"""Sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size such as "800M", "16GiB" or "1.5G" (powers of 1024); None if it is none."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    return None if match is None else int(float(match[1]) * 2 ** _UNITS[match[2].upper()])
