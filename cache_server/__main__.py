@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cache_server.errors import CacheServerError
+from cache_server.events import events
 from cache_server.flow import DEFAULT_SEND_SECONDS
 from cache_server.row_source import parse_requests
 from cache_server.security import Security
@@ -84,6 +85,12 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         "(default 1G, or a quarter of the memory that can be had, if that is less)",
     )
     parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="of what is told on stderr: warnings for people, or all events, a line of JSON each",
+    )
+    parser.add_argument(
         "--metrics",
         default="",
         metavar="HOST:PORT",
@@ -111,6 +118,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve_with(options: argparse.Namespace) -> int:
     """Run a server with parsed options; returns what :func:`main` does."""
+    events.set_format(options.log_format, process="server", server=options.server)
     try:
         serve(
             options.partitioned,
@@ -134,7 +142,7 @@ def serve_with(options: argparse.Namespace) -> int:
             memory=options.memory_in_flight,
         )
     except (CacheServerError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        events.fail("error", f"error: {error}")
         return 2
     return 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -13,6 +12,7 @@ from grpc.experimental import ChannelOptions
 from grpc_health.v1 import health_pb2_grpc
 
 from cache_server.errors import SecurityError
+from cache_server.events import events
 from cache_server.generated import features_pb2
 from cache_server.security import Security, Token, WatchedFiles
 from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
@@ -73,7 +73,8 @@ class Connection:
                 # The channel before it goes once its calls have ended.
                 self._channel, self._methods = self._open()
             except SecurityError as error:
-                print(f"warning: {error}; {self._address} is asked as before", file=sys.stderr)
+                text = f"{error}; {self._address} is asked as before"
+                events.warn("certificates", text, address=self._address)
 
     def _open(self) -> tuple[Any, dict[str, Callable[..., Any]]]:
         credentials = self._security.channel_credentials()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from cache_server.events import events
 from cache_server.memory_in_flight import MemoryInFlight
 
 DEFAULT_SEND_SECONDS: Final = 30.0
@@ -143,6 +144,8 @@ class FlowControl:
                 ]
             for stream in stalled:
                 stream.is_given_up = True
+                text = f"a reply that nobody has read for {self._send_seconds:g} s is given up"
+                events.note("slow reader", text, peer=stream.names[0], bytes=stream.nbytes)
                 stream.context.cancel()
                 self.on_given_up(stream)
 

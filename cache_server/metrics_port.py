@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import BaseServer, TCPServer, ThreadingMixIn
@@ -18,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from cache_server.errors import ListenError, SecurityError
+from cache_server.events import events
 from cache_server.listen import check_free, parse_address
 from cache_server.security import HEADER, PLAIN, Security, Token, WatchedFiles
 
@@ -153,7 +153,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             try:
                 self._context = self._security.server_context()
             except SecurityError as error:
-                print(f"warning: {error}; certificates stay as they were", file=sys.stderr)
+                events.warn("certificates", f"{error}; certificates stay as they were")
         return self._context
 
 

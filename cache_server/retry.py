@@ -22,6 +22,7 @@ from cache_server.errors import (
     ServerFault,
     ServerUnavailable,
 )
+from cache_server.events import events
 
 FIRST_WAIT_SECONDS: Final = 0.05
 LONGEST_WAIT_SECONDS: Final = 1.0
@@ -150,7 +151,12 @@ class Patience:
         """
         self._failures += 1
         self._last = reason
-        if self._turn is not None:
+        server, address, operation, _ = self._named
+        named = {"server": server, "address": address, "operation": operation}
+        if self._turn is None:
+            events.note("retry", f"feature server {server} is asked again: {reason}", **named)
+        else:
+            events.note("failover", f"another server of part {server}: {reason}", **named)
             self._turn()
         left = self._deadline.remaining()
         if left < _SHORTEST_ATTEMPT_SECONDS:

@@ -6,7 +6,6 @@ import hmac
 import ipaddress
 import socket
 import ssl
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from cache_server.errors import SecurityError
+from cache_server.events import events
 
 HEADER: Final = "authorization"
 _SCHEME: Final = "Bearer "
@@ -102,7 +102,7 @@ class Security:
             try:
                 return configuration()
             except SecurityError as error:
-                print(f"warning: {error}; certificates stay as they were", file=sys.stderr)
+                events.warn("certificates", f"{error}; certificates stay as they were")
                 return None
 
         return grpc.dynamic_ssl_server_credentials(configuration(), renew, bool(self.tls_ca))
@@ -192,7 +192,7 @@ class Token:
             try:
                 self._value = _read_token(self.path)
             except SecurityError as error:
-                print(f"warning: {error}; the token stays as it was", file=sys.stderr)
+                events.warn("token", f"{error}; the token stays as it was")
         return self._value
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -219,6 +219,7 @@ class TokenGuard(grpc.ServerInterceptor):
         self._on_refusal = on_refusal
 
         def refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
+            events.note("refused token", "a request without the token", peer=context.peer())
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected this cluster's token")
 
         # Of a stream nothing is read until somebody asks for it.

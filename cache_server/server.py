@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 import grpc
 
 from cache_server.allocation import keep_freed_memory
+from cache_server.events import events
 from cache_server.flow import DEFAULT_SEND_SECONDS, FlowControl
 from cache_server.listen import bind
 from cache_server.memory_in_flight import CountedPool, MemoryInFlight, default_memory
@@ -167,7 +167,7 @@ def serve(
     print(f"feature server {server} of {shard.servers} on {running.address}", flush=True)
     signal.sigwait(_ENDING)
     if not running.stop(drain_seconds):
-        print(f"feature server {server}: calls outlasted the drain limit", file=sys.stderr)
+        events.fail("drain", f"feature server {server}: calls outlasted the drain limit")
 
 
 def _server_options(ids_per_request: int) -> list[tuple[str, int]]:

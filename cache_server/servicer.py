@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2
 from numpy.typing import NDArray
 
 from cache_server.errors import BadRequest
+from cache_server.events import events
 from cache_server.flow import FlowControl, Stream, TooManyReplies
 from cache_server.generated import features_pb2
 from cache_server.hop_draw import HopDraw, ServerDraw
@@ -223,9 +224,11 @@ class FeatureServicer:
             status = grpc.StatusCode.OK
         except BadRequest as error:
             status = grpc.StatusCode.INVALID_ARGUMENT
+            events.note("refused", str(error), method=method, peer=stream.names[0])
             _refuse(context, str(error), status)
         except (TooManyReplies, MemoryExhausted) as error:
             status = grpc.StatusCode.RESOURCE_EXHAUSTED
+            events.note("no room", str(error), method=method, peer=stream.names[0])
             context.set_trailing_metadata(retry_hint(self._flow.memory.waiting))
             _refuse(context, str(error), status)
         except (GeneratorExit, grpc.RpcError):

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from cache_server.events import events
 from cache_server.memory_in_flight import MemoryExhausted, MemoryInFlight
 from cache_server.retry import retry_hint
 from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
@@ -48,6 +49,7 @@ class WaitingGuard(grpc.ServerInterceptor):
 
     def _refuse(self, text: str, _requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
         # Of a stream nothing is read until somebody asks for it.
+        events.note("no room", text, peer=context.peer())
         context.set_trailing_metadata(retry_hint(self._memory.waiting))
         context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
         context.set_details(text)

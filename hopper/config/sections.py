@@ -522,6 +522,9 @@ class Cluster(Section):
     metrics: str = ""
     """HOST:PORT where Prometheus reads metrics of a machine's first rank, the next one's at the
     port after it, and so on; empty = nowhere (docs/watching.md)"""
+    log_format: Literal["text", "json"] = "text"
+    """of what ranks, the launcher and the servers that it starts tell on stderr: warnings for
+    people, or all events, a line of JSON each"""
     server_metrics: str = ""
     """the same of the feature servers that are started here, in order of server"""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cache_server.events import events
 from hopper.errors import RequestError
 from hopper.train.tensor_file import check_file
 
@@ -72,4 +72,4 @@ class CheckpointFiles:
 
 def warn(line: str) -> None:
     """Say something that does not end a run."""
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    events.warn("warning", line)

@@ -150,6 +150,7 @@ def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess
                 *("--die-with-parent", str(os.getpid())),
                 *_sources(config),
                 *server_metrics(config, index),
+                f"--log-format={config.cluster.log_format}",
                 *security_words(config),
             ],
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from cache_server.events import events
 from hopper.config import Config, read_config
 from hopper.engines import Request
 from hopper.errors import RequestError, RunEnded, ServerLost
@@ -54,6 +55,7 @@ def train(
     require_main_thread("hopper.train")
     check_restarts(restarts)
     checked = read_config(config, overrides)
+    events.set_format(checked.cluster.log_format, process="launcher")
     graph, run_dir = prepare(checked)
     with lock_run_folder(run_dir, "launcher"):
         run_again_where_lost(

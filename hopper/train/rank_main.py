@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from cache_server.events import events
 from hopper.config import Config, load_config
 from hopper.errors import HopperError, StorageError, explain_os_error
 from hopper.train.rank import run_rank
@@ -32,16 +33,22 @@ def main(
         return 2
     get_error_handler().initialize()
     try:
-        work(load_config(arguments[0], arguments[1:]))
+        config = load_config(arguments[0], arguments[1:])
+        events.set_format(config.cluster.log_format, process="rank", rank=_rank())
+        work(config)
     except Exception as error:
         told = _explain(error)
         record_failure(told)
         if isinstance(told, HopperError):
-            print(f"rank {os.environ.get('RANK', '0')}: error: {told}", file=sys.stderr, flush=True)
+            events.fail("error", f"rank {_rank()}: error: {told}")
         else:
             traceback.print_exc()
         return 1
     return 0
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", 0))
 
 
 def _explain(error: Exception) -> Exception:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cache_server.events import events
 from hopper.config import Config
 from hopper.errors import ClusterError, RankFailed, RequestError, RunEnded
-from hopper.train.checkpoint_files import CheckpointFiles, warn
+from hopper.train.checkpoint_files import CheckpointFiles
 from hopper.train.rank_processes import set_environment
 from hopper.train.resume import will_resume
 from hopper.train.run_progress import RESTARTS
@@ -45,7 +46,8 @@ def run_again_where_lost(
             config = _with_resume(config, run_dir, "auto" if goes_on else False)
             newest = files.newest if will_resume(config) else None
             place = "the beginning" if newest is None else newest.name
-            warn(f"{error}; restart {number + 1} of {restarts}, from {place}")
+            text = f"{error}; restart {number + 1} of {restarts}, from {place}"
+            events.warn("restart", text, restart=number + 1, of=restarts)
         else:
             return
 

@@ -8,7 +8,6 @@ before that is done.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from cache_server.events import events
 from hopper.cluster import Cluster
 from hopper.config import Config
 from hopper.errors import GraphError, RequestError
@@ -113,9 +113,7 @@ class RowCheck:
             check_rows(self._path, [self._server], _BYTES_A_SECOND, self._stopped.is_set)
         except GraphError as error:
             record_failure(error)
-            print(
-                f"rank {os.environ.get('RANK', '0')}: error: {error}", file=sys.stderr, flush=True
-            )
+            events.fail("error", f"rank {os.environ.get('RANK', '0')}: error: {error}")
             # The main thread may be waiting for other ranks, which end on missing this one.
             os._exit(1)
         self._done.set()

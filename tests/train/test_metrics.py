@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import urllib.error
 from contextlib import ExitStack
@@ -137,3 +138,22 @@ def test_what_cannot_be_listened_on_is_refused() -> None:
     both = {"metrics": "127.0.0.1:19401", "server_metrics": "127.0.0.1:19400"}
     with pytest.raises(ConfigError, match=r"^cluster\.server_metrics: 127\.0\.0\.1:19401 is one"):
         check_metrics(make_config({**DATA, "cluster": both}), 1, 2)
+
+
+def test_restarts_and_errors_are_lines_of_json_where_asked_for(runs: Any) -> None:
+    run = runs.train(
+        "json", "--restarts", "1", "--cluster.log_format", "json", epochs=500, checkpoint_every=4
+    )
+    run.await_condition(lambda: run.checkpoint() is not None, "a checkpoint")
+    victim = run.ranks()[1]
+    victim.kill()
+    run.await_condition(lambda: "restart" in run.stderr, "a restart")
+    run.process.terminate()
+    run.finish()
+    run.assert_nothing_remains()
+    lines = [json.loads(line) for line in run.stderr.splitlines() if line.startswith("{")]
+    [told] = [each for each in lines if each["event"] == "restart"]
+    assert (told["process"], told["restart"], told["of"]) == ("launcher", 1, 1)
+    assert f"rank 1 (pid {victim.pid}) was killed by SIGKILL" in told["text"]
+    errors = [each for each in lines if each["event"] == "error" and each["process"] == "rank"]
+    assert all(each["rank"] == 0 for each in errors)
