@@ -39,7 +39,6 @@ from hopper.train.resume import will_resume
 from hopper.train.run_checks import checks_of_graph, checks_without_graph
 from hopper.train.run_files import CONFIG_FILE
 from hopper.train.run_lock import lock_run_folder, make_run_folder
-from hopper.train.run_metrics import check_metrics
 from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, made_for
@@ -147,8 +146,6 @@ def prepare(config: Config) -> tuple[PartitionedGraph, Path]:
     graph = open_graph(config)
     for check in checks_of_graph(Request(config, graph), range(graph.book.servers)):
         check.run()
-    servers = 0 if config.cluster.servers else graph.book.servers
-    check_metrics(config, ranks_of(config, graph), servers)
     return graph, _make_run_dir(config)
 
 

@@ -20,6 +20,7 @@ from hopper.train.labels import check_labels
 from hopper.train.loggers import check_loggers
 from hopper.train.network_counter import sent_bytes
 from hopper.train.replay import read_decisions, replayed_engine
+from hopper.train.run_metrics import check_metrics
 from hopper.train.security import check_security
 from hopper.train.verify import verify_data
 
@@ -62,6 +63,7 @@ def checks_of_graph(request: Request, servers: Sequence[int]) -> Iterator[RunChe
     rows = (PartitionedRows(graph, each, None) for each in servers)
     yield RunCheck("configuration and graph", lambda: check_request(request))
     yield RunCheck("files of the graph", lambda: verify_data(config, graph, servers))
+    yield RunCheck("ports of metrics", lambda: check_metrics(config, len(servers)))
     yield RunCheck("labels", lambda: check_labels(graph, rows))
     yield RunCheck("train.replay", lambda: _check_replay(request), relies=True)
     yield RunCheck("models", lambda: _check_models(request), relies=True)

@@ -133,19 +133,21 @@ class RankRegistry:
         self._registry.register(metrics)
 
 
-def check_metrics(config: Config, ranks: int, servers: int) -> None:
+def check_metrics(config: Config, servers: int) -> None:
     """Refuse ports of metrics that cannot be had on this machine.
 
     Parameters
     ----------
-    ranks, servers: how many are started here.
+    servers: how many have their ranks here.
 
     Raises
     ------
     ConfigError: names the key and the address.
     """
     taken: dict[str, str] = {}
-    for key, count in (("metrics", ranks), ("server_metrics", servers)):
+    ranks = servers * config.cluster.ranks_per_server
+    started = 0 if config.cluster.servers else servers
+    for key, count in (("metrics", ranks), ("server_metrics", started)):
         first = getattr(config.cluster, key)
         for number in range(count if first else 0):
             address = _shift(first, number)

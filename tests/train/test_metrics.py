@@ -134,10 +134,10 @@ def test_what_cannot_be_listened_on_is_refused() -> None:
         with pytest.raises(ConfigError, match=r"cluster\.metrics: .*expected HOST:PORT"):
             make_config({**DATA, "cluster": {"metrics": address}})
     with pytest.raises(ConfigError, match=r"^cluster\.insecure: listening on 0\.0\.0\.0:"):
-        check_metrics(make_config({**DATA, "cluster": {"metrics": "0.0.0.0:19401"}}), 1, 0)
+        check_metrics(make_config({**DATA, "cluster": {"metrics": "0.0.0.0:19401"}}), 1)
     both = {"metrics": "127.0.0.1:19401", "server_metrics": "127.0.0.1:19400"}
     with pytest.raises(ConfigError, match=r"^cluster\.server_metrics: 127\.0\.0\.1:19401 is one"):
-        check_metrics(make_config({**DATA, "cluster": both}), 1, 2)
+        check_metrics(make_config({**DATA, "cluster": both}), 2)
 
 
 def test_restarts_and_errors_are_lines_of_json_where_asked_for(runs: Any) -> None:
