@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from contextlib import contextmanager
 
@@ -153,6 +154,23 @@ def test_a_reply_that_nobody_reads_is_given_up(wide, start):
     ):
         client.wait_until_serving(LIMIT)
         assert fetch(client, [7]).tolist() == [7]
+
+
+def test_a_request_that_never_comes_is_given_up(wide, start):
+    """More calls than there are threads begin, and send nothing."""
+    server = start(wide, 0, "--threads", "2", "--send-timeout", "1")
+    silence = threading.Event()
+    with (
+        grpc.insecure_channel(server.address) as channel,
+        FeatureClient([server.address], deadline=LIMIT) as client,
+    ):
+        requests = (iter(silence.wait, True) for _ in range(4))
+        calls = [channel.stream_stream(FETCH_ROWS)(each) for each in requests]
+        time.sleep(0.5)
+        assert fetch(client, [9]).tolist() == [9]
+        silence.set()
+        for call in calls:
+            call.cancel()
 
 
 def test_health_is_answered_while_all_threads_are_busy(wide, start):
