@@ -51,6 +51,18 @@ class TcpProxy:
             each.close()
         self._pool.shutdown()
 
+    def lead_to(self, address: str) -> None:
+        """Cut the connections that there are; new ones reach another server."""
+        host, _, port = address.rpartition(":")
+        self._target = (host, int(port))
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut the connections that there are."""
+        for each in self._sockets[1:]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def _accept(self) -> None:
         while not self._ended.is_set():
             try:

@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 
 from hopper.cli import main
+from hopper.config import load_config
 from hopper.errors import HopperError
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure
 from hopper.train.checkpoint_files import CheckpointFiles
+from hopper.train.launch import prepare
 from hopper.train.tensor_file import check_file
 
 LIMIT = 60.0
@@ -57,15 +59,16 @@ def alter_files(
 
     Returns
     -------
-    By what was altered, how often that ended how; and ``faults``, a line each.
+    By what was altered, how often that ended how; and ``wrong``, a line each.
     """
     draw = random.Random(seed)
     divisions = _make_divisions(folder)
     sources = _make_sources(folder)
+    plain = _make_plain(folder, run_dir, next(iter(divisions.values())))
     outcomes: dict[str, dict[str, int]] = {}
-    faults: list[str] = []
+    wrong: list[str] = []
     for _ in range(count):
-        kind = draw.choices(("division", "tensors", "source"), (5, 2, 3))[0]
+        kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
         if kind == "division":
             what = draw.choice(list(divisions))
             whole = divisions[what]
@@ -76,6 +79,11 @@ def alter_files(
             what = draw.choice(("checkpoint", "best.safetensors"))
             newest = CheckpointFiles(run_dir).newest if what == "checkpoint" else None
             file, read = newest or run_dir / what, check_file
+        elif kind == "plain":
+            what = draw.choice(list(plain))
+            whole, read = plain[what]
+            files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
+            file = draw.choice([each for each in files if each.is_file()])
         else:
             what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
             whole = sources[what]
@@ -86,12 +94,12 @@ def alter_files(
         same = file.is_file() and file.read_bytes() == before
         target = file if kind == "tensors" else whole
         outcome = _in_a_child(read, target, folder / "said")
-        if outcome == "accepted" and kind != "source" and not same:
+        if outcome == "accepted" and kind in ("division", "tensors") and not same:
             outcome = "silent"
         if outcome not in ("refused", "accepted"):
-            faults.append(f"{what}: {file.relative_to(whole.parent)} {how}: {outcome}")
+            wrong.append(f"{what}: {file.relative_to(whole.parent)} {how}: {outcome}")
         counts = outcomes.setdefault(what, {})
-        short = outcome if outcome in ("refused", "accepted") else "fault"
+        short = outcome if outcome in ("refused", "accepted") else "wrong"
         counts[short] = counts.get(short, 0) + 1
         if file.is_dir() and not file.is_symlink():
             file.rmdir()
@@ -100,9 +108,9 @@ def alter_files(
         shutil.rmtree(folder / "out", ignore_errors=True)
         left = [each.name for each in folder.glob(".out*")]
         if left:
-            faults.append(f"{what}: {how}: left behind {left}")
+            wrong.append(f"{what}: {how}: left behind {left}")
         advance(1)
-    return {"files": count, "outcomes": dict(sorted(outcomes.items())), "faults": faults}
+    return {"files": count, "outcomes": dict(sorted(outcomes.items())), "wrong": wrong}
 
 
 def _alter(file: Path, draw: random.Random) -> str:
@@ -249,6 +257,28 @@ def _make_sources(folder: Path) -> dict[str, Path]:
     graph.ndata["label"] = torch.arange(50) % 2
     dgl.save_graphs(str(saved), [graph])
     return {"npy": npy, "csv": csv, "dgl file": saved}
+
+
+def _make_plain(
+    folder: Path, run_dir: Path, divided: Path
+) -> dict[str, tuple[Path, Callable[[Path], None]]]:
+    """What has no checksums: a graph directory, and a configuration; with what reads them."""
+    config = folder / "config.json"
+    values = json.loads((run_dir / "config.json").read_text())
+    values["data"]["partitioned"] = str(divided)
+    config.write_text(json.dumps(values))
+    return {
+        "graph directory": (folder / "mag-like", _read_graph),
+        "configuration": (config, _read_config),
+    }
+
+
+def _read_graph(path: Path) -> None:
+    GraphDirectory.open(path, check="full")
+
+
+def _read_config(path: Path) -> None:
+    prepare(load_config(path, ["--train.run_dir", str(path.parent / "out")]))
 
 
 def _run(arguments: list[str]) -> None:

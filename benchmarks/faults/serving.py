@@ -12,27 +12,48 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-@contextmanager
-def serving(
-    partitioned: Path, index: int, port_file: Path
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, whose standard error is a pipe, and its address; killed afterwards."""
-    process = subprocess.Popen(
+def start_server(
+    partitioned: Path, index: int, port_file: Path, *words: str, listen: str = "127.0.0.1:0"
+) -> subprocess.Popen[str]:
+    """Start a feature server; its standard error is a pipe.
+
+    Parameters
+    ----------
+    words: further ones of its command line.
+    """
+    port_file.unlink(missing_ok=True)
+    return subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "cache_server", str(partitioned)),
-            *("--server", str(index), "--listen", "127.0.0.1:0"),
+            *("--server", str(index), "--listen", listen),
             *("--port-file", str(port_file), "--die-with-parent", str(os.getpid())),
+            *words,
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # Ctrl-C is for the command that has started it.
+        start_new_session=True,
     )
+
+
+def await_address(process: subprocess.Popen[str], port_file: Path) -> str:
+    """Where a server listens, once it does; RuntimeError if it ends before."""
+    while not port_file.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"a feature server ended before it served: {process.args}")
+        time.sleep(0.02)
+    return str(json.loads(port_file.read_text())["address"])
+
+
+@contextmanager
+def serving(
+    partitioned: Path, index: int, port_file: Path, *words: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process and its address; killed afterwards."""
+    process = start_server(partitioned, index, port_file, *words)
     try:
-        while not port_file.exists():
-            if process.poll() is not None:
-                raise RuntimeError(f"feature server {index} ended before it served")
-            time.sleep(0.02)
-        yield process, json.loads(port_file.read_text())["address"]
+        yield process, await_address(process, port_file)
     finally:
         process.kill()
         process.communicate()

@@ -1,0 +1,113 @@
+"""What stands between a client and its feature server: a link that fails, a server that is none."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from tests.tcp_proxy import TcpProxy
+
+
+class Link:
+    """What happens to the bytes of one server's replies, from a moment on; and who is reached.
+
+    Parameters
+    ----------
+    address: of the server.
+    seed: of what is altered.
+    """
+
+    def __init__(self, address: str, seed: int) -> None:
+        self.proxy = TcpProxy(address, self._alter)
+        self._draw = random.Random(seed)
+        self._act: Callable[[bytes], bytes] = lambda data: data
+        self._mended, self._ended = threading.Event(), threading.Event()
+
+    def __enter__(self) -> Link:
+        self.proxy.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # Nothing of it waits any longer.
+        self._ended.set()
+        self.proxy.__exit__(*exception)
+
+    def flip_a_bit(self) -> None:
+        """Of what passes next."""
+
+        def flip(data: bytes) -> bytes:
+            self.mend()
+            changed = bytearray(data)
+            changed[self._draw.randrange(len(changed))] ^= 1 << self._draw.randrange(8)
+            return bytes(changed)
+
+        self._act = flip
+
+    def go_down(self) -> None:
+        """Let nothing through until :meth:`mend`, or at all."""
+        mended = self._mended = threading.Event()
+
+        def hold(data: bytes) -> bytes:
+            while not (mended.is_set() or self._ended.wait(0.02)):
+                continue
+            return data
+
+        self._act = hold
+
+    def mend(self) -> None:
+        """Let everything through, what was held back first."""
+        self._act = lambda data: data
+        self._mended.set()
+
+    def slow_down(self, bytes_per_second: float) -> None:
+        """Let so much through."""
+
+        def wait(data: bytes) -> bytes:
+            self._ended.wait(len(data) / bytes_per_second)
+            return data
+
+        self._act = wait
+
+    def _alter(self, data: bytes, _place: int) -> bytes:
+        return self._act(data)
+
+
+class Stranger:
+    """Listens where a feature server should; answers nothing, or with what nobody can read.
+
+    Attributes
+    ----------
+    address: "host:port".
+    """
+
+    def __init__(self, speaks: bool) -> None:
+        self._speaks = speaks
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._kept: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept, name="stranger", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        for each in (self._listening, *self._kept):
+            each.close()
+        self._thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            self._kept.append(client)
+            if self._speaks:
+                with suppress(OSError):
+                    client.sendall(os.urandom(512))
+                    client.shutdown(socket.SHUT_RDWR)

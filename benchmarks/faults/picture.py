@@ -1,0 +1,45 @@
+"""The picture of ``hopper bench faults``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+PICTURE_FILE: Final = "picture.webp"
+_COLOURS: Final = {"recovered": "#009E73", "named error": "#E69F00", "wrong": "#D55E00"}
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """How soon each run ended or recovered, by case; and the memory of the server that was sent
+    requests which make no sense, where that was tried."""
+    matrix, fuzz = result.get("matrix"), result.get("fuzz")
+    cases = [case["case"] for case in matrix["cases"]] if matrix else []
+    figure = Figure(figsize=(11, max(3.5, 1.5 + 0.24 * len(cases))), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(1, 2, width_ratios=(3, 1)))
+    if matrix:
+        for outcome, colour in _COLOURS.items():
+            points = [
+                (trial[7], cases.index(trial[1]))
+                for trial in matrix["trials"]
+                if trial[6] == outcome
+            ]
+            if points:
+                seconds, places = zip(*points, strict=True)
+                axes[0].plot(seconds, places, "o", color=colour, alpha=0.6, markersize=5,
+                             label=f"{outcome}: {len(points)}")  # fmt: skip
+        axes[0].set_yticks(range(len(cases)), cases, fontsize=8)
+        axes[0].invert_yaxis()
+        axes[0].set(xlim=(0, None), xlabel="seconds to the end of the run")
+        axes[0].grid(axis="x", alpha=0.3)
+        axes[0].legend(fontsize=8)
+    if fuzz:
+        answered, memory = zip(*fuzz["memory_mib"], strict=True)
+        axes[1].plot([each / 1000 for each in answered], memory, color="#0072B2")
+        axes[1].set(ylim=(0, None), xlabel="thousand requests that make no sense", ylabel="MiB")
+    for place, shown in zip(axes, (matrix, fuzz), strict=True):
+        place.set_visible(bool(shown))
+    figure.savefig(path, dpi=110, pil_kwargs={"lossless": True})
