@@ -30,6 +30,7 @@ from cache_server.wire import (
     IDS_PER_REQUEST,
     SAMPLE_NEIGHBORS,
     SERVICE,
+    name_part,
 )
 
 
@@ -66,7 +67,8 @@ class FeatureClient:
         request, failed ones included, with the sizes of the serialised messages; never from two
         threads at once.
     ids_per_request: larger fetches are split into requests of at most this many ids.
-    division: the fingerprint that every server has to say; "" = any.
+    division: the fingerprint that every server has to say, and that every request for rows or
+        neighbours carries: another server may have taken an address meanwhile; "" = any.
     security: how servers know this client, and are known by it.
 
     Raises
@@ -99,9 +101,12 @@ class FeatureClient:
         self._transfer_lock = threading.Lock()
         self._closed = threading.Event()
         token = Token(security.token_file) if security.token_file else None
+        parts = [
+            name_part(server, division) if division else "" for server in range(len(addresses))
+        ]
         self._connections = [
-            Replicas([Connection(each, security, token) for each in several.split(",")])
-            for several in self.addresses
+            Replicas([Connection(each, security, token, part) for each in several.split(",")])
+            for several, part in zip(self.addresses, parts, strict=True)
         ]
         self._pool = futures.ThreadPoolExecutor(
             max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
@@ -182,7 +187,8 @@ class FeatureClient:
         Raises
         ------
         BadRequest: the arguments do not fit each other; nothing was sent.
-        InvalidRequest: a server refuses (unknown table, id outside its range, wrong dtype or dim).
+        InvalidRequest: a server refuses (unknown table, id outside its range, wrong dtype or dim,
+            another server or division than is expected).
         ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: the first server that failed;
             requests to the others are cancelled.
         """

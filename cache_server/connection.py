@@ -15,7 +15,7 @@ from cache_server.errors import SecurityError
 from cache_server.events import events
 from cache_server.generated import features_pb2
 from cache_server.security import Security, Token, WatchedFiles
-from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, PART_HEADER, SAMPLE_NEIGHBORS
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -40,10 +40,14 @@ class Connection:
     Parameters
     ----------
     token: what requests carry; None = nothing.
+    part: who is expected at the address, as :func:`name_part` says it; "" = anybody.
     """
 
-    def __init__(self, address: str, security: Security, token: Token | None) -> None:
+    def __init__(
+        self, address: str, security: Security, token: Token | None, part: str = ""
+    ) -> None:
         self._address, self._security, self._token = address, security, token
+        self._part = ((PART_HEADER, part),) if part else ()
         self._files = WatchedFiles(security.tls_files)
         self._lock = threading.Lock()
         self._channel, self._methods = self._open()
@@ -59,7 +63,7 @@ class Connection:
         """
         if self._files.have_changed():
             self._renew()
-        metadata = None if self._token is None else self._token.metadata()
+        metadata = self._part if self._token is None else (*self._part, *self._token.metadata())
         return self._methods[method](request, timeout=timeout, metadata=metadata)
 
     def close(self) -> None:

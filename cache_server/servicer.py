@@ -37,11 +37,13 @@ from cache_server.wire import (
     CHUNK_BYTES,
     EDGES_PER_CHUNK,
     IDS_PER_REQUEST,
+    PART_HEADER,
     SERVICE,
     ChunkSeeds,
     ChunkWriter,
     check_name,
     decode_ids,
+    name_part,
     write_neighbours,
 )
 
@@ -219,6 +221,7 @@ class FeatureServicer:
         """A reply, which is counted; what is refused meanwhile ends the call."""
         status, stream = grpc.StatusCode.UNKNOWN, Stream(context)
         try:
+            self._check_expected(context)
             with self._flow.admit(stream):
                 yield from answer(requests, stream)
             status = grpc.StatusCode.OK
@@ -247,6 +250,18 @@ class FeatureServicer:
     ) -> None:
         self.metrics.ended(method, code)
         _refuse(context, text, code)
+
+    def _check_expected(self, context: grpc.ServicerContext) -> None:
+        """Refuse who expects another server, or another division, at this address.
+
+        Raises
+        ------
+        BadRequest: says which.
+        """
+        own = name_part(self.shard.server, self.shard.division)
+        for key, expected in context.invocation_metadata():
+            if key == PART_HEADER and expected != own:
+                raise BadRequest(f"expected {expected!s:.200}, found {own} at its address")
 
     def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
         """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.

@@ -31,6 +31,10 @@ NAME_BYTES: Final = 256
 """the longest kind or type that is asked for, in UTF-8"""
 DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16")
 
+PART_HEADER: Final = "hopper-part"
+"""of requests for rows and neighbours: of whom they are expected. It costs next to nothing: HTTP/2
+sends a header that was sent before as a number."""
+
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
 """of which a chunk of neighbours tells the source and the position"""
@@ -81,6 +85,11 @@ def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
 def rows_per_chunk(row_bytes: int) -> int:
     """How many rows of ``row_bytes`` go into a chunk of about 1 MiB (at least one)."""
     return max(1, CHUNK_BYTES // row_bytes)
+
+
+def name_part(server: int, division: str) -> str:
+    """What a server is called that serves a part of a division."""
+    return f"server {server} of the division {division}"
 
 
 class AlteredChunk(ValueError):

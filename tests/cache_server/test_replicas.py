@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -11,11 +12,12 @@ import numpy as np
 import pytest
 
 from cache_server.client import FeatureClient
-from cache_server.errors import BadReply, ServerUnavailable
+from cache_server.errors import BadReply, InvalidRequest, ServerUnavailable
 from cache_server.server import FeatureServer
 from cache_server.shard import Shard, set_division
 from hopper.config import make_config
 from tests.cache_server.conftest import Partitioned, Start
+from tests.tcp_proxy import TcpProxy
 
 IDS = np.arange(40)
 
@@ -94,6 +96,35 @@ def test_one_that_serves_something_else_is_not_asked(
             fetch(client, partitioned)
     finally:
         other.stop(1.0)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_one_that_takes_the_address_of_another_gives_no_rows(
+    partitioned: Partitioned, tmp_path: Path, part: int
+) -> None:
+    """After the client has asked the right one: a server of another division, or of another part
+    whose rows have the same ids."""
+    running = []
+    for name, server, division in (("right", 0, "abcd"), ("wrong", part, "abcd" if part else "ef")):
+        folder = Path(shutil.copytree(partitioned.path / "server-0", tmp_path / name))
+        set_division(folder, division)
+        manifest = json.loads((folder / "shard.json").read_text())
+        (folder / "shard.json").write_text(json.dumps(manifest | {"server": server}))
+        running.append(FeatureServer(Shard.open(folder), "127.0.0.1:0"))
+        running[-1].start()
+    right, wrong = running
+    try:
+        with (
+            TcpProxy(right.address) as proxy,
+            client_of([proxy.address], division="abcd") as client,
+        ):
+            fetch(client, partitioned)
+            proxy.lead_to(wrong.address)
+            with pytest.raises(InvalidRequest, match=r"expected server 0 of the division abcd"):
+                fetch(client, partitioned)
+    finally:
+        for each in running:
+            each.stop(1.0)
 
 
 def test_replicas_are_written_as_lists_or_texts() -> None:
