@@ -42,7 +42,7 @@ from hopper.train.run_lock import lock_run_folder, make_run_folder
 from hopper.train.run_result import RunResult
 from hopper.train.security import absolute_files
 from hopper.train.warm_cache import check_profile, made_for
-from hopper.whole_files import write_text
+from hopper.whole_files import remove_unfinished, write_text
 
 
 def train(
@@ -90,9 +90,13 @@ def run_on_this_machine(
     ServerLost, RankLost, ClusterError: what ended first, and how.
     """
     places = [Place()] * graph.book.servers
-    with _ended_in_order(), feature_servers(config, run_dir, places) as servers:
-        config_file = write_config(config, run_dir, servers.addresses)
-        _run_ranks(config_file, ranks_of(config, graph), servers, config, module)
+    try:
+        with _ended_in_order(), feature_servers(config, run_dir, places) as servers:
+            config_file = write_config(config, run_dir, servers.addresses)
+            _run_ranks(config_file, ranks_of(config, graph), servers, config, module)
+    finally:
+        # Ranks that are ended while they write have no time to.
+        remove_unfinished(run_dir)
 
 
 def ranks_of(config: Config, graph: PartitionedGraph) -> int:

@@ -25,6 +25,7 @@ from hopper.train.run_checkpoints import RunCheckpoints
 from hopper.train.run_files import RunFiles, best_first
 from hopper.train.run_progress import RunProgress
 from hopper.train.trained_model import TrainedModel
+from hopper.whole_files import remove_unfinished
 
 Models = dict[int, TrainedModel]
 """by number"""
@@ -228,6 +229,8 @@ class Trainer:
         return is_due
 
     def _resume_or_start(self) -> None:
+        if self.engine.state.cluster.rank == 0:
+            remove_unfinished(self._run_dir)
         if self._config.resume:
             self._checkpoints.load()
             self.progress.resumed_step = self.models[0].progress.step

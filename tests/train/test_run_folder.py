@@ -112,6 +112,15 @@ def test_a_disk_that_fills_up_is_told_in_a_line(runs: Any, small_disk: Path) -> 
         json.loads(line)
 
 
+def test_what_a_killed_process_left_half_written_is_removed(runs: Any) -> None:
+    left = Path(json.loads(runs.config("left").read_text())["train"]["run_dir"])
+    (left / "checkpoints").mkdir(parents=True)
+    for name in ("checkpoints/step-3.safetensors.unfinished", "summary.json.unfinished"):
+        (left / name).touch()
+    runs.finished("left")
+    assert not list(left.rglob("*.unfinished"))
+
+
 @pytest.mark.parametrize("free", [0, 4096, 16384])
 def test_a_disk_that_is_full_at_the_start_is_told_in_a_line(
     runs: Any, small_disk: Path, free: int
