@@ -20,7 +20,7 @@ LOCAL: Final = [("grpc.use_local_subchannel_pool", 1)]
 _RESET: Final = struct.pack("ii", 1, 0)
 _STARTS: Final = (b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 _KEPT: Final = 50
-_FLOOD: Final = 500
+_FLOOD: Final = 200
 _READERS: Final = 8
 _REREAD_SECONDS: Final = 5.0
 
@@ -47,7 +47,7 @@ class Strangers:
         self.readers = _READERS
         self._threads = [
             threading.Thread(target=self._repeat, args=(act, pause), name="stranger")
-            for act, pause in ((self._connect, 0.01), (self._flood, 0.5), (self._ignore, 0.0))
+            for act, pause in ((self._connect, 0.01), (self._flood, 2.0), (self._ignore, 0.0))
         ]
         self._kept: list[socket.socket] = []
         for thread in self._threads:
