@@ -68,27 +68,7 @@ def alter_files(
     outcomes: dict[str, dict[str, int]] = {}
     wrong: list[str] = []
     for _ in range(count):
-        kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
-        if kind == "division":
-            what = draw.choice(list(divisions))
-            whole = divisions[what]
-            file = draw.choice(sorted(each for each in whole.rglob("*") if each.is_file()))
-            read = _read_division
-        elif kind == "tensors":
-            whole = run_dir
-            what = draw.choice(("checkpoint", "best.safetensors"))
-            newest = CheckpointFiles(run_dir).newest if what == "checkpoint" else None
-            file, read = newest or run_dir / what, check_file
-        elif kind == "plain":
-            what = draw.choice(list(plain))
-            whole, read = plain[what]
-            files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
-            file = draw.choice([each for each in files if each.is_file()])
-        else:
-            what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
-            whole = sources[what]
-            files = [whole] if whole.is_file() else sorted(whole.iterdir())
-            file, read = draw.choice(files), _import_as(what.split()[0], folder / "out")
+        kind, what, whole, file, read = _choose(draw, divisions, plain, sources, run_dir)
         before = file.read_bytes()
         how = _alter(file, draw)
         same = file.is_file() and file.read_bytes() == before
@@ -111,6 +91,33 @@ def alter_files(
             wrong.append(f"{what}: {how}: left behind {left}")
         advance(1)
     return {"files": count, "outcomes": dict(sorted(outcomes.items())), "wrong": wrong}
+
+
+def _choose(
+    draw: random.Random,
+    divisions: dict[str, Path],
+    plain: dict[str, tuple[Path, Callable[[Path], None]]],
+    sources: dict[str, Path],
+    run_dir: Path,
+) -> tuple[str, str, Path, Path, Callable[[Path], None]]:
+    """Of a file: its kind, what it belongs to, where that lies, the file, and what reads it."""
+    kind = draw.choices(("division", "tensors", "source", "plain"), (5, 2, 3, 2))[0]
+    if kind == "tensors":
+        what = draw.choice(("checkpoint", "best.safetensors"))
+        newest = CheckpointFiles(run_dir).newest if what == "checkpoint" else None
+        return kind, what, run_dir, newest or run_dir / what, check_file
+    if kind == "division":
+        what = draw.choice(list(divisions))
+        whole, read = divisions[what], _read_division
+    elif kind == "plain":
+        what = draw.choice(list(plain))
+        whole, read = plain[what]
+    else:
+        what = "dgl file" if draw.random() < DGL_SHARE else draw.choice(("npy", "csv"))
+        whole = sources[what]
+        read = _import_as(what.split()[0], whole.parent / "out")
+    files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
+    return kind, what, whole, draw.choice([each for each in files if each.is_file()]), read
 
 
 def _alter(file: Path, draw: random.Random) -> str:

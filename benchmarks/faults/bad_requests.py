@@ -102,10 +102,7 @@ def _abuse(
         after = _state(watched)
         memory.append((count, after["rss_mib"]))
     growth = _growth(memory, count)
-    if growth > _MOST_GROWTH_MIB:
-        wrong.append(f"memory grew by {growth:.1f} MiB from the fourth fifth to the last")
-    if after["files"] > before["files"] + 2 * CLIENTS:
-        wrong.append(f"{after['files']} open files, of which {before['files']} were there before")
+    wrong += _find_growth(growth, before, after)
     by_kind: dict[str, Counter[str]] = {}
     for each in clients:
         for kind, statuses in each.statuses.items():
@@ -162,6 +159,16 @@ def _growth(memory: list[tuple[int, float]], count: int) -> float:
         for first in (3, 4)
     ]  # fmt: skip
     return lowest[1] - lowest[0]
+
+
+def _find_growth(growth: float, before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What is left of requests that have been answered."""
+    wrong = []
+    if growth > _MOST_GROWTH_MIB:
+        wrong.append(f"memory grew by {growth:.1f} MiB from the fourth fifth to the last")
+    if after["files"] > before["files"] + 2 * CLIENTS:
+        wrong.append(f"{after['files']} open files, of which {before['files']} were there before")
+    return wrong
 
 
 def _state(watched: psutil.Process) -> dict[str, Any]:

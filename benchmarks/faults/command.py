@@ -62,6 +62,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--cases", metavar="A,B", help="some of them, as --list names them")
     parser.add_argument("--seed", type=seed, default=0, metavar="K", help="default 0")
     parser.add_argument("--at-once", type=whole, default=2, metavar="N", help="runs side by side")
+    parser.add_argument(
+        "--busy", action="store_true", help="let the page say that other work runs beside it"
+    )
     parser.add_argument("--epochs", type=whole, default=6, metavar="N", help="of a run; default 6")
     parser.add_argument(
         "--grace", type=float, default=Limits.grace, metavar="SECONDS",
@@ -100,7 +103,7 @@ def run(words: Sequence[str], overrides: Sequence[str]) -> int:
     result: dict[str, Any] = {
         "schema": 1, "date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit(),
         "machine": machine(), "versions": versions(), "seed": options.seed,
-        "at_once": options.at_once,
+        "at_once": options.at_once, "busy": options.busy,
     }  # fmt: skip
     console = Console()
     limits = Limits(grace=options.grace)

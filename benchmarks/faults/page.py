@@ -31,6 +31,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
         f"- {result['date']}, commit `{result['commit'][:12]}`; {tell_machine(result['machine'])}; "
         f"`hopper bench faults --seed {result['seed']}`"
     )
+    if result["busy"]:
+        yield "- Other work ran on the machine meanwhile: counts say something, seconds do not."
     for part in PARTS:
         wrong = result.get(part, {}).get("wrong", [])
         yield from (f"- **{part}**: {line}".replace("\n", " ") for line in wrong)
@@ -49,6 +51,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
 def _matrix(matrix: dict[str, Any], at_once: int) -> Iterator[str]:
     limits, times, cases = matrix["limits"], matrix["undisturbed_seconds"], matrix["cases"]
     total = {key: sum(case[key] for case in cases) for key in ("recovered", "errors", "wrong")}
+    writing = sum(case["while_writing"] for case in cases)
     unfinished = "" if matrix["runs"] == matrix["asked"] else f" of {matrix['asked']}"
     yield ""
     yield "## Runs"
@@ -67,8 +70,8 @@ def _matrix(matrix: dict[str, Any], at_once: int) -> Iterator[str]:
         f"{times['start']:.1f}; {at_once} at a time. `cluster.start_timeout_seconds` "
         f"{limits['start']:g}, `cluster.timeout_seconds` {limits['wait']:g}; a run may take "
         f"{limits['grace']:g} s more. Seconds are from what happened to the end of the run, or of "
-        "the one that went on. Cases that have to end in an error may recover where what happened "
-        "came too late."
+        f"the one that went on. In {writing} runs a checkpoint was being written then. Cases that "
+        "have to end in an error may recover where what happened came too late."
     )
     yield ""
     yield f"![how soon runs end or recover]({PICTURE_FILE})"

@@ -64,12 +64,13 @@ def test_ends_are_judged_by_what_a_case_says(
     assert [trial.outcome for trial in trials] == [RECOVERED, ERROR]
     assert "rank 1 (pid" in trials[1].last_line
     told = {"date": "today", "commit": "0", "machine": machine(), "seed": 0, "at_once": 1}
+    told |= {"busy": True}
     write_all(tmp_path, told | {"matrix": summarise(trials, 3, undisturbed, world.limits)})
     matrix = json.loads((tmp_path / "result.json").read_text())["matrix"]
     assert [(case["recovered"], case["errors"]) for case in matrix["cases"]] == [(0, 1), (1, 0)]
-    assert (
-        "2 of 3 runs: 1 recovered, 1 ended in a named error" in (tmp_path / "README.md").read_text()
-    )
+    page = (tmp_path / "README.md").read_text()
+    assert "2 of 3 runs: 1 recovered, 1 ended in a named error" in page
+    assert "seconds do not" in page
 
 
 def test_other_losses_are_wrong(world: World, undisturbed: Undisturbed) -> None:
