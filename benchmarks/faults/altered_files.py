@@ -205,8 +205,9 @@ def _import_as(kind: str, out: Path) -> Callable[[Path], None]:
         if code == 0:
             GraphDirectory.open(out, check="full")
         else:
-            told = said.getvalue().strip()
-            assert told.startswith("error: "), told
+            # Lines before it tell how far it came.
+            told = said.getvalue().strip().splitlines()[-1]
+            assert told.startswith("error: "), said.getvalue()
             raise HopperError(told)
 
     return read

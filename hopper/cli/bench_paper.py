@@ -63,7 +63,7 @@ def load_plug_in(name: str) -> ModuleType:
     root = next((folder for folder in (beside, here) if (folder / file).is_file()), None)
     if root is None:
         raise RequestError(
-            f"bench {kind}: expected {file.parent} in {beside} or {here}, and "
+            f"bench {kind}: expected {file.parent}, in {beside} or {here}, and "
             "found it in neither; it comes with a checkout of Hopper's repository and not with "
             "an installed package: clone it, and run this command in its folder"
         )
