@@ -30,7 +30,7 @@ _ALONE_SECONDS: Final = 5.0
 _SETTLE_SECONDS: Final = 2.0
 _MOST_GROWTH_MIB: Final = 8.0
 """between two fifths of the requests, at the lowest of each"""
-_LARGE_IDS: Final = 100_000
+_LARGE_IDS: Final = 20_000
 _ANSWERS: Final = {
     grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
     grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED,
