@@ -58,7 +58,7 @@ def _matrix(matrix: dict[str, Any], at_once: int) -> Iterator[str]:
     yield ""
     yield (
         f"{matrix['runs']}{unfinished} runs: {total['recovered']} recovered, {total['errors']} "
-        f"ended in a named error within the deadline, {total['wrong']} were wrong. Recovered: all "
+        f"ended in a named error within the deadline, {total['wrong']} wrong. Recovered: all "
         "losses are, bit for bit, those of a run that nothing happened to. Wrong is anything else: "
         "other losses, a traceback, an error that names something else or comes too late, no end, "
         "processes or temporary files that are left. Every fourth run that ended in an error was "
@@ -70,7 +70,7 @@ def _matrix(matrix: dict[str, Any], at_once: int) -> Iterator[str]:
         f"{times['start']:.1f}; {at_once} at a time. `cluster.start_timeout_seconds` "
         f"{limits['start']:g}, `cluster.timeout_seconds` {limits['wait']:g}; a run may take "
         f"{limits['grace']:g} s more. Seconds are from what happened to the end of the run, or of "
-        f"the one that went on. In {writing} runs a checkpoint was being written then. Cases that "
+        f"the one that went on. Runs that were writing a checkpoint then: {writing}. Cases that "
         "have to end in an error may recover where what happened came too late."
     )
     yield ""
