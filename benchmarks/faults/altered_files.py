@@ -19,13 +19,15 @@ import numpy as np
 
 from hopper.cli import main
 from hopper.config import load_config
+from hopper.engines import Request
+from hopper.engines.checks import check_request
 from hopper.errors import HopperError
+from hopper.features import open_graph
 from hopper.graph.directory import GraphDirectory
 from hopper.partition import PartitionedGraph
 from hopper.partition.check_partition import check_partition
 from hopper.partition.checksums import check_rows, check_structure
 from hopper.train.checkpoint_files import CheckpointFiles
-from hopper.train.launch import prepare
 from hopper.train.tensor_file import check_file
 
 LIMIT = 60.0
@@ -66,7 +68,11 @@ def alter_files(
     sources = _make_sources(folder)
     plain = _make_plain(folder, run_dir, next(iter(divisions.values())))
     outcomes: dict[str, dict[str, int]] = {}
-    wrong: list[str] = []
+    wrong = [
+        f"{what}: refused, and nothing was altered: {outcome}"
+        for what, (whole, read) in plain.items()
+        if (outcome := _in_a_child(read, whole, folder / "said")) != "accepted"
+    ]
     for _ in range(count):
         kind, what, whole, file, read = _choose(draw, divisions, plain, sources, run_dir)
         before = file.read_bytes()
@@ -286,7 +292,8 @@ def _read_graph(path: Path) -> None:
 
 
 def _read_config(path: Path) -> None:
-    prepare(load_config(path, ["--train.run_dir", str(path.parent / "out")]))
+    config = load_config(path)
+    check_request(Request(config, open_graph(config)))
 
 
 def _run(arguments: list[str]) -> None:
