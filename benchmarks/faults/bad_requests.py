@@ -18,10 +18,9 @@ from benchmarks.faults.good_client import GoodClient
 from benchmarks.faults.senseless import STREAMS, UNKNOWN, Requests
 from benchmarks.faults.serving import serving
 from benchmarks.faults.strangers import LOCAL, Strangers
-from cache_server.connection import CHECK
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
-from cache_server.wire import DESCRIBE
+from cache_server.wire import CHECK, DESCRIBE
 
 CLIENTS: Final = 4
 _SAMPLES: Final = 60

@@ -11,10 +11,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from cache_server.connection import CHECK
 from cache_server.generated import features_pb2
 from cache_server.shard import Shard
-from cache_server.wire import DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
+from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, SAMPLE_NEIGHBORS
 
 UNKNOWN: Final = "/hopper.features.v1.FeatureService/Unknown"
 STREAMS: Final = (FETCH_ROWS, SAMPLE_NEIGHBORS)
