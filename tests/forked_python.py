@@ -38,13 +38,13 @@ with quick_imports():
     from numba.core.registry import cpu_target
 
     import cache_server.__main__  # noqa: F401
-    import hopper.bench.emulate.agent
     import hopper.bench.emulate.waiting_rank
     import hopper.cli.commands
     import hopper.hetero.metatree
     import hopper.predict.launch
     import hopper.predict.rank
     import hopper.train.launch
+    import hopper.train.machine_agent
     import hopper.train.rank_main  # noqa: F401
 
     # What numba reads before its first kernel.

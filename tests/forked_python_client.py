@@ -16,11 +16,11 @@ from contextlib import suppress
 THREADS = "OMP_NUM_THREADS"
 COPIED = (
     "cache_server",
-    "hopper.bench.emulate.agent",
     "hopper.bench.emulate.waiting_rank",
     "hopper.cli",
     "hopper.predict",
     "hopper.train",
+    "hopper.train.machine_agent",
 )
 DIE_WITH_PARENT = "--die-with-parent"
 

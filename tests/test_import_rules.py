@@ -33,6 +33,7 @@ LINES = (
         "scratch",
         "signal_handlers",
         "quick_imports",
+        "ray_cluster",
         "array_exchange",
         "array_module",
         "device_copies",

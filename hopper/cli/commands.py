@@ -9,6 +9,7 @@ from hopper.cli import (
     cache,
     dataset,
     doctor,
+    launch,
     metatree,
     partition,
     plan,
@@ -24,7 +25,7 @@ from hopper.cli.overrides import OverridableParser
 
 _COMMANDS = (
     *(dataset, metatree, precompute, partition, serve, cache),
-    *(doctor, train, predict, sweep, schedule, plan, bench, report),
+    *(doctor, train, launch, predict, sweep, schedule, plan, bench, report),
 )
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from hopper.errors import RequestError
 from hopper.graph.piece_size import PieceSize, piece_size, pieces_of
 from hopper.partition.workers import Construction, ThisProcess, Workers
 from hopper.phases import Progress
+from hopper.ray_cluster import connect_to_ray, one_line
 
 T = TypeVar("T")
 _HERE, _RAY = "local", "ray"
-_CONNECT_SECONDS: Final = 10.0
 
 
 @contextmanager
@@ -41,18 +39,8 @@ def open_workers(where: str, count: int | None = None) -> Iterator[Workers]:
     if where == _HERE:
         yield ThisProcess()
         return
-    ray = _import_ray()
-    if address:
-        _check_address(where, address)
-    options = {"address": address} if address else {"address": "local", "num_cpus": count}
-    try:
-        ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level="error")
-    except Exception as error:
-        raise RequestError(f"--on {where}: no Ray cluster: {_line(error)}") from None
-    try:
+    with connect_to_ray(f"--on {where}", "ray:HOST:PORT", address, count) as ray:
         yield RayWorkers(ray, where, count)
-    finally:
-        ray.shutdown()
 
 
 class RayWorkers:
@@ -113,7 +101,7 @@ class RayWorkers:
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
-            raise RequestError(f"--on {self._where}: {what}: {_line(cause)}") from None
+            raise RequestError(f"--on {self._where}: {what}: {one_line(cause)}") from None
 
 
 class _Counter:
@@ -140,30 +128,3 @@ def _build(
     counter = _Counter()
     with pieces_of(size):
         return build(construction, counter, *part), counter.units
-
-
-def _check_address(where: str, address: str) -> None:
-    """Refuse an address where nobody listens, for which Ray itself would wait for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise RequestError(f"--on {where}: expected ray:HOST:PORT")
-    try:
-        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise RequestError(f"--on {where}: no Ray cluster: {_line(error)}") from None
-
-
-def _import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise RequestError(
-            "--on ray: Ray is not installed; pip install 'hopper-gnn[ray]'"
-        ) from None
-
-
-def _line(error: BaseException) -> str:
-    lines: list[str] = []
-    with suppress(Exception):
-        lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else 'no text'}"

@@ -110,7 +110,7 @@ def feature_servers(
         for index, place in enumerate(places):
             # A server that has been started and is not known would be left behind.
             with deferred(TO_END):
-                processes.append(_start(config, folder, index, place))
+                processes.append(start_server(config, folder, index, place))
         limit = config.cluster.start_timeout_seconds
         deadline = time.monotonic() + limit
         addresses = [
@@ -137,7 +137,9 @@ def stop_processes(processes: Sequence[subprocess.Popen[bytes]], limit: float) -
             process.wait()
 
 
-def _start(config: Config, folder: Path, index: int, place: Place) -> subprocess.Popen[bytes]:
+def start_server(config: Config, folder: Path, index: int, place: Place) -> subprocess.Popen[bytes]:
+    """Start a feature server that ends with this process; ``folder`` takes what it prints and its
+    address."""
     (folder / f"{index}.json").unlink(missing_ok=True)
     with (folder / f"{index}.log").open("ab") as log:
         return subprocess.Popen(
@@ -176,18 +178,28 @@ def _sources(config: Config) -> Iterator[str]:
 def _await_address(
     process: subprocess.Popen[bytes], folder: Path, index: int, deadline: float, limit: float
 ) -> str:
-    port_file = folder / f"{index}.json"
-    while not port_file.exists():
-        code = process.poll()
-        if code is not None:
-            said = (folder / f"{index}.log").read_text(errors="replace").strip()
-            if not said:
-                free = shutil.disk_usage(folder).free
-                said = f"it has not logged why; {folder} has {free:,} bytes of free space"
-            raise ServerLost(
-                f"feature server {index} {how_it_ended(code)} before it served: {said}"
-            )
+    while (address := read_address(process, folder, index)) is None:
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"feature server {index}", "starting", limit)
         time.sleep(0.02)
-    return str(json.loads(port_file.read_text())["address"])
+    return address
+
+
+def read_address(process: subprocess.Popen[bytes], folder: Path, index: int) -> str | None:
+    """Where a feature server that :func:`start_server` started listens; None before it serves.
+
+    Raises
+    ------
+    ServerLost: it ended before; quotes what it printed.
+    """
+    port_file = folder / f"{index}.json"
+    if port_file.exists():
+        return str(json.loads(port_file.read_text())["address"])
+    code = process.poll()
+    if code is None:
+        return None
+    said = (folder / f"{index}.log").read_text(errors="replace").strip()
+    if not said:
+        free = shutil.disk_usage(folder).free
+        said = f"it has not logged why; {folder} has {free:,} bytes of free space"
+    raise ServerLost(f"feature server {index} {how_it_ended(code)} before it served: {said}")

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -111,16 +111,20 @@ def find_first(failures: Sequence[Failure]) -> Failure:
     return min(candidates, key=lambda each: each.moment)
 
 
-def explain(failures: Sequence[Failure]) -> ClusterError:
-    """The rank that failed first, and why."""
+def explain(
+    failures: Sequence[Failure], place_of: Callable[[int], str] = lambda rank: ""
+) -> ClusterError:
+    """The rank that failed first, and why.
+
+    Parameters
+    ----------
+    place_of: names a rank's machine, in front of the rank.
+    """
     first = find_first(failures)
+    who = f"{place_of(first.rank)}rank {first.rank} (pid {first.pid})"
     if first.exit_code < 0:
-        return RankLost(
-            f"rank {first.rank} (pid {first.pid}) {how_it_ended(first.exit_code)}; "
-            "the other ranks were ended"
-        )
-    told = f"rank {first.rank} (pid {first.pid}) failed: {first.message}"
-    return RankFailed(told, first.kind)
+        return RankLost(f"{who} {how_it_ended(first.exit_code)}; the other ranks were ended")
+    return RankFailed(f"{who} failed: {first.message}", first.kind)
 
 
 def was_killed(failure: Failure) -> bool:

@@ -327,9 +327,12 @@ ENDLESS = ["--train.epochs", "1000000", "--train.evaluate_every", "0"]
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
-        ("waiting_rank ", r"host (\d): rank \1 \(pid {pid}\) was killed by SIGKILL"),
+        (
+            "-m hopper.bench.emulate.waiting_rank ",
+            r"host (\d): rank \1 \(pid {pid}\) was killed by SIGKILL",
+        ),
         ("-m cache_server ", r"feature server \d \(pid {pid}, 10\.213\.0\..*killed by SIGKILL"),
-        ("emulate.agent ", r"host \d: the agent of its ranks \(pid {pid}\) was killed by SIGKILL"),
+        ("machine_agent ", r"host \d: the agent of its ranks \(pid {pid}\) was killed by SIGKILL"),
     ],
 )
 def test_what_is_killed_on_a_host_is_named(

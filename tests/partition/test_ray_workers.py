@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from hopper import ray_cluster
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.partition import partition_graph, ray_workers
+from hopper.partition import partition_graph
 from hopper.partition.checksums import read_division
 from hopper.partition.ray_workers import open_workers
 from hopper.partition.workers import Workers
@@ -48,7 +49,7 @@ def test_without_ray_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) ->
 def test_an_address_where_nobody_listens_is_refused(
     address: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_workers, "_import_ray", lambda: None)
+    monkeypatch.setattr(ray_cluster, "_import_ray", lambda option: None)
     where = f"ray:{address}"
     with pytest.raises(RequestError, match=f"--on {where}: {text}"), open_workers(where):
         pass

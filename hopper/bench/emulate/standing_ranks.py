@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from cache_server.available_memory import LIMIT_VARIABLE
-from hopper.bench.emulate.agent import read_failures
 from hopper.bench.emulate.commands import signals_held
 from hopper.bench.emulate.waiting_rank import Order, done_file, order_file
 from hopper.scratch import scratch_folder
 from hopper.train.feature_servers import Place, stop_processes
+from hopper.train.machine_agent import agent_words, read_failures
 from hopper.train.rank_failures import Failure
+from hopper.train.rank_processes import Machine
 from hopper.whole_files import write_text
 
 _PREFIX: Final = "hopper-ranks-"
@@ -112,11 +112,12 @@ class StandingRanks:
         for host, place in enumerate(start.places):
             command = [
                 *place.prefix,
-                *(sys.executable, "-m", "hopper.bench.emulate.agent", str(self._folder)),
-                *("--ranks", str(start.ranks_per_host), "--host", str(host)),
-                *("--hosts", str(len(start.places)), "--endpoint", endpoint),
-                *("--end-limit", str(start.end_limit)),
-                *("--failures", str(self._failures_file(host))),
+                *agent_words(
+                    *(self._folder, "hopper.bench.emulate.waiting_rank", start.ranks_per_host),
+                    Machine(host, len(start.places), endpoint),
+                    start.end_limit,
+                    self._failures_file(host),
+                ),
             ]
             with self.log(host).open("wb") as log:
                 self.agents.append(

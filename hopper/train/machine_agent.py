@@ -1,8 +1,8 @@
-"""``python -m hopper.bench.emulate.agent FOLDER ...``: one host's ranks under torchrun's agent.
+"""``python -m hopper.train.machine_agent GIVEN ...``: the ranks of one of several machines under
+torchrun's agent.
 
-Runs inside the host; its ranks train the runs that are ordered in the folder
-(:mod:`hopper.bench.emulate.waiting_rank`). How ranks failed goes to a file, for the process that
-sees all hosts to judge which failure came first.
+How ranks failed goes to a file, for the process that sees all machines to judge which failure came
+first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
 from hopper.errors import DeadlineExceeded
+from hopper.train.parent import follow_parent
 from hopper.train.rank_failures import Failure
 from hopper.train.rank_processes import (
     Machine,
@@ -30,23 +31,25 @@ from hopper.whole_files import write_text
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the ranks until they are ended; always 1, since they end of themselves by errors only."""
-    parser = argparse.ArgumentParser(prog="agent")
-    parser.add_argument("folder", type=Path)
+    """Run the machine's ranks; 0 if all of them ended well, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="machine_agent")
+    parser.add_argument("given", type=Path, help="what ranks are given")
+    parser.add_argument("--module", required=True, help="what a rank runs")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--host", type=int, required=True)
-    parser.add_argument("--hosts", type=int, required=True)
+    parser.add_argument("--machine", type=int, required=True)
+    parser.add_argument("--machines", type=int, required=True)
     parser.add_argument("--endpoint", required=True)
     parser.add_argument("--end-limit", type=float, required=True)
     parser.add_argument("--failures", type=Path, required=True)
     options = parser.parse_args(arguments)
-    machine = Machine(options.host, options.hosts, options.endpoint)
+    machine = Machine(options.machine, options.machines, options.endpoint)
     try:
         with signals_as_exceptions():
             run_ranks(
-                *(options.folder, options.ranks, machine, "hopper.bench.emulate.waiting_rank"),
+                *(options.given, options.ranks, machine, options.module),
                 end_limit=options.end_limit,
             )
+        return 0
     except RanksFailed as error:
         write_text(options.failures, json.dumps([asdict(each) for each in error.failures]))
     except DeadlineExceeded as error:
@@ -54,6 +57,26 @@ def main(arguments: Sequence[str]) -> int:
     except SignalException as error:
         print(f"ended by {told_signal(error).name}", file=sys.stderr)
     return 1
+
+
+def agent_words(
+    given: Path, module: str, ranks: int, machine: Machine, end_limit: float, failures: Path
+) -> list[str]:
+    """The command of a machine's agent.
+
+    Parameters
+    ----------
+    given, module, ranks, machine, end_limit: as of :func:`run_ranks`.
+    failures: the file that is to tell how ranks failed, for :func:`read_failures`.
+    """
+    return [
+        # -P: nothing is imported from the folder that this process happens to be in.
+        *(sys.executable, "-P", "-m", "hopper.train.machine_agent", str(given)),
+        *(f"--module={module}", "--ranks", str(ranks)),
+        *("--machine", str(machine.index), "--machines", str(machine.count)),
+        *("--endpoint", machine.endpoint, "--end-limit", str(end_limit)),
+        *("--failures", str(failures)),
+    ]
 
 
 def read_failures(path: Path) -> list[Failure]:
@@ -64,6 +87,7 @@ def read_failures(path: Path) -> list[Failure]:
 
 
 if __name__ == "__main__":
+    follow_parent()
     # A signal may have ended torchrun's agent anywhere: its threads are not waited for.
     code = main(sys.argv[1:])
     sys.stdout.flush()

@@ -1,0 +1,47 @@
+"""``hopper launch ray CONFIG.toml [--section.key VALUE ...]``: a run on a cluster's machines."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from hopper.cli.numbers import whole
+from hopper.quick_imports import quick_imports
+
+
+def add_parser(commands: Any) -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "launch",
+        help="train on a cluster: places servers and ranks on its machines, and takes them down "
+        "again",
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    ray = kinds.add_parser(
+        "ray",
+        help="on a Ray cluster, one node a server where there are enough",
+        description="Any key of the configuration can be overridden as --section.key VALUE.",
+    )
+    ray.add_argument("config", metavar="CONFIG.toml")
+    ray.add_argument(
+        "--address",
+        default="",
+        metavar="HOST:PORT",
+        help="of the cluster; default: one of this machine, for as long as the run lasts",
+    )
+    ray.add_argument(
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="start again what loses a rank, a server or a machine, at most N times, from the "
+        "newest checkpoint (train.checkpoint_every), or else from the beginning; default 0",
+    )
+    ray.set_defaults(run=_run, takes_overrides=True)
+
+
+def _run(options: argparse.Namespace) -> int:
+    with quick_imports():
+        from hopper.train.launch_ray import launch_on_ray
+    launch_on_ray(options.config, options.overrides, options.address, options.restarts)
+    return 0

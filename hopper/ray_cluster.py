@@ -1,0 +1,73 @@
+"""A connection to a Ray cluster: one that is there, or one of this machine's for a while."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from hopper.errors import RequestError
+
+_CONNECT_SECONDS: Final = 10.0
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@contextmanager
+def connect_to_ray(option: str, expected: str, address: str, cpus: int | None) -> Iterator[Any]:
+    """The module ``ray``, connected; a cluster of one's own is shut down in the end.
+
+    Parameters
+    ----------
+    option: the words of the command line that ask for it, for errors.
+    expected: what they should be, where ``address`` is not as it should be.
+    address: "HOST:PORT" of a cluster that is there; "" = one of this machine, on its loopback.
+    cpus: of a cluster of this machine; None = as many as it has.
+
+    Raises
+    ------
+    RequestError: Ray is not installed, nobody listens at the address, or Ray does not start.
+    """
+    ray = _import_ray(option)
+    options: dict[str, Any] = {"address": address}
+    if address:
+        _check_address(option, expected, address)
+    else:
+        options = {"address": "local", "num_cpus": cpus, "_node_ip_address": _LOOPBACK}
+    try:
+        ray.init(**options, include_dashboard=False, log_to_driver=False, logging_level="error")
+    except Exception as error:
+        raise RequestError(f"{option}: no Ray cluster: {one_line(error)}") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def one_line(error: BaseException) -> str:
+    """An error of Ray's in a line."""
+    lines: list[str] = []
+    with suppress(Exception):
+        lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no text'}"
+
+
+def _check_address(option: str, expected: str, address: str) -> None:
+    """Refuse an address where nobody listens, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise RequestError(f"{option}: expected {expected}")
+    try:
+        socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise RequestError(f"{option}: no Ray cluster: {one_line(error)}") from None
+
+
+def _import_ray(option: str) -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise RequestError(
+            f"{option}: Ray is not installed; pip install 'hopper-gnn[ray]'"
+        ) from None
