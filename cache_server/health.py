@@ -1,0 +1,55 @@
+"""``python -m cache_server.health HOST:PORT ...``: whether a feature server serves, for probes.
+
+Kubernetes' own gRPC probe knows neither TLS nor tokens; this asks the same health service with
+both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from cache_server.connection import CHECK, Connection
+from cache_server.errors import SecurityError
+from cache_server.security import Security, Token
+from cache_server.wire import SERVICE
+
+_SECONDS: Final = 5.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Ask once; 0 if the server says that it serves, 1 with a line on stderr otherwise."""
+    parser = argparse.ArgumentParser(prog="cache_server.health")
+    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("--timeout", type=float, default=_SECONDS, metavar="SECONDS")
+    for key in ("tls-ca", "tls-certificate", "tls-key", "token-file"):
+        parser.add_argument(f"--{key}", metavar="FILE", default="")
+    options = parser.parse_args(arguments)
+    security = Security(
+        options.tls_ca, options.tls_certificate, options.tls_key, options.token_file
+    )
+    try:
+        security.check_client([options.address])
+        token = Token(options.token_file) if options.token_file else None
+        connection = Connection(options.address, security, token)
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        try:
+            reply = connection.call(CHECK, request, options.timeout)
+        finally:
+            connection.close()
+    except (SecurityError, grpc.RpcError) as error:
+        told = error.details() if isinstance(error, grpc.RpcError) else error
+        print(f"error: {options.address}: {told}", file=sys.stderr)
+        return 1
+    if reply.status != health_pb2.HealthCheckResponse.SERVING:
+        print(f"error: {options.address}: does not serve", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

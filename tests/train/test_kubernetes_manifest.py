@@ -1,0 +1,200 @@
+"""The manifest for Kubernetes: what it holds, and that its commands make a run.
+
+Its processes are started here with the manifest's own words; only places are others: folders, names
+and ports of pods.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hopper.train.results import EPOCHS_FILE
+from tests.cache_server.test_security import issue
+
+REAL_STARTS = True
+
+yaml = pytest.importorskip("yaml")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+MANIFEST = REPOSITORY / "scripts" / "launch_kubernetes.yaml"
+SERVERS = 2
+Objects = dict[tuple[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def objects() -> Objects:
+    """What the manifest makes, by kind and name."""
+    found = list(yaml.safe_load_all(MANIFEST.read_text()))
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    assert len(by_name) == len(found)
+    return by_name
+
+
+def pod(objects: Objects, kind: str, name: str) -> Any:
+    return objects[kind, name]["spec"]["template"]
+
+
+def pods(objects: Objects) -> list[Any]:
+    return [pod(objects, "StatefulSet", "hopper-server"), pod(objects, "Job", "hopper-ranks")]
+
+
+def test_nothing_has_more_rights_than_it_needs(objects: Objects) -> None:
+    for template in pods(objects):
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] > 0
+        [container] = spec["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+
+
+def test_names_lead_to_what_is_there(objects: Objects) -> None:
+    for template in pods(objects):
+        mounted = {each["name"] for each in template["spec"]["containers"][0]["volumeMounts"]}
+        volumes = template["spec"]["volumes"]
+        assert mounted == {each["name"] for each in volumes}
+        for volume in volumes:
+            for key, kind, name in (
+                ("secret", "Secret", "secretName"),
+                ("configMap", "ConfigMap", "name"),
+                ("persistentVolumeClaim", "PersistentVolumeClaim", "claimName"),
+            ):
+                assert key not in volume or (kind, volume[key][name]) in objects
+    for name, template in zip(("hopper-servers", "hopper-ranks"), pods(objects), strict=True):
+        labels = template["metadata"]["labels"]
+        assert objects["Service", name]["spec"]["selector"].items() <= labels.items()
+        assert objects["Service", name]["spec"]["clusterIP"] == "None"
+        selected = objects["NetworkPolicy", name]["spec"]["podSelector"]["matchLabels"]
+        assert selected.items() <= labels.items()
+        [rule] = objects["NetworkPolicy", name]["spec"]["ingress"]
+        [source] = rule["from"]
+        assert source == {"podSelector": {"matchLabels": {"app": "hopper", "role": "rank"}}}
+    job = objects["Job", "hopper-ranks"]["spec"]
+    assert job["completions"] == job["parallelism"] == SERVERS
+    assert objects["StatefulSet", "hopper-server"]["spec"]["replicas"] == SERVERS
+    assert job["template"]["spec"]["subdomain"] == "hopper-ranks"
+
+
+def test_what_has_to_be_changed_is_explained() -> None:
+    text = (REPOSITORY / "docs" / "cluster.md").read_text()
+    section = text.partition("## Kubernetes")[2].partition("\n## ")[0]
+    explained = set(re.findall(r"`([^`]+)`", section.replace("```", "")))
+    marked = [line for line in MANIFEST.read_text().splitlines() if "# CHANGE" in line]
+    codes = [line.partition("# CHANGE")[0] for line in marked]
+    words = [set(re.findall(r"[\w./-]{4,}", code)) for code in codes if code.strip()]
+    assert len(words) > 10
+    assert [each for each in words if not each & explained] == []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def here(tmp_path: Path, partitioned: Path) -> Callable[[str, int], str]:
+    """Puts places of this machine in place of a pod's."""
+    issue(tmp_path, "own")
+    security = tmp_path / "security"
+    security.mkdir()
+    for theirs, own in (
+        ("ca.pem", "own-ca.pem"),
+        ("tls.pem", "own-certificate.pem"),
+        ("tls.key", "own-key.pem"),
+    ):
+        shutil.copy(tmp_path / own, security / theirs)
+    (security / "token").write_text("nobody-else-knows-this-0123456789")
+    ports = [str(free_port()) for _ in range(SERVERS)]
+    places = {
+        "/security/": f"{security}/",
+        "/data/parts": str(tmp_path / "kubernetes-parts"),
+        "hopper-ranks-0.hopper-ranks": "127.0.0.1",
+        "30000": str(free_port()),
+    }
+    (tmp_path / "kubernetes-parts").symlink_to(partitioned)
+    for index, port in enumerate(ports):
+        places[f"hopper-server-{index}.hopper-servers:20000"] = f"localhost:{port}"
+
+    def replace(word: str, index: int) -> str:
+        for theirs, own in places.items():
+            word = word.replace(theirs, own)
+        word = word.replace("$(SERVER)", str(index)).replace("$(JOB_COMPLETION_INDEX)", str(index))
+        return word.replace(":20000", f":{ports[index]}").replace("0.0.0.0", "127.0.0.1")
+
+    return replace
+
+
+@pytest.fixture
+def start(here: Any) -> Iterator[Any]:
+    """Starts a container's command as a process of this machine."""
+    running: list[subprocess.Popen[str]] = []
+
+    def begin(words: list[str], index: int, config: Path | None = None) -> subprocess.Popen[str]:
+        own = [here(word, index) for word in words]
+        assert own[0] == "python"
+        own = [str(config) if word == "/config/config.toml" else word for word in own]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        running.append(
+            subprocess.Popen(
+                [sys.executable, *own[1:]],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.wait(60.0)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def command(template: Any) -> list[str]:
+    [container] = template["spec"]["containers"]
+    return [*container["command"], *container["args"]]
+
+
+def test_its_commands_are_the_same_run(
+    objects: Objects, start: Any, runs: Any, reference: Any
+) -> None:
+    server, ranks = pods(objects)
+    config = runs.config("on-kubernetes")
+    servers = [start(command(server), index) for index in range(SERVERS)]
+    trainers = [start(command(ranks), index, config) for index in range(SERVERS)]
+    for trainer in trainers:
+        printed, _ = trainer.communicate(timeout=200.0)
+        assert trainer.returncode == 0, printed
+    probe = server["spec"]["containers"][0]["readinessProbe"]["exec"]["command"]
+    asked = start(probe, 0)
+    assert asked.wait(60.0) == 0
+    servers[0].terminate()
+    servers[0].wait(60.0)
+    told, _ = (again := start(probe, 0)).communicate(timeout=60.0)
+    assert again.returncode == 1
+    assert told.startswith("error: localhost:")
+    run_dir = config.with_suffix("")
+    lines = (run_dir / EPOCHS_FILE).read_text().splitlines()
+    losses = [json.loads(line)["iteration_losses"] for line in lines]
+    assert losses == reference.losses()
