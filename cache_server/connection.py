@@ -112,7 +112,8 @@ class Replicas:
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = tuple(connections)
-        self._current = random.randrange(len(connections))
+        # Which server is asked first is no secret.
+        self._current = random.randrange(len(connections))  # nosec B311
         self._known = set[int]()
 
     @property

@@ -162,7 +162,8 @@ class Patience:
         if left < _SHORTEST_ATTEMPT_SECONDS:
             raise self._expired()
         # Half of what is left, so that one more attempt always fits in.
-        self._stop.wait(min(hint + random.uniform(0.0, self._wait), left / 2))
+        # How long is no secret.
+        self._stop.wait(min(hint + random.uniform(0.0, self._wait), left / 2))  # nosec B311
         self._check_wanted()
         self._wait = min(2.0 * self._wait, LONGEST_WAIT_SECONDS)
 

@@ -159,7 +159,11 @@ class Security:
         if self.tls_certificate:
             try:
                 # A key with a pass phrase would ask for it on the terminal.
-                context.load_cert_chain(self.tls_certificate, self.tls_key, password="")
+                context.load_cert_chain(
+                    self.tls_certificate,
+                    self.tls_key,
+                    password="",  # nosec B106 # none: a key that has one is refused
+                )
             except (OSError, ssl.SSLError, ValueError) as error:
                 names = f"{self.tls_certificate}, {self.tls_key}"
                 what = "a PEM certificate and its key without a pass phrase"
