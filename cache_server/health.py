@@ -13,10 +13,10 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2
 
-from cache_server.connection import CHECK, Connection
+from cache_server.connection import Connection
 from cache_server.errors import SecurityError
 from cache_server.security import Security, Token
-from cache_server.wire import SERVICE
+from cache_server.wire import CHECK, SERVICE
 
 _SECONDS: Final = 5.0
 
