@@ -363,7 +363,8 @@ def test_what_is_killed_on_a_host_is_named(
 def pids_of_ranks() -> set[int]:
     """Of those on the hosts that this process made."""
     on_hosts = processes_on_hosts(os.getpid())
-    return {each.pid for each in on_hosts if "waiting_rank " in " ".join(each.cmdline())}
+    module = "-m hopper.bench.emulate.waiting_rank "
+    return {each.pid for each in on_hosts if module in " ".join(each.cmdline())}
 
 
 def test_ranks_stay_from_run_to_run(

@@ -66,7 +66,7 @@ def test_a_run_that_torchrun_restarts_ends_as_if_nothing_had_happened(
 def test_hopper_train_starts_again_what_it_loses(runs: Any, reference: Any) -> None:
     """A rank before there is a checkpoint, then a feature server: the losses and the model are
     those of a run that lost nothing, and each loss is told."""
-    run = runs.train("again", "--restarts", "2", checkpoint_every=4)
+    run = runs.train("lost twice", "--restarts", "2", checkpoint_every=4)
     run.await_condition(lambda: len(run.ranks()) == 2, "both ranks")
     victim = run.ranks()[1]
     victim.kill()
