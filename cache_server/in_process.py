@@ -93,6 +93,10 @@ class _Context:
         """Who asks."""
         return "this process"
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Whoever asks has opened the servicer."""
+        return ()
+
     def set_trailing_metadata(self, metadata: object) -> None:
         """Nobody is told to come again."""
 

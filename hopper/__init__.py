@@ -202,7 +202,7 @@ def train(
     """
     from hopper.train.launch import train
 
-    return train(config, overrides, restarts)
+    return train(config, overrides, restarts=restarts)
 
 
 def predict(

@@ -48,6 +48,7 @@ from hopper.whole_files import remove_unfinished, write_text
 def train(
     config: Config | Mapping[str, Any] | str | os.PathLike[str],
     overrides: Sequence[str] = (),
+    *,
     restarts: int = 0,
 ) -> RunResult:
     """The work of :func:`hopper.train`, which documents parameters, result and errors."""
