@@ -85,7 +85,7 @@ say "the papers' experiments, which only a checkout has"
 if hopper bench paper --list 2>refused; then
   echo "hopper bench paper ran without a checkout" >&2 && exit 1
 fi
-grep -q '^error: bench paper: expected the experiments' refused
+grep -q '^error: bench paper: expected benchmarks/paper, in' refused
 (cd "$checkout" && env -u PYTHONPATH hopper bench paper --list >"$work/list")
 grep -q '^hopgnn-fig11 ' list
 
