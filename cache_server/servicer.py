@@ -83,6 +83,7 @@ class FeatureServicer:
         """what health checks are told"""
         self._flow = flow
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
+        self._own_name = name_part(shard.server, shard.division)
 
     def fetch_rows(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
@@ -258,10 +259,10 @@ class FeatureServicer:
         ------
         BadRequest: says which.
         """
-        own = name_part(self.shard.server, self.shard.division)
         for key, expected in context.invocation_metadata():
-            if key == PART_HEADER and expected != own:
-                raise BadRequest(f"expected {expected!s:.200}, found {own} at its address")
+            if key == PART_HEADER and expected != self._own_name:
+                found = f"found {self._own_name} at its address"
+                raise BadRequest(f"expected {expected!s:.200}, {found}")
 
     def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
         """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.

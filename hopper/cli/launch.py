@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hopper.cli.numbers import whole
+from hopper.cli.train import add_restarts
 from hopper.quick_imports import quick_imports
 
 
@@ -29,14 +29,7 @@ def add_parser(commands: Any) -> None:
         metavar="HOST:PORT",
         help="of the cluster; default: one of this machine, for as long as the run lasts",
     )
-    ray.add_argument(
-        "--restarts",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="start again what loses a rank, a server or a machine, at most N times, from the "
-        "newest checkpoint (train.checkpoint_every), or else from the beginning; default 0",
-    )
+    add_restarts(ray, "a rank, a server or a machine")
     ray.set_defaults(run=_run, takes_overrides=True)
 
 

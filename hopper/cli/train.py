@@ -17,15 +17,25 @@ def add_parser(commands: Any) -> None:
         description="Any key of the configuration can be overridden as --section.key VALUE.",
     )
     parser.add_argument("config", metavar="CONFIG.toml")
+    add_restarts(parser, "a rank or a server")
+    parser.set_defaults(run=_run, takes_overrides=True)
+
+
+def add_restarts(parser: argparse.ArgumentParser, lost: str) -> None:
+    """Add ``--restarts``.
+
+    Parameters
+    ----------
+    lost: what a run may lose.
+    """
     parser.add_argument(
         "--restarts",
         type=whole,
         default=0,
         metavar="N",
-        help="start again what loses a rank or a server, at most N times, from the newest "
-        "checkpoint (train.checkpoint_every), or else from the beginning; default 0",
+        help=f"start again what loses {lost}, at most N times, from the newest checkpoint "
+        "(train.checkpoint_every), or else from the beginning; default 0",
     )
-    parser.set_defaults(run=_run, takes_overrides=True)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -98,10 +98,11 @@ class _Batches:
 
     def __init__(self, bounds: Sequence[int], device: torch.device) -> None:
         sizes = np.diff(bounds)
+        classes = _size_classes(sizes)
         # Stable, so that groups of a size class stay in their order.
-        order = np.argsort(_size_classes(sizes), kind="stable")
+        order = np.argsort(classes, kind="stable")
         order = order[sizes[order] > 0]
-        _, counts = np.unique(_size_classes(sizes[order]), return_counts=True)
+        _, counts = np.unique(classes[order], return_counts=True)
         starts = np.zeros(len(sizes), np.int64)
         self._pieces: list[tuple[slice, int, slice]] = []
         group = row = 0
