@@ -19,7 +19,6 @@ import importlib.util
 import re
 import shutil
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.import_memory import DEGREE, HOPPER, make_tables, run  # noqa: E402
 from cache_server.available_memory import available_memory  # noqa: E402
-from hopper.bench.machine import commit, machine, tell_machine, versions  # noqa: E402
+from hopper.bench.machine import benchmark_header, tell_machine  # noqa: E402
 from hopper.bench.results import format_result  # noqa: E402
 from hopper.config.bounds import parse_size  # noqa: E402
 from hopper.partition.checksums import read_division  # noqa: E402
@@ -65,12 +64,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name, (method, edge_bytes) in DGL.items():
         found[name] = divide_by_dgl(options, graph, method, edge_bytes)
     return {
-        "schema": 1,
-        "benchmark": "construction",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **benchmark_header("construction"),
         "edges": options.edges,
         "nodes": max(1, options.edges // DEGREE),
         "servers": options.servers,

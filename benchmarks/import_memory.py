@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from hopper.bench.machine import commit, machine, tell_machine, versions
+from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.config.bounds import parse_size
 from hopper.whole_files import write_text
@@ -145,12 +144,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             shutil.rmtree(parts)
         shutil.rmtree(graph)
     return {
-        "schema": 1,
-        "benchmark": "import_memory",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **benchmark_header("import_memory"),
         "bound_bytes": parse_size(options.memory, "--memory"),
         "imports": found,
         "partition": divided,

@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -33,7 +32,7 @@ from rich.console import Console
 from hopper.bench.emulate.hosts import EmulatedCluster, emulated
 from hopper.bench.emulate.request import make_request, parse_rate
 from hopper.bench.emulate.train import train_on_hosts
-from hopper.bench.machine import commit, machine, tell_machine, versions
+from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.bench.statistics import measured_epochs
 from hopper.bench.train_process import ended_by_signals
@@ -258,12 +257,7 @@ def main(argv: list[str] | None = None) -> int:
     console, cells = Console(), list[dict[str, Any]]()
     chosen = [each for each in SETTINGS if options.only is None or each.name in options.only]
     head = {
-        "schema": 1,
-        "benchmark": "plan_accuracy",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **benchmark_header("plan_accuracy"),
         "scale": options.scale,
         "epochs": options.epochs,
         "settings": [asdict(each) for each in chosen],

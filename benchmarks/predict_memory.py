@@ -21,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from hopper.bench.emulate.limits import bound_hosts, ran_out_of_memory, remove_limits
-from hopper.bench.machine import commit, machine, tell_machine, versions
+from hopper.bench.machine import benchmark_header, tell_machine
 from hopper.bench.results import format_result
 from hopper.config.bounds import parse_size
 from hopper.graph import GraphDirectory
@@ -185,12 +184,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     found, graph = Predictions.open(work / "labels"), GraphDirectory.open(work / "graph")
     accuracy = float((found.values == graph.labels("node")[found.ids]).mean())
     return {
-        "schema": 1,
-        "benchmark": "predict_memory",
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        "versions": versions(),
+        **benchmark_header("predict_memory"),
         "nodes": options.nodes,
         "edges": options.nodes * DEGREE,
         "hidden": HIDDEN,

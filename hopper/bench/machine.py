@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +45,18 @@ def versions() -> dict[str, str | None]:
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+def benchmark_header(name: str) -> dict[str, Any]:
+    """How the result of a benchmark begins: what was measured, when, where and with what."""
+    return {
+        "schema": 1,
+        "benchmark": name,
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": commit(),
+        "machine": machine(),
+        "versions": versions(),
+    }
 
 
 def commit() -> str:
