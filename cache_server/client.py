@@ -169,6 +169,7 @@ class FeatureClient:
         out: NDArray[Any],
         places: Mapping[int, slice | NDArray[np.int64]],
         limit: float | None = None,
+        form: str = "",
     ) -> None:
         """Fetch rows from all servers in ``ids`` at once, straight into ``out``.
 
@@ -183,19 +184,21 @@ class FeatureClient:
             int64. Places of different servers must not overlap.
         limit: seconds, where that is less than the client's deadline: what is left for an operation
             that this fetch is a part of.
+        form: float16, bfloat16 or int8: servers round float32 rows to it for the way, and ``out``
+            has what these are as float32; "" = rows travel as they are stored.
 
         Raises
         ------
         BadRequest: the arguments do not fit each other; nothing was sent.
         InvalidRequest: a server refuses (unknown table, id outside its range, wrong dtype or dim,
-            another server or division than is expected).
+            numbers that the form cannot hold, another server or division than is expected).
         ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: the first server that failed;
             requests to the others are cancelled.
         """
         self._check_open()
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
-        fetch = Fetch(kind, type, out)
+        fetch = Fetch(kind, type, out, form)
         parts = []
         for server, wanted in ids.items():
             self._check_server(server)

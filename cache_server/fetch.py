@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cache_server.ask import Question
 from cache_server.errors import BadRequest
 from cache_server.generated import features_pb2
+from cache_server.row_form import RowForm, find_form
 from cache_server.wire import DTYPES, check_name, encode_ids, read_chunk
 
 
@@ -50,6 +51,8 @@ class Part(Question):
         self._ids = ids
         self._wanted = fetch.wanted
         self._rows = rows
+        self._row_bytes = fetch.row_bytes
+        self._form = fetch.form
         self._place = None if isinstance(place, slice) else place
 
     def request(self, start: int, end: int) -> bytes:
@@ -60,7 +63,7 @@ class Part(Question):
     def take(self, message: bytes, seed: int) -> None:
         """See :class:`Question`."""
         data = read_chunk(message, seed)
-        row_bytes = self._rows.shape[1]
+        row_bytes = self._row_bytes
         count, rest = divmod(data.size, row_bytes)
         if rest or self.done + count > self.end:
             raise ValueError(
@@ -69,7 +72,8 @@ class Part(Question):
             )
         span = slice(self.done, self.done + count)
         target = span if self._place is None else self._place[span]
-        self._rows[target] = data.reshape(count, row_bytes)
+        rows = data.reshape(count, row_bytes)
+        self._rows[target] = rows if self._form is None else to_float32(rows, self._form)
         self.done += count
 
 
@@ -79,14 +83,15 @@ class Fetch:
     Parameters
     ----------
     kind, type: the table.
-    out: as in :meth:`FeatureClient.fetch_rows`.
+    out, form: as in :meth:`FeatureClient.fetch_rows`.
 
     Raises
     ------
-    BadRequest: ``out`` cannot receive rows, or no table can have this name.
+    BadRequest: ``out`` cannot receive rows, no table can have this name, or rows of another dtype
+        than float32 are to be rounded.
     """
 
-    def __init__(self, kind: str, type: str, out: NDArray[Any]) -> None:
+    def __init__(self, kind: str, type: str, out: NDArray[Any], form: str = "") -> None:
         if out.ndim not in (1, 2) or not out.flags.c_contiguous or not out.flags.writeable:
             raise BadRequest(
                 "out: expected a writable C-contiguous array [rows, dim] or [rows], found shape "
@@ -96,10 +101,23 @@ class Fetch:
             raise BadRequest(f"out: dtype {out.dtype.str} is not one of {', '.join(DTYPES)}")
         check_name("kind", kind)
         check_name("type", type)
+        self.form = find_form(form) if form else None
+        if form and out.dtype != np.float32:
+            raise BadRequest(f"form: {form} rounds float32 rows; out has {out.dtype.name}")
         dim = out.shape[1] if out.ndim == 2 else 1
         self.wanted = {"kind": kind, "type": type, "dtype": out.dtype.name, "dim": dim}
+        if form:
+            self.wanted["form"] = form
         self.rows = out.reshape(len(out), dim).view(np.uint8)
+        self.row_bytes = self.rows.shape[1] if self.form is None else self.form.row_bytes(dim)
+        """of a row as it arrives"""
         self.operation = f"FetchRows {kind}/{type}"
+
+
+def to_float32(rows: NDArray[np.uint8], form: RowForm) -> NDArray[np.uint8]:
+    """The bytes of rounded rows, [n, bytes of a rounded row], as those of float32 rows."""
+    numbers = rows.view(form.dtype.newbyteorder("<")).astype(form.dtype, copy=False)
+    return form.decode(numbers).view(np.uint8)
 
 
 def _check_places(server: int, places: NDArray[np.int64], rows: int) -> None:

@@ -32,6 +32,7 @@ from cache_server.memory_in_flight import (
 )
 from cache_server.metrics import ServerMetrics
 from cache_server.retry import retry_hint
+from cache_server.rounded_rows import RoundedRows
 from cache_server.shard import Shard, Table, TableDescription
 from cache_server.wire import (
     CHUNK_BYTES,
@@ -190,7 +191,8 @@ class FeatureServicer:
         table, rows = self._look_up(request)
         writer = ChunkWriter(rows.size, table.row_bytes, request)
         chunk = COPIES_OF_CHUNK * writer.chunk_bytes
-        self._flow.hold(stream, stream.held + chunk)
+        rounding = writer.chunk_rows * table.scratch_bytes
+        self._flow.hold(stream, stream.held + chunk + rounding)
         for part in writer.parts:
             chosen = rows[part]
             message = writer.write(chosen.size, partial(table.gather, chosen))
@@ -264,19 +266,21 @@ class FeatureServicer:
                 found = f"found {self._own_name} at its address"
                 raise BadRequest(f"expected {expected!s:.200}, {found}")
 
-    def _look_up(self, raw: bytes) -> tuple[Table, NDArray[np.int64]]:
-        """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for.
+    def _look_up(self, raw: bytes) -> tuple[Table | RoundedRows, NDArray[np.int64]]:
+        """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for, rounded if
+        it wants them so.
 
         Raises
         ------
         BadRequest: there are no such rows, or that is no request; names the field.
         """
         request = _decode(features_pb2.FetchRowsRequest, raw)
-        for field in ("kind", "type", "dtype"):
+        for field in ("kind", "type", "dtype", "form"):
             check_name(field, getattr(request, field))
         table = self.shard.table(request.kind, request.type)
         table.expect(request.dtype, request.dim)
-        return table, table.local_rows(decode_ids(request.ids, self.ids_per_request))
+        rows = table.local_rows(decode_ids(request.ids, self.ids_per_request))
+        return RoundedRows(table, request.form) if request.form else table, rows
 
     def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, ServerDraw]]:
         """What a serialised ``SampleNeighborsRequest`` asks for; errors as of :meth:`_look_up`."""

@@ -92,20 +92,24 @@ class Table(ABC):
     Attributes
     ----------
     spec: what it holds.
+    name: for errors.
     row_bytes: size of a row.
+    scratch_bytes: what reading a row takes beside it.
     """
+
+    scratch_bytes = 0
 
     def __init__(self, spec: TableDescription, server: int) -> None:
         self.spec = spec
         self.row_bytes = spec.dim * little_endian(spec.dtype).itemsize
-        self._name = f"{spec.kind}/{spec.type} of server {server}"
+        self.name = f"{spec.kind}/{spec.type} of server {server}"
 
     def expect(self, dtype: str, dim: int) -> None:
         """Raise BadRequest unless rows are ``dim`` elements of ``dtype``."""
         if dtype != self.spec.dtype:
-            raise BadRequest(f"dtype: {self._name} is {self.spec.dtype}, not {dtype!r}")
+            raise BadRequest(f"dtype: {self.name} is {self.spec.dtype}, not {dtype!r}")
         if dim != self.spec.dim:
-            raise BadRequest(f"dim: rows of {self._name} have {self.spec.dim} elements, not {dim}")
+            raise BadRequest(f"dim: rows of {self.name} have {self.spec.dim} elements, not {dim}")
 
     def local_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """[n] int64 global ids -> [n] rows of this table.
@@ -119,8 +123,7 @@ class Table(ABC):
             bad = ids[(rows < 0) | (rows >= self.spec.count)][0]
             last = self.spec.first_id + self.spec.count
             raise BadRequest(
-                f"ids: id {bad} is outside [{self.spec.first_id}, {last}), "
-                f"the range of {self._name}"
+                f"ids: id {bad} is outside [{self.spec.first_id}, {last}), the range of {self.name}"
             )
         return rows
 

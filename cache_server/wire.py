@@ -128,8 +128,10 @@ class ChunkWriter:
         step = max(1, min(rows, rows_per_chunk(row_bytes)))
         self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
         """which rows of the reply each message holds"""
-        self.chunk_bytes = min(step, rows) * row_bytes
-        """of rows, in the largest message"""
+        self.chunk_rows = min(step, rows)
+        """in the largest message"""
+        self.chunk_bytes = self.chunk_rows * row_bytes
+        """of its rows"""
 
     def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
         """The next message: ``fill`` is called with [rows, row_bytes] uint8 to fill in."""

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%cache_server/generated/features.proto\x12\x12hopper.features.v1\"W\n\x10\x46\x65tchRowsRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0b\n\x03\x64im\x18\x05 \x01(\x04\"*\n\x08RowChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"I\n\x16SampleNeighborsRequest\x12/\n\x05\x64raws\x18\x01 \x03(\x0b\x32 .hopper.features.v1.NeighborDraw\"\xa2\x01\n\x0cNeighborDraw\x12\x10\n\x08relation\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\x0c\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06\x66\x61nout\x18\x04 \x01(\x12\x12\x0b\n\x03key\x18\x05 \x01(\x06\x12\r\n\x05times\x18\x06 \x01(\x0c\x12\x17\n\x0fwithout_sources\x18\x07 \x01(\x0c\x12\x1c\n\x14without_destinations\x18\x08 \x01(\x0c\"/\n\rNeighborChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"\x11\n\x0f\x44\x65scribeRequest\"k\n\x10TableDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08\x66irst_id\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0b\n\x03\x64im\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\x8d\x02\n\x11ServerDescription\x12\x0e\n\x06server\x18\x01 \x01(\x03\x12\x0f\n\x07servers\x18\x02 \x01(\x03\x12\x34\n\x06tables\x18\x03 \x03(\x0b\x32$.hopper.features.v1.TableDescription\x12\x45\n\x08versions\x18\x04 \x03(\x0b\x32\x33.hopper.features.v1.ServerDescription.VersionsEntry\x12\x17\n\x0fids_per_request\x18\x05 \x01(\x03\x12\x10\n\x08\x64ivision\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x9f\x02\n\x0e\x46\x65\x61tureService\x12Q\n\tFetchRows\x12$.hopper.features.v1.FetchRowsRequest\x1a\x1c.hopper.features.v1.RowChunk0\x01\x12\x62\n\x0fSampleNeighbors\x12*.hopper.features.v1.SampleNeighborsRequest\x1a!.hopper.features.v1.NeighborChunk0\x01\x12V\n\x08\x44\x65scribe\x12#.hopper.features.v1.DescribeRequest\x1a%.hopper.features.v1.ServerDescriptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%cache_server/generated/features.proto\x12\x12hopper.features.v1\"e\n\x10\x46\x65tchRowsRequest\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0b\n\x03ids\x18\x03 \x01(\x0c\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x0b\n\x03\x64im\x18\x05 \x01(\x04\x12\x0c\n\x04\x66orm\x18\x06 \x01(\t\"*\n\x08RowChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"I\n\x16SampleNeighborsRequest\x12/\n\x05\x64raws\x18\x01 \x03(\x0b\x32 .hopper.features.v1.NeighborDraw\"\xa2\x01\n\x0cNeighborDraw\x12\x10\n\x08relation\x18\x01 \x01(\t\x12\r\n\x05nodes\x18\x02 \x01(\x0c\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x0e\n\x06\x66\x61nout\x18\x04 \x01(\x12\x12\x0b\n\x03key\x18\x05 \x01(\x06\x12\r\n\x05times\x18\x06 \x01(\x0c\x12\x17\n\x0fwithout_sources\x18\x07 \x01(\x0c\x12\x1c\n\x14without_destinations\x18\x08 \x01(\x0c\"/\n\rNeighborChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x10\n\x08\x63hecksum\x18\x02 \x01(\x06\"\x11\n\x0f\x44\x65scribeRequest\"k\n\x10TableDescription\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x10\n\x08\x66irst_id\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\x0b\n\x03\x64im\x18\x05 \x01(\x03\x12\r\n\x05\x64type\x18\x06 \x01(\t\"\x8d\x02\n\x11ServerDescription\x12\x0e\n\x06server\x18\x01 \x01(\x03\x12\x0f\n\x07servers\x18\x02 \x01(\x03\x12\x34\n\x06tables\x18\x03 \x03(\x0b\x32$.hopper.features.v1.TableDescription\x12\x45\n\x08versions\x18\x04 \x03(\x0b\x32\x33.hopper.features.v1.ServerDescription.VersionsEntry\x12\x17\n\x0fids_per_request\x18\x05 \x01(\x03\x12\x10\n\x08\x64ivision\x18\x06 \x01(\t\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\x9f\x02\n\x0e\x46\x65\x61tureService\x12Q\n\tFetchRows\x12$.hopper.features.v1.FetchRowsRequest\x1a\x1c.hopper.features.v1.RowChunk0\x01\x12\x62\n\x0fSampleNeighbors\x12*.hopper.features.v1.SampleNeighborsRequest\x1a!.hopper.features.v1.NeighborChunk0\x01\x12V\n\x08\x44\x65scribe\x12#.hopper.features.v1.DescribeRequest\x1a%.hopper.features.v1.ServerDescriptionb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,23 +34,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._loaded_options = None
   _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._serialized_options = b'8\001'
   _globals['_FETCHROWSREQUEST']._serialized_start=61
-  _globals['_FETCHROWSREQUEST']._serialized_end=148
-  _globals['_ROWCHUNK']._serialized_start=150
-  _globals['_ROWCHUNK']._serialized_end=192
-  _globals['_SAMPLENEIGHBORSREQUEST']._serialized_start=194
-  _globals['_SAMPLENEIGHBORSREQUEST']._serialized_end=267
-  _globals['_NEIGHBORDRAW']._serialized_start=270
-  _globals['_NEIGHBORDRAW']._serialized_end=432
-  _globals['_NEIGHBORCHUNK']._serialized_start=434
-  _globals['_NEIGHBORCHUNK']._serialized_end=481
-  _globals['_DESCRIBEREQUEST']._serialized_start=483
-  _globals['_DESCRIBEREQUEST']._serialized_end=500
-  _globals['_TABLEDESCRIPTION']._serialized_start=502
-  _globals['_TABLEDESCRIPTION']._serialized_end=609
-  _globals['_SERVERDESCRIPTION']._serialized_start=612
-  _globals['_SERVERDESCRIPTION']._serialized_end=881
-  _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._serialized_start=834
-  _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._serialized_end=881
-  _globals['_FEATURESERVICE']._serialized_start=884
-  _globals['_FEATURESERVICE']._serialized_end=1171
+  _globals['_FETCHROWSREQUEST']._serialized_end=162
+  _globals['_ROWCHUNK']._serialized_start=164
+  _globals['_ROWCHUNK']._serialized_end=206
+  _globals['_SAMPLENEIGHBORSREQUEST']._serialized_start=208
+  _globals['_SAMPLENEIGHBORSREQUEST']._serialized_end=281
+  _globals['_NEIGHBORDRAW']._serialized_start=284
+  _globals['_NEIGHBORDRAW']._serialized_end=446
+  _globals['_NEIGHBORCHUNK']._serialized_start=448
+  _globals['_NEIGHBORCHUNK']._serialized_end=495
+  _globals['_DESCRIBEREQUEST']._serialized_start=497
+  _globals['_DESCRIBEREQUEST']._serialized_end=514
+  _globals['_TABLEDESCRIPTION']._serialized_start=516
+  _globals['_TABLEDESCRIPTION']._serialized_end=623
+  _globals['_SERVERDESCRIPTION']._serialized_start=626
+  _globals['_SERVERDESCRIPTION']._serialized_end=895
+  _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._serialized_start=848
+  _globals['_SERVERDESCRIPTION_VERSIONSENTRY']._serialized_end=895
+  _globals['_FEATURESERVICE']._serialized_start=898
+  _globals['_FEATURESERVICE']._serialized_end=1185
 # @@protoc_insertion_point(module_scope)

@@ -517,6 +517,10 @@ class Cluster(Section):
     """file with what every request to a feature server has to carry"""
     insecure: bool = False
     """whether machines may talk without TLS, on a network that nobody else can reach"""
+    feature_wire: Literal["stored", "float16", "bfloat16", "int8"] = "stored"
+    """what float32 rows of features are rounded to on their way between servers, int8 with a scale
+    a row: an approximation, whose error summary.json has; "stored" = they travel as they are
+    stored"""
     interface: str = ""
     """network interface whose counters are read around every epoch; empty = none"""
     metrics: str = ""

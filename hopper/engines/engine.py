@@ -190,7 +190,7 @@ class Engine(ABC, Generic[PlanT, InputsT]):
     @classmethod
     def rounds(cls, config: Config) -> bool:
         """Whether values are rounded on purpose, so that gradients are near the exact ones."""
-        return config.train.autocast != "off"
+        return config.train.autocast != "off" or config.cluster.feature_wire != "stored"
 
     def train_step(self, batch: GlobalBatch) -> StepReport:
         """Train one global batch: plan, ask, read and :meth:`train` one after the other."""

@@ -62,6 +62,11 @@ def unused(request: Request) -> list[str]:
         alone = sorted(_OF_TASKS & request.config.task.model_dump(exclude_defaults=True).keys())
         lines += [f"task.{key}: there are no labels of several tasks" for key in alone]
     lines += [f"task.{key}: {told} are predicted, not links" for key in task]
+    wire = request.config.cluster.feature_wire
+    forms = {kind.feature_dtype for kind in schema.node_types.values()}
+    forms |= {kind.feature_dtype for kind in schema.relations.values()}
+    if wire != "stored" and "float32" not in forms:
+        lines.append(f"cluster.feature_wire = {wire!r}: no rows of features are float32")
     splits = [each for each in schema.splits if each not in SPLITS]
     if splits:
         lines.append(f"splits {_listed(splits)}: expected train, val and test")

@@ -33,6 +33,7 @@ class RemoteRows:
     deadline: seconds that one gather may take, or one operation of several.
     make_client: what asks them, of the keywords of :class:`cache_server.client.FeatureClient`.
     security: how servers and this rank know each other.
+    wire: the form that float32 rows of features are rounded to for the way; "stored" = none.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class RemoteRows:
         deadline: float,
         make_client: Callable[..., FeatureClient] = FeatureClient,
         security: Security = PLAIN,
+        wire: str = "stored",
     ) -> None:
         if len(addresses) != graph.book.servers:
             raise ConfigError(
@@ -55,6 +57,7 @@ class RemoteRows:
             )
         self._graph = graph
         self._deadline = deadline
+        self._wire = "" if wire == "stored" else wire
         self._spent: float | None = None
         """seconds of the operation under way, if there is one"""
         self._traffic = Traffic()
@@ -161,7 +164,10 @@ class RemoteRows:
         try:
             with _mapped_errors():
                 limit = self._deadline - (self._spent or 0.0)
-                self._client.fetch_rows(kind, node_type, wanted, out, places, limit)
+                # Rows that are stored in fewer bits travel as they are.
+                is_rounded = kind == "features" and out.dtype == np.float32
+                form = self._wire if is_rounded else ""
+                self._client.fetch_rows(kind, node_type, wanted, out, places, limit, form)
         finally:
             if self._spent is not None:
                 self._spent += time.monotonic() - begun

@@ -189,7 +189,7 @@ class GraphDirectory:
 
     def features(self, node_type: str) -> NDArray[Any]:
         """[count, columns]: the features of a node type, as they are stored
-        (:mod:`hopper.graph.row_form`)."""
+        (:mod:`cache_server.row_form`)."""
         kind = self.schema.node_types.get(node_type)
         stored = None if kind is None else stored_features(kind)
         if kind is None or stored is None:

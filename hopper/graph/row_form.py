@@ -1,24 +1,18 @@
 """How rows of features are stored: in 32, 16 or 8 bits a number.
 
-A stored form knows its bytes a row, and how rows become floats. Rows lie in files and caches, and
-cross the network, as they are stored; :func:`hopper.ops.row_form.to_floats` makes floats of them
+Rows lie in files and caches as they are stored, and cross the network so unless
+``cluster.feature_wire`` says otherwise; :func:`hopper.ops.row_form.to_floats` makes floats of them
 where a model reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-RowFormName = Literal["float32", "float16", "bfloat16", "int8"]
-SCALE_BYTES: Final = 4
-"""of the float32 that an int8 row is multiplied with, which stands behind its numbers"""
-_LARGEST: Final = np.float32(127)
-_UPPER_HALF: Final = np.uint32(16)
+from cache_server.row_form import ROW_FORMS, RowForm, RowFormName
 
 
 class RoundingError(NamedTuple):
@@ -31,11 +25,26 @@ class RoundingError(NamedTuple):
     absolute: float
     relative: float | None
 
+    def larger_of(self, other: RoundingError) -> RoundingError:
+        """How far two sets of rows are off at most."""
+        both = self.relative, other.relative
+        relative = None if None in both else max(share for share in both if share is not None)
+        return RoundingError(max(self.absolute, other.absolute), relative)
+
     def and_then(self, other: RoundingError) -> RoundingError:
         """How far rows are that were rounded once more."""
         both = self.relative, other.relative
         relative = None if None in both else sum(each for each in both if each is not None)
         return RoundingError(self.absolute + other.absolute, relative)
+
+
+def find_error(before: NDArray[np.float32], after: NDArray[np.float32]) -> RoundingError:
+    """How far rows [n, dim] are off after they were rounded."""
+    # Differences of two float32 numbers need more bits than these have.
+    differences = np.abs(after.astype(np.float64) - before).max(1, initial=0)
+    largest = np.abs(before).max(1, initial=0).astype(np.float64)
+    shares = differences / np.where(largest > 0, largest, 1)
+    return RoundingError(float(differences.max(initial=0)), float(shares.max(initial=0)))
 
 
 class _Rows(Protocol):
@@ -46,80 +55,6 @@ class _Rows(Protocol):
 
     @property
     def feature_dtype(self) -> RowFormName | None: ...
-
-
-@dataclass(frozen=True)
-class RowForm:
-    """A form that rows are stored in.
-
-    Attributes
-    ----------
-    name: as the schema has it.
-    dtype: of a stored table's columns; numpy has no bfloat16, whose bits are kept as uint16.
-    more: columns behind those of a row's numbers.
-    encode: makes stored rows [n, dim + more] of float32 [n, dim]; numbers that the form cannot hold
-        become infinite.
-    decode: makes float32 [n, dim] of stored rows.
-    """
-
-    name: RowFormName
-    dtype: np.dtype[Any]
-    more: int
-    encode: Callable[[NDArray[np.float32]], NDArray[Any]]
-    decode: Callable[[NDArray[Any]], NDArray[np.float32]]
-
-    def columns(self, dim: int) -> int:
-        """How many columns a table of ``dim`` numbers a row has."""
-        return dim + self.more
-
-    def row_bytes(self, dim: int) -> int:
-        """Bytes of a row of ``dim`` numbers."""
-        return self.columns(dim) * self.dtype.itemsize
-
-
-def _as_float32(rows: NDArray[Any]) -> NDArray[np.float32]:
-    return np.asarray(rows).astype(np.float32)
-
-
-def _to_float16(rows: NDArray[np.float32]) -> NDArray[np.float16]:
-    with np.errstate(over="ignore"):
-        return rows.astype(np.float16)
-
-
-def _to_bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """To the nearest, of two to the even one."""
-    bits = np.ascontiguousarray(rows).view(np.uint32)
-    is_odd = (bits >> _UPPER_HALF) & np.uint32(1)
-    return ((bits + np.uint32(0x7FFF) + is_odd) >> _UPPER_HALF).astype(np.uint16)
-
-
-def _from_bfloat16(rows: NDArray[np.uint16]) -> NDArray[np.float32]:
-    return (np.asarray(rows).astype(np.uint32) << _UPPER_HALF).view(np.float32)
-
-
-def _to_int8(rows: NDArray[np.float32]) -> NDArray[np.int8]:
-    scales = np.abs(rows).max(1, initial=0, keepdims=True).astype(np.float32) / _LARGEST
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        numbers = np.where(scales > 0, np.rint(rows / scales), np.float32(0))
-    out = np.empty((len(rows), rows.shape[1] + SCALE_BYTES), np.int8)
-    out[:, :-SCALE_BYTES] = np.clip(numbers, -_LARGEST, _LARGEST)
-    out[:, -SCALE_BYTES:] = scales.view(np.int8)
-    return out
-
-
-def _from_int8(rows: NDArray[np.int8]) -> NDArray[np.float32]:
-    scales = np.ascontiguousarray(rows[:, -SCALE_BYTES:]).view(np.float32)
-    found: NDArray[np.float32] = rows[:, :-SCALE_BYTES].astype(np.float32) * scales
-    return found
-
-
-ROW_FORMS: Final[Mapping[RowFormName, RowForm]] = {
-    "float32": RowForm("float32", np.dtype(np.float32), 0, _as_float32, _as_float32),
-    "float16": RowForm("float16", np.dtype(np.float16), 0, _to_float16, _as_float32),
-    "bfloat16": RowForm("bfloat16", np.dtype(np.uint16), 0, _to_bfloat16, _from_bfloat16),
-    "int8": RowForm("int8", np.dtype(np.int8), SCALE_BYTES, _to_int8, _from_int8),
-}
-FEATURE_DTYPES: Final[tuple[RowFormName, ...]] = get_args(RowFormName)
 
 
 class StoredFeatures(NamedTuple):

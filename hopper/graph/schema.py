@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from hopper.graph.row_form import RoundingError, RowFormName
+from cache_server.row_form import RowFormName
+from hopper.graph.row_form import RoundingError
 
 SCHEMA_VERSION = 1
 

@@ -9,10 +9,11 @@ from typing import Any, Final, get_args
 
 import xxhash
 
+from cache_server.row_form import FEATURE_DTYPES
 from hopper.errors import GraphError
 from hopper.graph.json_file import read_json
 from hopper.graph.layout import SCHEMA_FILE, check_name
-from hopper.graph.row_form import FEATURE_DTYPES, RoundingError
+from hopper.graph.row_form import RoundingError
 from hopper.graph.schema import (
     SCHEMA_VERSION,
     EdgeType,

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from hopper.graph.row_form import SCALE_BYTES
+from cache_server.row_form import SCALE_BYTES
 
 _UNREAD: Final = (torch.uint16, torch.int8)
 """of stored rows whose numbers are no tensor's own"""
@@ -17,7 +17,7 @@ def to_floats(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """[n, dim] in a floating dtype: stored rows, in whichever form, or what are floats already.
 
     Rows of int8 are multiplied with their scale in float32 whatever the dtype, so that a row is the
-    same numbers in every run (:mod:`hopper.graph.row_form`).
+    same numbers in every run (:mod:`cache_server.row_form`).
     """
     if rows.dtype == torch.uint16:
         return rows.view(torch.bfloat16).to(dtype)

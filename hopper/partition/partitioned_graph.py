@@ -157,7 +157,7 @@ class PartitionedGraph:
 
     def features(self, table: str, server: int) -> NDArray[Any] | None:
         """[rows of the server, columns of the server] by local row, as they are stored
-        (:mod:`hopper.graph.row_form`), of nodes of a type or edges of a relation (``src/rel/dst``);
+        (:mod:`cache_server.row_form`), of nodes of a type or edges of a relation (``src/rel/dst``);
         None without features."""
         if table not in self.schema.node_types and "/" in table:
             return self.edge_features(Relation(*table.split("/")), server)

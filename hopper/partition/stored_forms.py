@@ -11,20 +11,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.row_form import FEATURE_DTYPES, ROW_FORMS, RowForm, RowFormName
 from hopper.errors import GraphError, RequestError
 from hopper.graph import layout
 from hopper.graph.array_file import array_bytes, blocks, create_array, release_pages
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.piece_size import piece_size
 from hopper.graph.publish import require_space
-from hopper.graph.row_form import (
-    FEATURE_DTYPES,
-    ROW_FORMS,
-    RoundingError,
-    RowForm,
-    RowFormName,
-    stored_features,
-)
+from hopper.graph.row_form import RoundingError, find_error, stored_features
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
 from hopper.phases import Phases, Progress
 from hopper.scratch import scratch_folder
@@ -202,36 +196,38 @@ def _convert(
     assert new.feature_dim is not None
     source, form = ROW_FORMS[old.feature_dtype], ROW_FORMS[new.feature_dtype]
     out = create_array(file, form.dtype, (new.count, form.columns(new.feature_dim)))
-    absolute = relative = 0.0
+    error = RoundingError(0.0, 0.0)
     # Differences are taken in twice as many bits as the widest form has.
     at_once = max(1, piece_size().piece // (8 * max(1, new.feature_dim)))
     for first, rows in blocks(table, at_once):
         floats = source.decode(rows)
         stored = form.encode(floats)
-        differences = _differences(floats, stored, form, file, first)
-        absolute = max(absolute, float(differences.max(initial=0)))
-        largest = np.abs(floats).max(1, initial=0).astype(np.float64)
-        shares = differences / np.where(largest > 0, largest, 1)
-        relative = max(relative, float(shares.max(initial=0)))
+        back = form.decode(stored)
+        _check_held(floats, back, form, file, first)
+        error = error.larger_of(find_error(floats, back))
         out[first : first + len(rows)] = stored
         release_pages(out)
         progress.advance(stored.nbytes)
-    if not absolute:
+    if not error.absolute:
         return old.feature_error
-    found, before = RoundingError(absolute, relative), old.feature_error
-    return found if before is None else before.and_then(found)
+    before = old.feature_error
+    return error if before is None else before.and_then(error)
 
 
-def _differences(
-    floats: NDArray[np.float32], stored: NDArray[Any], form: RowForm, file: Path, first: int
-) -> NDArray[np.float64]:
-    """[n] float64: the largest difference of a row, before and after.
+def _check_held(
+    floats: NDArray[np.float32], back: NDArray[np.float32], form: RowForm, file: Path, first: int
+) -> None:
+    """Refuse rows with a number that their form cannot hold.
 
     Parameters
     ----------
+    back: the rows, after they were rounded.
     file, first: for errors: of the table, and the first row's number.
+
+    Raises
+    ------
+    GraphError: names the row and the column.
     """
-    back = form.decode(stored)
     is_lost = ~np.isfinite(floats)
     if not is_lost.any():
         is_lost = ~np.isfinite(back)
@@ -241,5 +237,3 @@ def _differences(
             f"--feature-dtype: {file.parent.name}/{file.name}: row {first + row}, column {column}: "
             f"expected a number that {form.name} can hold, given {floats[row, column]}"
         )
-    found = np.abs(back.astype(np.float64) - floats).max(1, initial=0)
-    return np.asarray(found, np.float64)

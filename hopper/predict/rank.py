@@ -14,6 +14,7 @@ from hopper.engines import Request
 from hopper.engines.assemble import DTYPES
 from hopper.engines.build import make_learnable
 from hopper.errors import RequestError
+from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.inference import Scene, make_inference
 from hopper.partition.checksums import read_division
 from hopper.partition.stored_forms import rounded_tables
@@ -42,7 +43,9 @@ def predict_rank(config: Config) -> None:
         if cluster.rank == 0:
             held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         console = RunConsole(cluster.rank == 0, "")
-        for line in rounded_tables(request.schema):
+        wire = config.cluster.feature_wire
+        of_wire = tell_wire_error(measure_wire_error(rows, cluster, wire), wire)
+        for line in [*rounded_tables(request.schema), *of_wire]:
             console.say(line)
         check = start_row_check(config, request.graph, cluster)
         if check is not None:

@@ -20,7 +20,6 @@ from hopper.cluster import Cluster
 from hopper.engines import Request
 from hopper.features import PartitionedRows, RemoteRows
 from hopper.features.source import RowKind
-from hopper.partition import PartitionedGraph
 from hopper.partition.layouts import server_folder
 from hopper.rehearsal.link import Link
 from hopper.rehearsal.messages import Hall, Messages
@@ -63,11 +62,12 @@ class RehearsedRows(RemoteRows):
     """Rows of other servers, asked for as over a network; a rank's clock adds what that takes."""
 
     def __init__(
-        self, graph: PartitionedGraph, servicers: Sequence[FeatureServicer], hall: Hall, rank: int
+        self, request: Request, servicers: Sequence[FeatureServicer], hall: Hall, rank: int
     ) -> None:
         names = [f"server {each} of the rehearsal" for each in range(len(servicers))]
         make_client = partial(InProcessClient, servicers)
-        super().__init__(graph, names, _NO_LIMIT, make_client)
+        wire = request.config.cluster.feature_wire
+        super().__init__(request.graph, names, _NO_LIMIT, make_client, wire=wire)
         self._clock, self._link = hall.turns.clocks[rank], hall.link
         self._carried = self._asked = 0
 
@@ -151,7 +151,7 @@ class World:
             cluster = RehearsedCluster(hall, rank, world, per_server)
             remote = None
             if self._servicers:
-                remote = RehearsedRows(request.graph, self._servicers, hall, rank)
+                remote = RehearsedRows(request, self._servicers, hall, rank)
             try:
                 rows = PartitionedRows(request.graph, cluster.server, remote, cluster.traffic)
                 return work(cluster, rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hopper.engines import Engine
 from hopper.engines.unused import unused
+from hopper.features.wire_error import measure_wire_error, tell_wire_error
 from hopper.micrograph.route import RootSchedule
 from hopper.partition.stored_forms import rounded_tables
 from hopper.pipeline import Pipeline
@@ -276,7 +277,10 @@ class Trainer:
         where = f"{state.cluster.world} ranks on {state.cluster.servers} servers"
         how = f"{self._config.dtype} on {state.cluster.device}"
         console.say(", ".join([f"{who} {where}", *what, how]))
-        for line in [*rounded_tables(state.request.schema), *unused(state.request)]:
+        wire = state.config.cluster.feature_wire
+        errors = self._files.wire_error = measure_wire_error(state.rows, state.cluster, wire)
+        rounded = [*rounded_tables(state.request.schema), *tell_wire_error(errors, wire)]
+        for line in [*rounded, *unused(state.request)]:
             console.say(line)
 
 

@@ -161,7 +161,9 @@ def joined(
         agree_on_division(graph, cluster)
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             remote = RemoteRows(
-                *(graph, limits.servers, limits.timeout_seconds), security=security_of(config)
+                *(graph, limits.servers, limits.timeout_seconds),
+                security=security_of(config),
+                wire=limits.feature_wire,
             )
             remote.wait_until_serving(limits.start_timeout_seconds)
         yield request, cluster, PartitionedRows(graph, cluster.server, remote, cluster.traffic)

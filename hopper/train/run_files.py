@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hopper.engines import Engine
+from hopper.graph.row_form import RoundingError
 from hopper.models import Objective
 from hopper.train.results import (
     SUMMARY_FILE,
@@ -50,6 +51,8 @@ class RunFiles:
         self._objective = objective
         self._is_written = engine.state.cluster.rank == 0
         self._epochs: dict[Path, list[dict[str, Any]]] = {}
+        self.wire_error: Mapping[str, RoundingError] = {}
+        """of rows that are rounded between servers, by table"""
 
     def start(self) -> None:
         """Make the folders of a new run.
@@ -129,7 +132,11 @@ class RunFiles:
         if self._trials:
             facts |= config.hop.model_dump(include={"replicas", "share_sampling"})
         facts |= {"ranks": engine.state.cluster.world, "metric": self._objective.metric}
-        return facts | {"peak_rss_mib": memory}
+        facts |= {"peak_rss_mib": memory}
+        if self.wire_error:
+            errors = {table: error._asdict() for table, error in self.wire_error.items()}
+            facts["feature_wire"] = {"form": config.cluster.feature_wire, "error": errors}
+        return facts
 
     def _add(self, folder: Path, record: EpochRecord | TrialRecord) -> None:
         self._epochs[folder].append(asdict(record))

@@ -37,7 +37,7 @@ def main(out: Path, cases: list[dict]) -> None:
         graph = open_graph(config, cluster.server)
         remote = None
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
-            remote = RemoteRows(graph, config.cluster.servers, 60)
+            remote = RemoteRows(graph, config.cluster.servers, 60, wire=config.cluster.feature_wire)
         rows = PartitionedRows(graph, cluster.server, remote, cluster.traffic)
         trainer = make_trainer(Request(config, graph), cluster, rows)
         trainer.run()

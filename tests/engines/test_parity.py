@@ -8,6 +8,7 @@ roots.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,36 @@ def test_rounding_on_the_wire_halves_bytes_and_stays_near(
         overall = check_engine("cooperative", "float32", reference, recorded).gradients[0].overall
         assert 1e-6 < overall < limits[config.cooperative.wire]
         assert result["bytes"]["partial"] * 2 == exact["bytes"]["partial"]
+
+
+def test_rows_rounded_between_servers_are_fewer_bytes_and_stay_near(
+    partitions: dict[tuple[int, str], Path],
+    serve_partitions: Callable[[Path, int], list[str]],
+    train_cases: TrainCases,
+    tmp_path: Path,
+) -> None:
+    partitioned = partitions[2, "random"]
+    servers = {"servers": serve_partitions(partitioned, 2), "ranks_per_server": 1}
+    forms = [("stored", "hop"), ("int8", "hop"), ("bfloat16", "model_centric")]
+    cases = []
+    for form, engine in forms:
+        case = (engine, "sage", "ordinary", "node")
+        values = case_config(case, partitioned, tmp_path / form, 2)
+        values["train"] |= {"dtype": "float32"}
+        cases.append(values | {"cluster": servers | {"feature_wire": form}})
+    stored, *rounded = train_cases(cases, 2, tmp_path)
+    assert rounded[0]["bytes"]["feature"] < 0.7 * stored["bytes"]["feature"]
+    limits = {"int8": 0.1, "bfloat16": 0.05}
+    for values, (form, engine) in zip(cases[1:], forms[1:], strict=True):
+        config = make_config(values)
+        recorded = read_recorded(Path(config.train.run_dir) / "gradients")
+        reference = Reference(config, PartitionedGraph.open(config.data.partitioned), 2)
+        overall = check_engine(engine, "float32", reference, recorded).gradients[0].overall
+        assert 1e-6 < overall < limits[form]
+        summary = json.loads((Path(config.train.run_dir) / "summary.json").read_text())
+        assert not summary["exact"]
+        assert summary["feature_wire"]["form"] == form
+        assert 0 < summary["feature_wire"]["error"]["item"]["relative"] < 2**-7
 
 
 @pytest.mark.parametrize(("servers", "ranks_per_server"), WORLDS)

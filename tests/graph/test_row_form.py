@@ -7,8 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from cache_server.row_form import ROW_FORMS, RowFormName
 from hopper.errors import GraphError
-from hopper.graph.row_form import ROW_FORMS, RoundingError, RowFormName
+from hopper.graph.row_form import RoundingError
 from hopper.graph.schema import GraphSchema, NodeType
 from hopper.graph.schema_json import schema_from_json, schema_to_json
 from hopper.ops import RowPart, StoredRows, to_floats

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cache_server.row_form import ROW_FORMS
 from hopper.cli import main
 from hopper.errors import GraphError, RequestError
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.row_form import ROW_FORMS
 from hopper.hetero.divide import divide_graph
 from hopper.partition import PartitionedGraph, partition_graph
 from hopper.partition.stored_forms import rounded_tables

@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_server.row_form import ROW_FORMS
 from hopper.errors import RequestError
 from hopper.graph.array_file import create_array
 from hopper.graph.directory import GraphDirectory
-from hopper.graph.row_form import ROW_FORMS
 from hopper.graph.schema import GraphSchema, Relation
 from hopper.graph.topology import Topology
 from hopper.hetero.learnable import first_rows

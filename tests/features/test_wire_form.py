@@ -1,0 +1,157 @@
+"""Rows that are rounded for their way between servers, and how far they are off then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cache_server.errors import BadRequest, InvalidRequest
+from cache_server.row_form import ROW_FORMS, RowFormName
+from hopper.errors import ClusterError, RequestError
+from hopper.features import PartitionedRows, RemoteRows
+from hopper.features.wire_error import measure_wire_error, tell_wire_error
+from hopper.graph.directory import GraphDirectory
+from hopper.graph.schema import EdgeType, GraphSchema, Labels, NodeType, Relation
+from hopper.graph.write import GraphWriter
+from hopper.partition import partition_graph
+from hopper.traffic import Traffic
+
+FORMS: tuple[RowFormName, ...] = ("float16", "bfloat16", "int8")
+
+
+class _Alone:
+    """A cluster of one rank."""
+
+    def all_gather(self, tensor: Any, _cause: str, _operation: str) -> Any:
+        return tensor[None]
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> RowFormName:
+    return request.param
+
+
+@pytest.fixture
+def rounded(tables: Any, form: RowFormName) -> Iterator[RemoteRows]:
+    rows = RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)
+    yield rows
+    rows.close()
+
+
+def test_float32_rows_are_rounded_once(tables: Any, rounded: RemoteRows, form: RowFormName) -> None:
+    ids = np.array([3, 88, 3, 40, 41, 0])
+    stored = tables.rows(tables.graph, "features", "paper")[ids]
+    codec = ROW_FORMS[form]
+    got = rounded.gather("features", "paper", ids)
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, codec.decode(codec.encode(stored)))
+    assert not np.array_equal(got, stored)
+
+
+def test_other_rows_travel_as_they_are_stored(tables: Any, rounded: RemoteRows) -> None:
+    for kind, node_type in [
+        ("features", "author"),
+        ("features", "journal"),
+        ("features", "series"),
+        ("labels", "paper"),
+        ("labels", "venue"),
+    ]:
+        stored = tables.rows(tables.graph, kind, node_type)
+        got = rounded.gather(kind, node_type, np.arange(len(stored)))
+        np.testing.assert_array_equal(got, stored)
+
+
+def test_fewer_bytes_are_sent(tables: Any, remote: RemoteRows, form: RowFormName) -> None:
+    ids = np.arange(90)
+    sent = []
+    for rows in (remote, RemoteRows(tables.graph, tables.addresses, 20.0, wire=form)):
+        traffic = Traffic()
+        rows.count_into(traffic)
+        rows.wait_until_serving(20.0)
+        traffic.take()
+        rows.gather("features", "paper", ids)
+        sent.append(traffic.take()["feature"])
+    rows.close()
+    codec = ROW_FORMS[form]
+    # The name of the form stands in each of three requests, with two bytes before it; the lengths
+    # of what it makes longer or shorter may take a byte less each.
+    saved = 90 * (ROW_FORMS["float32"].row_bytes(7) - codec.row_bytes(7))
+    assert saved - 3 * (2 + len(form)) <= sent[0] - sent[1] <= saved + 6
+
+
+def test_errors_are_those_of_the_rows(tables: Any, form: RowFormName) -> None:
+    rows = PartitionedRows(tables.graph, 1, None)
+    errors = measure_wire_error(rows, _Alone(), form)  # type: ignore[arg-type]
+    assert set(errors) == {"paper", "venue", "ghost"}
+    own = tables.rows(tables.graph, "features", "paper")[tables.here("paper")].astype(np.float64)
+    codec = ROW_FORMS[form]
+    off = np.abs(codec.decode(codec.encode(own.astype(np.float32))) - own)
+    assert errors["paper"].absolute == off.max()
+    assert errors["paper"].relative == (off.max(1) / np.abs(own).max(1)).max()
+    assert errors["ghost"] == (0, 0)
+    told = tell_wire_error(errors, form)
+    assert f"features of paper: approximate, rounded to {form} between servers" in told[0]
+    assert measure_wire_error(rows, _Alone(), "stored") == {}  # type: ignore[arg-type]
+
+
+def test_what_a_server_does_not_round(tables: Any, remote: RemoteRows) -> None:
+    client, ids = remote._client, {1: tables.here("author")[:2]}
+    everything = {1: slice(None)}
+    with pytest.raises(BadRequest, match=r"form: expected one of float16, bfloat16, int8, got 'f'"):
+        client.fetch_rows("features", "author", ids, np.zeros((2, 3), "f4"), everything, form="f")
+    with pytest.raises(BadRequest, match="form: int8 rounds float32 rows; out has float16"):
+        client.fetch_rows(
+            "features", "author", ids, np.zeros((2, 3), "f2"), everything, form="int8"
+        )
+
+
+def test_numbers_that_float16_cannot_hold_are_named(
+    tmp_path: Path, serve_partitions: Callable[..., list[str]]
+) -> None:
+    relation = Relation("item", "near", "item")
+    schema = GraphSchema(
+        name="large",
+        node_types={"item": NodeType(4, 2, "float32")},
+        relations={relation: EdgeType(1)},
+        target="item",
+        labels={"item": Labels("class", 2)},
+        splits={"train": 1},
+    )
+    with GraphWriter(tmp_path / "graph", schema) as writer:
+        writer.topology(relation, np.array([0]), np.array([1]))
+        writer.features("item")[:] = 70_000
+        writer.labels("item", np.zeros(4, np.int64))
+        writer.split("train", np.array([0]))
+    whole = GraphDirectory.open(tmp_path / "graph")
+    graph = partition_graph(whole, tmp_path / "parts", 2, "random", 0)
+    rows = RemoteRows(graph, serve_partitions(graph.path, 2), 20.0, wire="float16")
+    first = graph.book.offsets["item"][1:2]
+    with pytest.raises(
+        ClusterError, match=r"beyond what float16 can hold, such as 70000; expected"
+    ):
+        rows.gather("features", "item", np.asarray(first))
+    rows.close()
+    own = PartitionedRows(graph, 0, None)
+    with pytest.raises(RequestError, match=r"cluster\.feature_wire: features of item have numbers"):
+        measure_wire_error(own, _Alone(), "float16")  # type: ignore[arg-type]
+
+
+def test_a_server_refuses_other_dtypes(tables: Any, remote: RemoteRows) -> None:
+    """Where a client does not look itself."""
+    fetched = np.zeros((1, 3), np.float16)
+    from cache_server import fetch
+
+    wanted = fetch.Fetch("features", "author", fetched)
+    wanted.wanted["form"] = "int8"
+    part = fetch.Part(1, tables.here("author")[:1], wanted, slice(None))
+    client = remote._client
+    operation = client._operation("FetchRows", 5.0)
+    from cache_server.wire import FETCH_ROWS
+
+    (ask,) = client._tasks(operation, [part], FETCH_ROWS, None)
+    with pytest.raises(InvalidRequest, match="only float32 is rounded, to int8 as to any form"):
+        ask()
