@@ -1,13 +1,19 @@
-"""Generate the Python stubs of the feature service from ``cache_server/proto``.
+"""Generate the Python modules of the feature service from ``cache_server/proto``.
 
 Usage: ``python scripts/generate_stubs.py [--out DIR]`` (needs the ``dev`` extra). Without ``--out``
-the committed stubs in ``cache_server/generated`` are rewritten; a test compares the two.
+the committed modules in ``cache_server/generated`` are rewritten; a test compares the two.
+
+protoc's own ``features_pb2.py`` refuses every protobuf that is older than its compiler, which other
+packages of the same environment may need. What is written instead holds the file's descriptor and
+makes the same classes of it, with any protobuf from 4.25 on. ``features_pb2_grpc.py`` is protoc's,
+for tests and for those who want a stub; Hopper does not import it.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 
@@ -15,10 +21,29 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "cache_server" / "proto"
 # The stubs import each other by this package, so protoc must see the sources under its path.
 PACKAGE = Path("cache_server") / "generated"
+TEMPLATE = '''"""Messages of the feature service; made by ``scripts/generate_stubs.py`` from {source}."""
+
+from typing import Any
+
+from google.protobuf import descriptor_pool, message_factory
+
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.AddSerializedFile(
+{descriptor}
+)
+
+
+def _message(name: str) -> Any:
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{package}.{{name}}"))
+
+
+{messages}
+'''
+BYTES_PER_LINE = 24
 
 
 def generate(out: Path) -> list[Path]:
-    """Write the stubs of every .proto file below ``out``/cache_server/generated.
+    """Write the modules of every .proto file below ``out``/cache_server/generated.
 
     Returns
     -------
@@ -29,22 +54,40 @@ def generate(out: Path) -> list[Path]:
     RuntimeError: protoc refused a source file (its own message is on stderr).
     ImportError: grpcio-tools is not installed.
     """
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from grpc_tools import protoc
 
     folder = out / PACKAGE
     folder.mkdir(parents=True, exist_ok=True)
     sources = sorted(path.name for path in PROTO.glob("*.proto"))
-    arguments = [
-        "protoc",
-        f"--proto_path={PACKAGE}={PROTO}",
-        f"--proto_path={resources.files('grpc_tools') / '_proto'}",
-        f"--python_out={out}",
-        f"--grpc_python_out={out}",
-        *(str(PACKAGE / name) for name in sources),
-    ]
-    if protoc.main(arguments) != 0:
-        raise RuntimeError(f"protoc failed on {', '.join(sources)} in {PROTO}")
+    with tempfile.NamedTemporaryFile(suffix=".binpb") as described:
+        arguments = [
+            "protoc",
+            f"--proto_path={PACKAGE}={PROTO}",
+            f"--proto_path={resources.files('grpc_tools') / '_proto'}",
+            f"--descriptor_set_out={described.name}",
+            f"--grpc_python_out={out}",
+            *(str(PACKAGE / name) for name in sources),
+        ]
+        if protoc.main(arguments) != 0:
+            raise RuntimeError(f"protoc failed on {', '.join(sources)} in {PROTO}")
+        files = FileDescriptorSet.FromString(Path(described.name).read_bytes()).file
+    for file in files:
+        source = Path(file.name)
+        module = TEMPLATE.format(
+            source=f"{PROTO.relative_to(ROOT)}/{source.name}",
+            descriptor=_as_literal(file.SerializeToString(deterministic=True)),
+            package=file.package,
+            messages="\n".join(f'{m.name} = _message("{m.name}")' for m in file.message_type),
+        )
+        (out / source.with_name(f"{source.stem}_pb2.py")).write_text(module)
     return sorted(folder.glob("*_pb2*.py"))
+
+
+def _as_literal(data: bytes) -> str:
+    """Bytes as the lines of a Python literal."""
+    starts = range(0, len(data), BYTES_PER_LINE)
+    return "\n".join(f"    {data[first : first + BYTES_PER_LINE]!r}" for first in starts)
 
 
 def main(argv: list[str] | None = None) -> int:
