@@ -1,4 +1,7 @@
-"""Messages of the feature service; made by ``scripts/generate_stubs.py`` from cache_server/proto/features.proto."""
+"""Messages of the feature service.
+
+Made by ``scripts/generate_stubs.py`` from cache_server/proto/features.proto.
+"""
 
 from typing import Any
 
