@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -109,7 +111,8 @@ def test_edge_operations_equal_loops(make_block, kernels, rows, num_src):
 def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
     edges, dst = block.num_edges, block.num_dst
-    check = torch.autograd.gradcheck
+    # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
+    check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
     assert check(lambda x: copy_sum(block, x), leaf(num_src, 3))
     assert check(lambda x: copy_mean(block, x), leaf(num_src, 2, 2))
     assert check(lambda x, w: weighted_sum(block, x, w), (leaf(num_src, 3), leaf(edges)))

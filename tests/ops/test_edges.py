@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -57,7 +59,8 @@ def test_gathers_and_sums_equal_loops(make_block, kernels, rows, num_src, tail):
 @pytest.mark.parametrize(("rows", "num_src"), SHAPES)
 def test_gradients_equal_finite_differences(make_block, kernels, rows, num_src):
     block = make_block(rows, num_src)
-    check = torch.autograd.gradcheck
+    # Programs that are interpreted are slow: a projection of the Jacobian, not all its columns.
+    check = partial(torch.autograd.gradcheck, fast_mode=kernels == "triton")
     x, gamma, beta, w = inputs_for(block, 3)
     messages = leaf(block.num_edges, 3)
     assert check(lambda x: source_rows(block, x), x)

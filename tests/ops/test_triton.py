@@ -47,8 +47,9 @@ def compile_for(capability, kernel, pointers, numbers, absent, sums):
     print(kernel.__name__, capability, sums)
 
 WHOLE = ("indptr", "indices", "sources", "destinations")
-for capability in (80, 90):
-    for sums in ("fp32", "fp64", "bf16"):
+# Arithmetic in bf16 differs between architectures; that in other types does not.
+for capability, types in ((80, ("fp64", "bf16")), (90, ("fp32", "bf16"))):
+    for sums in types:
         def run(kernel, pointers, numbers, absent=()):
             compile_for(capability, kernel, pointers, numbers, absent, sums)
         sizes = ["num_rows", "width", "heads", "per_head"]
@@ -79,7 +80,7 @@ def test_every_kernel_compiles_without_a_gpu(tmp_path):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == 2 * 3 * 7
+    assert len(run.stdout.splitlines()) == 4 * 7
 
 
 def random_block(num_dst: int, num_src: int, seed: int) -> Edges:
