@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +120,30 @@ def make_community_graph(
     return GraphDirectory.open(out)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def serve_partitions(
     tmp_path_factory: pytest.TempPathFactory, forked_python: Path
 ) -> Iterator[Callable[..., list[str]]]:
-    """Start the feature servers of a partitioned directory; returns their addresses."""
-    with ExitStack() as stack:
+    """Start the feature servers of a partitioned directory; returns their addresses.
 
-        def start(partitioned: Path, servers: int, *options: str) -> list[str]:
-            folder = tmp_path_factory.mktemp("servers")
-            return [
-                stack.enter_context(_server(forked_python, partitioned, index, folder, *options))
-                for index in range(servers)
-            ]
+    They begin at once, and end at once when the module does: one after another, the servers of a
+    whole session would take a quarter of a minute to end.
+    """
+    running: list[_Server] = []
 
-        yield start
+    def start(partitioned: Path, servers: int, *options: str) -> list[str]:
+        folder = tmp_path_factory.mktemp("servers")
+        started = [
+            _Server(forked_python, partitioned, index, folder, *options) for index in range(servers)
+        ]
+        running.extend(started)
+        return [server.address() for server in started]
+
+    yield start
+    for server in running:
+        server.terminate()
+    codes = [server.wait() for server in running]
+    assert not any(codes), codes
 
 
 def own_path(own: Path = OWN) -> str:
@@ -144,7 +152,9 @@ def own_path(own: Path = OWN) -> str:
     return os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
 
 
-class _server:
+class _Server:
+    """A feature server in a process of its own."""
+
     def __init__(
         self, python: Path, partitioned: Path, index: int, folder: Path, *options: str
     ) -> None:
@@ -160,7 +170,8 @@ class _server:
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": own_path()},
         )
 
-    def __enter__(self) -> str:
+    def address(self) -> str:
+        """Where it serves, once it does."""
         deadline = time.monotonic() + START_SECONDS
         while not self._port_file.exists():
             assert self._process.poll() is None, "the feature server ended before it served"
@@ -168,9 +179,13 @@ class _server:
             time.sleep(0.02)
         return str(json.loads(self._port_file.read_text())["address"])
 
-    def __exit__(self, *_: object) -> None:
+    def terminate(self) -> None:
+        """Tell it to end."""
         self._process.terminate()
-        assert self._process.wait(30) == 0
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait(30)
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def parts(community_graph: GraphDirectory, tmp_path_factory: pytest.TempPathFact
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def addresses(parts: Path, serve_partitions: Callable[..., list[str]]) -> list[str]:
     """Of its feature servers, which are open to this machine."""
     return serve_partitions(parts, 2)

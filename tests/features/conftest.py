@@ -105,7 +105,7 @@ class Tables:
         return np.arange(first, last)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tables(
     tmp_path_factory: pytest.TempPathFactory,
     serve_partitions: Callable[[Path, int], list[str]],
@@ -150,7 +150,7 @@ def remote(tables: Tables) -> Iterator[RemoteRows]:
     rows.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def own_source(
     tables: Tables,
     tmp_path_factory: pytest.TempPathFactory,
