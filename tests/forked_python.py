@@ -37,6 +37,8 @@ with quick_imports():
     import torch.fx.experimental.symbolic_shapes  # noqa: F401
     from numba.core.registry import cpu_target
 
+    from kept_kernels import KeptKernels  # isort: skip
+
     import cache_server.__main__  # noqa: F401
     import hopper.bench.emulate.waiting_rank
     import hopper.cli.commands
@@ -59,7 +61,8 @@ LIBRARY = [folder for folder in sys.path[1:] if folder not in OWN]
 def main(address: str, parent: int) -> None:
     """Serve; returns in every copy, which is then what was asked for."""
     end_with_parent(parent)
-    server = os.getpid()
+    server, kernels = os.getpid(), KeptKernels()
+    kernels.load()
     with socket.socket(socket.AF_UNIX) as listener:
         Path(address + ".json").write_text(json.dumps(surroundings()))
         listener.bind(address)
@@ -69,6 +72,7 @@ def main(address: str, parent: int) -> None:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             connection, _ = listener.accept()
+            kernels.load()
             with connection:
                 if not os.fork():
                     listener.close()
@@ -142,6 +146,8 @@ def become(asked: dict[str, Any], follower: int) -> None:
     sys.path = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
     sys.path += LIBRARY
     sys.executable = asked["executable"]
+    # Who loses a process reads what it has written; only who loses power waits for the disk.
+    os.fsync = lambda _file: None  # type: ignore[assignment]
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
