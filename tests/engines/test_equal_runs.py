@@ -16,7 +16,7 @@ from hopper.partition import partition_graph
 TrainCases = Callable[[list[dict[str, Any]], int, Path], list[dict[str, Any]]]
 GLOBAL_BATCH = 16
 WORLDS = (1, 4)
-EPOCHS = 3
+EPOCHS = 2
 ENGINES = ("model_centric", "hop", "zero_hop", "cooperative")
 KINDS = ("float64", "float32", "float32 again")
 
