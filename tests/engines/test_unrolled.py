@@ -1,4 +1,7 @@
-"""Metapaths, and tables of learnable rows by sub-metatree: the same gradient under every engine."""
+"""Metapaths, and tables of learnable rows by sub-metatree: the same gradient under every engine.
+
+On two servers of one rank each all cases are trained, in worlds of four ranks half of them each.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +113,8 @@ def test_engines_that_move_rows(
             **ENGINES[engine]["train"],
         ) | {"cluster": cluster}
         for (option, model), engine in itertools.product(CASES, ENGINES)
+        # It moves the parameters of any model alike.
+        if engine != "hop" or (option, model) in CASES[1::2]
     }  # fmt: skip
     cases["tables", "hgt", "labor"] = case(
         "tables", "hgt", tmp_path / "parts", tmp_path / "labor", engine="zero_hop"
@@ -141,7 +146,9 @@ def test_relation_aggregation_first(
     addresses = serve_partitions(nodes, servers)
     cases = {}
     engines = ("raf", "zero_hop") if servers * ranks_per_server == 2 else ("raf",)
-    for (option, model), engine in itertools.product(CASES, engines):
+    # On two servers of a rank each all cases; on others half of them.
+    chosen = {(2, 1): CASES, (2, 2): CASES[::2], (4, 1): CASES[1::2]}[servers, ranks_per_server]
+    for (option, model), engine in itertools.product(chosen, engines):
         by_relation = whole if option in ("tables", "relations") else along
         values = case(
             option, model, by_relation if engine == "raf" else nodes,
