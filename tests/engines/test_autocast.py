@@ -95,7 +95,9 @@ def test_gradients_are_near_those_of_one_process(
         else:
             add("nodes", homogeneous, model, "naive")
     for engine in ("model_centric", "raf") if is_brain else ("cooperative", "raf"):
-        for model in MODELS.values():
+        # What float16 has beside, one scale of the loss for all ranks, a few models tell under raf.
+        few = 4 if engine == "raf" and not is_brain else 1
+        for model in list(MODELS.values())[::few]:
             if engine == "raf":
                 add("relations", [], model, engine)
             else:
