@@ -282,7 +282,7 @@ def _check_options(
     missing = [e for e, own in free.items() if own.default is own.empty and e not in options]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {name} needs it")
-    hints = _hints(kind)
+    hints = _hints(kind) if options else {}
     return {each: _checked(f"{key}.{each}", value, hints) for each, value in options.items()}
 
 
