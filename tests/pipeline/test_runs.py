@@ -33,11 +33,12 @@ ONE_TYPE: dict[str, dict[str, Any]] = {
     "model_centric": {"train": {"engine": "model_centric"}},
     "zero_hop in passes": {"train": {"engine": "zero_hop", "micro_batch": 5}},
     "hop": {"train": {"engine": "hop"}, "hop": {"merge": 1}},
-    "hop, adaptive": {"train": {"engine": "hop"}, "hop": {"merge": "adaptive"}},
+    # Numbers of steps are compared from the second epoch on.
+    "hop, adaptive": {"train": {"engine": "hop", "epochs": 3}, "hop": {"merge": "adaptive"}},
     "hop, no pregather": {"train": {"engine": "hop"}, "hop": {"merge": 0, "pregather": False}},
     "trials": {"train": {"engine": "hop"}, "hop": {"replicas": "independent"}},
     "trials apart": {
-        "train": {"engine": "hop", "patience": 1},
+        "train": {"engine": "hop", "patience": 1, "epochs": 3},
         "hop": {"replicas": "independent", "share_sampling": False},
     },
     "cooperative": {"train": {"engine": "cooperative"}},
@@ -58,7 +59,7 @@ TIMED = ("hop, adaptive",)
 def case(
     partitioned: Path, run_dir: Path, servers: list[str], pipeline: str, **sections: Any
 ) -> dict[str, Any]:
-    train = {"batch_size": 8, "epochs": 3, "learning_rate": 0.01, "run_dir": str(run_dir)}
+    train = {"batch_size": 8, "epochs": 2, "learning_rate": 0.01, "run_dir": str(run_dir)}
     return sections | {
         "data": {"partitioned": str(partitioned)},
         "sampler": {"fanouts": [4, 3]},
@@ -84,6 +85,9 @@ def compare(
         keys = ["epoch", "iteration_losses", "val"]
         keys += [] if name[0] in TIMED else ["bytes", "rows", "lookups"]
         # Key by key, so that an error says what differs.
+        for line in lines:
+            # Rows are compared; what is asked for again, because a server is busy, counts too.
+            line.get("bytes", {}).pop("feature", None)
         found[name] = {"losses": result["losses"]} | {
             key: [line.get(key) for line in lines] for key in keys
         }
@@ -141,7 +145,7 @@ def test_rows_kept_for_later_change_traffic_alone(
             for key in ("local", "remote"):
                 assert other["rows"][key] == plain["rows"][key]
         if kind.startswith("cooperative"):
-            assert whole["bytes"] == plain["bytes"]
+            assert whole["bytes"] | {"feature": 0} == plain["bytes"] | {"feature": 0}
             continue
         sent = [each["bytes"]["feature"] for each in (whole, narrow, plain)]
         assert sent[0] < sent[1] < sent[2], kind
