@@ -1,6 +1,6 @@
-"""All ranks of a cluster in one process: what an iteration takes is known before there is one.
+"""Rehearsal: all ranks of a cluster in one process, to estimate epochs without the cluster.
 
-Ranks are threads that run the engine's own code, one at a time. Each has a clock of its own that
-counts what a processor does for it; messages are counted as on a network, and add what a link of a
-given rate takes for them.
+Ranks are threads that run the engine's own code, one at a time. Each has a clock that counts its
+processor time. Messages are counted as on a network, and their time over a link of a given rate is
+added to the clocks.
 """

@@ -1,4 +1,4 @@
-"""What every engine would take on a cluster, and what that rests on."""
+"""Plans a cluster: estimates every engine's epochs on it, with the assumptions made."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from hopper.train.auto_engine import with_engine
 
 PLAN_SCHEMA_VERSION: Final = 1
 _MOST_RANKS: Final = 2048
-"""that are rehearsed: each is a thread with a model of its own"""
+"""most ranks that are rehearsed, since each is a thread with a model of its own"""
 
 
 @dataclass(frozen=True)
 class AskedCluster:
-    """A cluster as it is asked about.
+    """The cluster to plan for.
 
     Attributes
     ----------
-    bits_per_second: of every server's link, in each direction; None = not limited.
-    latency: seconds from a server to another.
-    cores: of every server.
+    servers, ranks_per_server: its size.
+    bits_per_second: rate of every server's link in each direction; None = unlimited.
+    latency: seconds of a message from one server to another, without its bytes.
+    cores: cores of every server.
     """
 
     servers: int
@@ -50,7 +51,7 @@ class AskedCluster:
     cores: float
 
     def check(self, request: Request) -> None:
-        """Refuse what no cluster is, or what the graph was not divided for.
+        """Refuse impossible values, and a number of servers that the graph was not divided for.
 
         Raises
         ------
@@ -76,19 +77,22 @@ class AskedCluster:
 
     @property
     def cores_of_a_rank(self) -> float:
-        """On average."""
+        """The cores of a rank on average."""
         return self.cores / self.ranks_per_server
 
 
 @dataclass(frozen=True)
 class ClusterPlan:
-    """The answer.
+    """The result of planning a cluster.
 
     Attributes
     ----------
-    measured: on this machine, by name. assumptions: sentences.
-    estimates: by engine, the fastest first, refused ones last.
-    growth: by engine that trains on several servers.
+    cluster: the cluster that was planned for.
+    partition: facts about the graph's division.
+    measured: measurements on this machine, by name.
+    assumptions: sentences.
+    estimates: one per engine, the fastest first, refused ones last.
+    growth: one per engine that trains on several servers.
     """
 
     cluster: AskedCluster
@@ -99,7 +103,7 @@ class ClusterPlan:
     growth: list[Growth]
 
     def describe(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the plan as JSON; numbers that are not known become null."""
         return {
             "schema": PLAN_SCHEMA_VERSION,
             "cluster": asdict(self.cluster),
@@ -107,19 +111,19 @@ class ClusterPlan:
             "measured": self.measured,
             "assumptions": self.assumptions,
             "engines": [
-                {key: None if value != value else value for key, value in asdict(each).items()}
-                for each in self.estimates
+                {key: None if value != value else value for key, value in asdict(estimate).items()}
+                for estimate in self.estimates
             ],
-            "growth": [asdict(each) for each in self.growth],
+            "growth": [asdict(growth) for growth in self.growth],
         }
 
 
 def on_cluster(config: Config, ranks_per_server: int) -> Config:
-    """The configuration with so many ranks a server, whose feature servers it does not name.
+    """Return a configuration with another number of ranks per server, and no server addresses.
 
     Raises
     ------
-    RequestError: there is no such number of ranks.
+    RequestError: ``ranks_per_server`` is below 1.
     """
     if ranks_per_server < 1:
         raise RequestError(f"--ranks-per-server: expected at least 1, given {ranks_per_server}")
@@ -136,15 +140,15 @@ def plan_cluster(
     say: Callable[[str], None] = lambda _line: None,
     others: Sequence[Request] = (),
 ) -> ClusterPlan:
-    """Rehearse every engine on a cluster.
+    """Rehearse engines on a cluster, and estimate their epochs.
 
     Parameters
     ----------
-    request: of :func:`on_cluster`.
-    engines: those to rehearse; none = all that train such a graph.
-    iterations: of each engine, at most.
-    say: told what is done next.
-    others: the same on other numbers of servers, to learn how epochs grow.
+    request: made from a configuration of :func:`on_cluster`.
+    engines: names of the engines to rehearse; none = all that train such a graph.
+    iterations: most iterations to rehearse of each engine.
+    say: called with a line of text before each step.
+    others: requests on other numbers of servers, from which growth is estimated.
 
     Raises
     ------
@@ -165,21 +169,28 @@ def plan_cluster(
     )
     machine = _measure_machine(request, cluster, names, say)
     rehearsed: dict[int, dict[str, Estimate]] = {}
-    for own in (request, *others):
-        ready = (own, World(own, link, machine.pace), machine)
-        servers = own.graph.book.servers
-        rehearsed[servers] = _rehearse_all(*ready, names, iterations, process, say)
+    for sized in (request, *others):
+        world = World(sized, link, machine.pace)
+        rehearsed[sized.graph.book.servers] = _rehearse_all(
+            sized, world, machine, names, iterations, process, say
+        )
     estimates = sorted(
         rehearsed[cluster.servers].values(),
-        key=lambda each: (bool(each.refused), each.epoch_seconds),
+        key=lambda estimate: (bool(estimate.refused), estimate.epoch_seconds),
     )
-    grown = [_grow(each.engine, request, link, rehearsed) for each in estimates]
-    growth = [each for each in grown if each is not None]
-    told = _tell_assumptions(request, cluster, machine, iterations)
+    by_engine = [_grow(estimate.engine, request, link, rehearsed) for estimate in estimates]
+    growth = [engine_growth for engine_growth in by_engine if engine_growth is not None]
+    assumptions = _list_assumptions(request, cluster, machine, iterations)
     if growth:
-        told.append(_tell_growth(request, cluster, rehearsed))
-    found = (_describe_partition(request), _describe_measured(link, machine))
-    return ClusterPlan(cluster, *found, told, estimates, growth)
+        assumptions.append(_describe_growth(request, cluster, rehearsed))
+    return ClusterPlan(
+        cluster,
+        _describe_partition(request),
+        _describe_measured(link, machine),
+        assumptions,
+        estimates,
+        growth,
+    )
 
 
 def _rehearse_all(
@@ -191,12 +202,12 @@ def _rehearse_all(
     process: int,
     say: Callable[[str], None],
 ) -> dict[str, Estimate]:
-    """By engine, what it takes on a request's servers."""
-    found = {}
+    """Return the estimates of all engines on a request's servers, by name."""
+    estimates = {}
     for name in names:
         say(f"rehearsing {name} on {request.ranks} ranks of {request.graph.book.servers} servers")
-        found[name] = estimate_engine(name, request, world, machine, iterations, process)
-    return found
+        estimates[name] = estimate_engine(name, request, world, machine, iterations, process)
+    return estimates
 
 
 def _describe_measured(link: Link, machine: Machine) -> dict[str, Any]:
@@ -209,41 +220,41 @@ def _describe_measured(link: Link, machine: Machine) -> dict[str, Any]:
 
 
 def _describe_partition(request: Request) -> dict[str, Any]:
-    told = request.graph.description
+    description = request.graph.description
     return {
         "servers": request.graph.book.servers,
-        "method": told.get("method"),
-        "edge_cut": told.get("edge_cut"),
-        "locality": told.get("locality"),
+        "method": description.get("method"),
+        "edge_cut": description.get("edge_cut"),
+        "locality": description.get("locality"),
     }
 
 
 def _grow(
     engine: str, request: Request, link: Link, rehearsed: Mapping[int, Mapping[str, Estimate]]
 ) -> Growth | None:
-    """None where it trains on one server alone."""
-    found = {
+    """Estimate an engine's growth; None if it was rehearsed on one server only."""
+    estimates_by_servers = {
         servers: estimates[engine]
         for servers, estimates in rehearsed.items()
         if servers > 1 and not estimates[engine].refused
     }
-    if not found:
+    if not estimates_by_servers:
         return None
     schedule = make_schedule(request.under(with_engine(request.config, engine)))
     roots = schedule.count(0, schedule.iterations)
     batch = roots if request.trains_full_batches else request.config.train.batch_size
-    return grow(found, roots, batch, link)
+    return grow(estimates_by_servers, roots, batch, link)
 
 
-def _tell_growth(
+def _describe_growth(
     request: Request, cluster: AskedCluster, rehearsed: Mapping[int, Mapping[str, Estimate]]
 ) -> str:
-    told = ", ".join(map(str, sorted(rehearsed)))
+    counts = ", ".join(map(str, sorted(rehearsed)))
     method = request.graph.description.get("method")
     line = (
-        f"growth: rehearsed on {told} servers, divided by {method}; for other numbers the share of "
-        "a root's rows that other servers have grows as under random placement, 1 - 1/P, from what "
-        "was found"
+        f"growth: rehearsed on {counts} servers, divided by {method}; for other numbers the share "
+        "of a root's rows that other servers have grows as under random placement, 1 - 1/P, from "
+        "what was found"
     )
     if len(rehearsed) < 2:
         line += (
@@ -270,18 +281,18 @@ def _measure_machine(
     say(f"measuring what {here} cores make of a rank's work")
     free = Link(None, 0.0, cluster.ranks_per_server, MessageCost(0.0, 0.0), MessageCost(0.0, 0.0))
     for name in names:
-        own = request.under(with_engine(request.config, name))
+        engine_request = request.under(with_engine(request.config, name))
         with suppress(RequestError, ConfigError):
-            batch = make_schedule(own).batch(0, 0)
+            batch = make_schedule(engine_request).batch(0, 0)
 
-            def work(threads: int, own: Request = own, batch: Any = batch) -> None:
-                rehearse(own, World(own, free, 1.0, threads), [batch])
+            def work(threads: int, request: Request = engine_request, batch: Any = batch) -> None:
+                rehearse(request, World(request, free, 1.0, threads), [batch])
 
             return Machine(cores, measure_parallel(work, here), threads)
     return Machine(cores, 0.0, threads)
 
 
-def _tell_assumptions(
+def _list_assumptions(
     request: Request, cluster: AskedCluster, machine: Machine, iterations: int
 ) -> list[str]:
     config = request.config
@@ -291,7 +302,7 @@ def _tell_assumptions(
         if config.pipeline.depth
         else "planning, reading and training follow one another (pipeline.depth = 0)"
     )
-    told = [
+    assumptions = [
         f"bytes: counted in up to {iterations} iterations of epoch 0 by the engines' own code on "
         f"{request.ranks} ranks; other iterations of an epoch are their mean",
         f"overlap: {pipelined}",
@@ -306,9 +317,13 @@ def _tell_assumptions(
         "an epoch without validation, checkpoints, and start",
     ]
     if config.hop.merge == "adaptive":
-        told.append('hop: no time step is dissolved; hop.merge = "adaptive" finds out in training')
+        assumptions.append(
+            'hop: no time step is dissolved; hop.merge = "adaptive" finds out in training'
+        )
     if config.pipeline.lookahead:
-        told.append("pipeline.lookahead: what it keeps is left out, so feature bytes are the most")
+        assumptions.append(
+            "pipeline.lookahead: what it keeps is left out, so feature bytes are the most"
+        )
     if config.train.device == "cuda":
-        told.append("training computes on processors; GPUs are not foretold")
-    return told
+        assumptions.append("training computes on processors; GPUs are not foretold")
+    return assumptions

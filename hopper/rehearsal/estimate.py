@@ -1,4 +1,4 @@
-"""What an epoch of every engine takes on a cluster: bytes by cause, seconds by stage."""
+"""Estimates an engine's epoch on a cluster: bytes by cause, seconds by stage, memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hopper.errors import ConfigError, RequestError
 from hopper.features import PartitionedRows
 from hopper.micrograph.route import GlobalBatch, RootSchedule
 from hopper.rehearsal.link import Link
-from hopper.rehearsal.memory import Held, Memory
+from hopper.rehearsal.memory import Memory, MemoryMeter
 from hopper.rehearsal.overlap import Cores, overlapped_seconds
 from hopper.rehearsal.world import RehearsedCluster, World
 from hopper.run_log import STAGES, RunLog, Stage
@@ -35,12 +35,12 @@ _REFUSALS: Final = (RequestError, ConfigError)
 
 @dataclass(frozen=True)
 class Machine:
-    """Every server of the cluster.
+    """The processors of a rank, the same on every server.
 
     Attributes
     ----------
-    cores: of a rank, on average; less than one is a share of one.
-    parallel: the share of a rank's work that its cores divide among them.
+    cores: cores of a rank on average; may be less than 1.
+    parallel: share of a rank's work that its cores divide among them.
     threads: kernels' threads of a rank.
     """
 
@@ -50,24 +50,27 @@ class Machine:
 
     @property
     def pace(self) -> float:
-        """Seconds that a processor second of one thread takes a rank that has its cores alone."""
+        """Seconds in which a rank with free cores does the work of one processor second."""
         return 1 - self.parallel + self.parallel / self.threads
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One engine.
+    """The estimate of one engine.
 
     Attributes
     ----------
-    refused: why it cannot train this; "" where it can, and all that follows is known.
-    iterations: of an epoch. rehearsed: those of them that were.
-    iteration_seconds: of a whole iteration, the slowest rank's; epoch_seconds: of all.
-    phase_seconds: of an iteration, of the slowest rank, each alone: planning, reading, training.
-    bytes, stage_seconds: as a run's results have them, of an epoch.
-    iteration_bytes, iteration_stage_seconds: of a whole iteration.
-    processor_seconds: of a rank's processor in an epoch, the mean of ranks, messages included.
-    memory: of the rank that holds most.
+    exact: whether the engine is exact.
+    refused: why the engine cannot train this request; "" = it can, and all other fields are known.
+    iterations: number of iterations in an epoch.
+    rehearsed: how many of them were rehearsed.
+    iteration_seconds: the slowest rank's time of an iteration with a full global batch.
+    epoch_seconds: time of an epoch.
+    phase_seconds: the slowest rank's time of planning, reading and training, each alone.
+    bytes, stage_seconds: of an epoch, as a run's results have them.
+    iteration_bytes, iteration_stage_seconds: of an iteration with a full global batch.
+    processor_seconds: a rank's processor time in an epoch, messages included; the mean of ranks.
+    memory: of the rank that needs most.
     """
 
     engine: str
@@ -87,94 +90,100 @@ class Estimate:
 
     @property
     def total_bytes(self) -> int:
-        """Of all causes, in an epoch."""
+        """The bytes of all causes in an epoch."""
         return sum((self.bytes or {}).values())
 
 
 def engines_to_plan(request: Request, names: Sequence[str] = ()) -> list[str]:
-    """The engines that are rehearsed: those named; else the one that the configuration names, if it
-    is none of Hopper's, and all that train graphs laid out like this one.
+    """Return the names of the engines to rehearse.
+
+    These are ``names`` if there are any. Otherwise they are all that train graphs of this layout,
+    and the plug-in that the configuration names, if it names one.
 
     Raises
     ------
-    RequestError: there is no such engine; names the option.
+    RequestError: an engine does not exist; names the option.
     """
-    own = [each.name for each in engines_for(request.graph.layout)]
-    known = [each.name for each in engines_for(None)]
+    suitable = [engine.name for engine in engines_for(request.graph.layout)]
+    known = [engine.name for engine in engines_for(None)]
     for name in names:
         if name not in known and ":" not in name:
             raise RequestError(
                 f"--engines: expected some of {', '.join(known)}, or package.module:Class, "
                 f"given {name!r:.80}"
             )
-    named = request.config.train.engine
-    return list(names) or own + [named] * (":" in named)
+    configured = request.config.train.engine
+    return list(names) or suitable + [configured] * (":" in configured)
 
 
 def estimate_engine(
     name: str, request: Request, world: World, machine: Machine, iterations: int, process: int = 0
 ) -> Estimate:
-    """Rehearse some iterations of an engine.
+    """Rehearse some iterations of an engine and estimate its epoch from them.
 
     Parameters
     ----------
-    iterations: how many, at most; the first one is rehearsed once more before them.
+    iterations: most iterations to rehearse. The first is rehearsed once more before, as a warm-up.
     process: bytes that a rank's process holds before it trains.
     """
-    own = request.under(with_engine(request.config, name))
-    kind = find_engine(own.config).kind
-    exact = kind.is_exact(own.config)
+    engine_request = request.under(with_engine(request.config, name))
+    config = engine_request.config
+    exact = find_engine(config).kind.is_exact(config)
     try:
-        check_request(own)
-        schedule = make_schedule(own)
+        check_request(engine_request)
+        schedule = make_schedule(engine_request)
         chosen = _choose_iterations(schedule, iterations)
-        ranks = rehearse(own, world, [schedule.batch(0, each) for each in (chosen[0], *chosen)])
+        batches = [schedule.batch(0, iteration) for iteration in (chosen[0], *chosen)]
+        ranks = rehearse(engine_request, world, batches)
     except _REFUSALS as error:
         return Estimate(name, exact, str(error))
     by_iteration = {
-        each: [rank.costs[place] for rank in ranks] for place, each in enumerate(chosen, 1)
+        iteration: [rank.costs[index] for rank in ranks]
+        for index, iteration in enumerate(chosen, 1)
     }
-    found = _sum_up(name, exact, own.config, machine, world.link, schedule, by_iteration)
-    memory = [rank.held.memory(own.config, rank.costs, process) for rank in ranks]
-    return replace(found, memory=max(memory, key=lambda each: each.total))
+    estimate = _sum_up(name, exact, config, machine, world.link, schedule, by_iteration)
+    memory = [rank.meter.memory(config, rank.costs, process) for rank in ranks]
+    return replace(estimate, memory=max(memory, key=lambda of_rank: of_rank.total))
 
 
 @dataclass(frozen=True)
 class RankCosts:
-    """One rank's iterations, and what it holds."""
+    """The costs of one rank's iterations, and the meter of its memory."""
 
     costs: list[IterationCost]
-    held: Held
+    meter: MemoryMeter
 
 
 def rehearse(request: Request, world: World, batches: Sequence[GlobalBatch]) -> list[RankCosts]:
-    """By rank, what it spends on some global batches.
+    """Train some global batches, and return what each rank spends on them.
 
     Raises
     ------
-    RequestError, ConfigError, ExactnessError: the engine cannot train this.
+    RequestError, ConfigError, ExactnessError: the engine cannot train this request.
     """
 
     def work(cluster: RehearsedCluster, rows: PartitionedRows) -> RankCosts:
-        held = Held()
+        meter = MemoryMeter()
         costs = try_engine(
-            *(request, cluster, batches, _maker(cluster, rows, held)),
+            *(request, cluster, batches, _engine_factory(cluster, rows, meter)),
             busy=cluster.busy,
             settle=cluster.settle if request.config.pipeline.depth else lambda: None,
-            watch=held.watch,
+            watch=meter.watch,
         )
-        return RankCosts(costs, held)
+        return RankCosts(costs, meter)
 
     return world.run(work)
 
 
-def _maker(cluster: Cluster, rows: PartitionedRows, held: Held) -> Callable[[Request], Engine]:
-    """Makes an engine whose log goes by the rank's clock, its cache filled."""
+def _engine_factory(
+    cluster: Cluster, rows: PartitionedRows, meter: MemoryMeter
+) -> Callable[[Request], Engine]:
+    """Return a function that makes an engine with the rank's clock and a filled cache."""
 
     def make(request: Request) -> Engine:
         log = RunLog(clock=cluster.clock)
         engine = make_engine(request, cluster, rows, log, make_learnable(request, cluster))
-        held.note(engine)
+        meter.count_engine(engine)
         CacheMaker(engine, lambda _line: None).warm()
         return engine
 
@@ -182,14 +191,14 @@ def _maker(cluster: Cluster, rows: PartitionedRows, held: Held) -> Callable[[Req
 
 
 def _choose_iterations(schedule: RootSchedule, most: int) -> list[int]:
-    """Iterations of an epoch: spread over it, the last one among them if it is a smaller one."""
+    """Choose iterations evenly from an epoch, with the last one if it has fewer roots."""
     count = schedule.iterations
     if count <= most:
         return list(range(count))
     is_short = schedule.count(count - 1, count) < schedule.count(0, 1)
-    whole = most - 1 if is_short and most > 1 else most
-    found = np.linspace(0, count - 2, whole).round().astype(int).tolist()
-    return sorted({*found, *([count - 1] if whole < most else [])})
+    full = most - 1 if is_short and most > 1 else most
+    chosen = np.linspace(0, count - 2, full).round().astype(int).tolist()
+    return sorted({*chosen, *([count - 1] if full < most else [])})
 
 
 def _sum_up(
@@ -201,41 +210,53 @@ def _sum_up(
     schedule: RootSchedule,
     costs: dict[int, list[IterationCost]],
 ) -> Estimate:
-    """Of a few iterations, an epoch's: those that were not rehearsed are the mean of those that are
-    as large."""
+    """Estimate an epoch from rehearsed iterations; the others cost as much as those of their size.
+
+    Parameters
+    ----------
+    costs: by iteration, the costs of all ranks.
+    """
     seconds = {
-        each: iteration_seconds(config, machine, link, ranks) for each, ranks in costs.items()
+        iteration: iteration_seconds(config, machine, link, ranks)
+        for iteration, ranks in costs.items()
     }
     stages = {
-        stage: {each: fmean(rank.stages[stage] for rank in r) for each, r in costs.items()}
+        stage: {
+            iteration: fmean(rank.stages[stage] for rank in ranks)
+            for iteration, ranks in costs.items()
+        }
         for stage in STAGES
     }
     sent = {
-        cause: {each: float(sum(rank.sent[cause] for rank in r)) for each, r in costs.items()}
+        cause: {
+            iteration: float(sum(rank.sent[cause] for rank in ranks))
+            for iteration, ranks in costs.items()
+        }
         for cause in CAUSES
     }
     phases = {
-        phase: fmean(max(rank.phases[phase].seconds for rank in r) for r in costs.values())
+        phase: fmean(max(rank.phases[phase].seconds for rank in ranks) for ranks in costs.values())
         for phase in PHASES
     }
     busy = {
-        each: fmean(sum(phase.busy for phase in rank.phases.values()) for rank in r) / machine.pace
-        for each, r in costs.items()
+        iteration: fmean(sum(phase.busy for phase in rank.phases.values()) for rank in ranks)
+        / machine.pace
+        for iteration, ranks in costs.items()
     }
-    whole, epoch = _scaler(schedule, costs)
+    full, epoch = _scaler(schedule, costs)
     return Estimate(
         engine=name,
         exact=exact,
         iterations=schedule.iterations,
         rehearsed=len(costs),
-        iteration_seconds=whole(seconds),
+        iteration_seconds=full(seconds),
         epoch_seconds=epoch(seconds),
         phase_seconds=phases,
         processor_seconds=epoch(busy),
-        bytes={cause: round(epoch(each)) for cause, each in sent.items()},
-        iteration_bytes={cause: round(whole(each)) for cause, each in sent.items()},
-        stage_seconds={stage: epoch(each) for stage, each in stages.items()},
-        iteration_stage_seconds={stage: whole(each) for stage, each in stages.items()},
+        bytes={cause: round(epoch(values)) for cause, values in sent.items()},
+        iteration_bytes={cause: round(full(values)) for cause, values in sent.items()},
+        stage_seconds={stage: epoch(values) for stage, values in stages.items()},
+        iteration_stage_seconds={stage: full(values) for stage, values in stages.items()},
     )
 
 
@@ -243,26 +264,33 @@ Means = Callable[[dict[int, float]], float]
 
 
 def _scaler(schedule: RootSchedule, iterations: Iterable[int]) -> tuple[Means, Means]:
-    """From some iterations' values, those of a whole one and of an epoch."""
-    count, full = schedule.iterations, schedule.count(0, 1)
-    large = [each for each in iterations if schedule.count(each, each + 1) == full]
+    """Return functions from rehearsed iterations' values to those of a full one and of an epoch."""
+    count, batch_size = schedule.iterations, schedule.count(0, 1)
+    full_iterations = [
+        iteration
+        for iteration in iterations
+        if schedule.count(iteration, iteration + 1) == batch_size
+    ]
 
-    def whole(values: dict[int, float]) -> float:
-        return fmean(values[each] for each in large)
+    def full(values: dict[int, float]) -> float:
+        return fmean(values[iteration] for iteration in full_iterations)
 
     def epoch(values: dict[int, float]) -> float:
-        others = [values[each] for each in values if each not in large]
-        return whole(values) * (count - len(others)) + sum(others)
+        smaller = [values[iteration] for iteration in values if iteration not in full_iterations]
+        return full(values) * (count - len(smaller)) + sum(smaller)
 
-    return whole, epoch
+    return full, epoch
 
 
 def iteration_seconds(
     config: Config, machine: Machine, link: Link, ranks: Sequence[IterationCost]
 ) -> float:
-    """Of all ranks' phases, which share their servers' cores; or of all bytes of a server, where
-    its link has no time for more. With the pipeline phases of neighbouring iterations lie side by
-    side."""
+    """Return the time of one iteration, from the costs of all ranks.
+
+    This is the time of the ranks' phases, which share their servers' cores. With the pipeline,
+    phases of neighbouring iterations overlap. If a server's link needs longer for all of its bytes,
+    it is that time.
+    """
     size = link.ranks_per_server
     overlapped = overlapped_seconds(
         [rank.phases for rank in ranks],

@@ -1,4 +1,4 @@
-"""How epochs grow with servers: from a few numbers of them that were rehearsed to many."""
+"""Extrapolates an engine's epochs from a few rehearsed numbers of servers to many."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from hopper.traffic import CAUSES, Cause
 SERVERS: Final = tuple(2**power for power in range(1, 11))
 """2 to 1,024"""
 
-# What bytes of a cause grow with, the most likely first: rows that roots read, and do not live with
-# them; sums over servers; what goes around all ranks, over every link.
+# What the bytes of a cause may grow with, the most likely first: "remote" rows of roots, "servers"
+# for sums over servers, "ranks" for what goes around all ranks over every link.
 _GROW_WITH: Final[Mapping[Cause, tuple[str, ...]]] = {
     "feature": ("remote", "servers", "ranks"),
     "topology": ("remote", "servers", "ranks"),
@@ -31,7 +31,7 @@ _GROW_WITH: Final[Mapping[Cause, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Point:
-    """An epoch with a number of servers. rehearsed: or else extrapolated."""
+    """An epoch with a number of servers; ``rehearsed`` or, if not, extrapolated."""
 
     servers: int
     epoch_seconds: float
@@ -41,45 +41,50 @@ class Point:
 
 @dataclass(frozen=True)
 class Growth:
-    """One engine's points, servers ascending."""
+    """One engine's points, by ascending number of servers."""
 
     engine: str
     points: tuple[Point, ...]
 
 
 def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) -> Growth:
-    """An engine's epochs with 2 to 1,024 servers.
+    """Extrapolate an engine's epochs to 2 to 1,024 servers.
 
-    Bytes of a cause, and seconds that the link does not explain, are what they were found to grow
-    with. From one number of servers that is the likeliest of :data:`_GROW_WITH`, and of an
-    iteration's seconds these stay as they are.
+    The bytes of each cause, and the seconds that the link does not explain, are fitted to the
+    rehearsed numbers of servers. If there is only one, bytes grow with the first entry of
+    :data:`_GROW_WITH`, and those seconds stay the same.
 
     Parameters
     ----------
-    rehearsed: by servers, two at least. roots: of an epoch. batch: of a rank, at most.
+    rehearsed: estimates by number of servers, which is at least 2.
+    roots: roots of an epoch.
+    batch: most roots of a rank in an iteration.
     """
     ranks = link.ranks_per_server
     counts = sorted(rehearsed)
-    known = [_Size(each, ranks, roots, batch) for each in counts]
-    iterations = [rehearsed[each] for each in counts]
+    known = [_Size(count, ranks, roots, batch) for count in counts]
+    estimates = [rehearsed[count] for count in counts]
     by_cause = {
         cause: _fit(
             [size.of(name) for size in known for name in _GROW_WITH[cause][: len(known)]],
-            [(each.iteration_bytes or {})[cause] for each in iterations],
+            [(estimate.iteration_bytes or {})[cause] for estimate in estimates],
         )
         for cause in CAUSES
     }
-    rest = [
-        max(0.0, each.iteration_seconds - _on_links(link, _sum(each.iteration_bytes), count))
-        for each, count in zip(iterations, counts, strict=True)
+    unexplained = [
+        max(
+            0.0,
+            estimate.iteration_seconds - _on_links(link, _sum(estimate.iteration_bytes), count),
+        )
+        for estimate, count in zip(estimates, counts, strict=True)
     ]
     names = ("one",) if len(known) == 1 else ("work", "steps", "one")[: len(known)]
-    seconds = _fit([size.of(name) for size in known for name in names], rest)
+    seconds = _fit([size.of(name) for size in known for name in names], unexplained)
     points = []
     for count in sorted({*SERVERS, *counts}):
         if count in rehearsed:
-            found = rehearsed[count]
-            points.append(Point(count, found.epoch_seconds, found.total_bytes, True))
+            estimate = rehearsed[count]
+            points.append(Point(count, estimate.epoch_seconds, estimate.total_bytes, True))
             continue
         size = _Size(count, ranks, roots, batch)
         sent = sum(
@@ -88,12 +93,12 @@ def grow(rehearsed: Mapping[int, Estimate], roots: int, batch: int, link: Link) 
         )
         took = float(seconds @ [size.of(name) for name in names]) + _on_links(link, sent, count)
         points.append(Point(count, took * size.iterations, round(sent * size.iterations), False))
-    return Growth(iterations[0].engine, tuple(points))
+    return Growth(estimates[0].engine, tuple(points))
 
 
 @dataclass(frozen=True)
 class _Size:
-    """A number of servers, and what follows from it for an iteration."""
+    """A number of servers, and the quantities of an iteration that depend on it."""
 
     servers: int
     ranks_per_server: int
@@ -109,13 +114,13 @@ class _Size:
         return -(-self.roots // (self.batch * self.ranks))
 
     def of(self, name: str) -> float:
-        """What something grows with."""
-        of_an_iteration = self.roots / self.iterations
+        """Return the quantity of a name in :data:`_GROW_WITH`, or "work", "steps" or "one"."""
+        roots_per_iteration = self.roots / self.iterations
         values = {
-            "remote": of_an_iteration * (1 - 1 / self.servers),
+            "remote": roots_per_iteration * (1 - 1 / self.servers),
             "servers": self.servers - 1.0,
             "ranks": float(self.ranks * self.servers),
-            "work": of_an_iteration / self.ranks,
+            "work": roots_per_iteration / self.ranks,
             "steps": float(self.ranks),
             "one": 1.0,
         }
@@ -123,7 +128,7 @@ class _Size:
 
 
 def _on_links(link: Link, sent: float, servers: int) -> float:
-    """Seconds that bytes of all servers take, and the steps of a sum around them."""
+    """Return the seconds that all servers' bytes take, and the latency of a sum around them."""
     return link.seconds(sent / servers) + 2 * (servers - 1) * link.latency
 
 
@@ -132,18 +137,24 @@ def _sum(values: Mapping[Cause, int] | None) -> float:
 
 
 def _fit(flat: Sequence[float], values: Sequence[float]) -> NDArray[np.float64]:
-    """[m] factors, none below 0, of least squares: the sizes of each point side by side."""
+    """Fit [m] non-negative factors by least squares.
+
+    Parameters
+    ----------
+    flat: the m quantities of the first point, then those of the next.
+    values: the value of each point.
+    """
     sizes = np.array(flat, float).reshape(len(values), -1)
-    wanted = np.array(values, float)
+    observed = np.array(values, float)
     width = sizes.shape[1]
-    best, least = np.zeros(width), float((wanted**2).sum())
-    # Of so few all choices can be tried.
+    best, least = np.zeros(width), float((observed**2).sum())
+    # There are few quantities, so all subsets with non-zero factors can be tried.
     for count in range(1, width + 1):
         for chosen in combinations(range(width), count):
             part = sizes[:, chosen]
-            factors = np.linalg.lstsq(part, wanted, rcond=None)[0]
-            left = float(((part @ factors - wanted) ** 2).sum())
-            if (factors >= 0).all() and left < least - 1e-9 * (1 + least):
-                best, least = np.zeros(width), left
+            factors = np.linalg.lstsq(part, observed, rcond=None)[0]
+            error = float(((part @ factors - observed) ** 2).sum())
+            if (factors >= 0).all() and error < least - 1e-9 * (1 + least):
+                best, least = np.zeros(width), error
                 best[list(chosen)] = factors
     return best

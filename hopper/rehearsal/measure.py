@@ -1,4 +1,4 @@
-"""What this machine's processor needs for messages, and what several cores make of its work."""
+"""Measures this machine: processor time of messages, and the speed-up by several cores."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from hopper.partition.layouts import server_folder
 from hopper.rehearsal.link import MessageCost
 
 _SMALL, _LARGE = 64, 1 << 22
-"""bytes of a message"""
+"""bytes of the measured messages"""
 _REPEATS: Final = {_SMALL: 100, _LARGE: 5}
 _ENDS: Final = 4
-"""of messages that two ranks exchange: each sends one and receives one"""
+"""ends of the messages in an exchange of two ranks: each sends one and receives one"""
 _WAIT: Final = timedelta(seconds=60)
 _LARGE_ROWS: Final = 1 << 15
 
 
 def measure_between_ranks() -> MessageCost:
-    """Of gloo's messages over the loopback interface, between two ranks of this process."""
+    """Measure gloo's messages between two ranks of this process over the loopback interface."""
     store = PrefixStore("messages", HashStore())
     ranks: list[Any] = [None, None]
 
@@ -58,12 +58,15 @@ def measure_between_ranks() -> MessageCost:
 
 
 def measure_rows(request: Request) -> MessageCost:
-    """Of requests to a feature server over the loopback interface and their replies, beyond what
-    reading and writing the messages takes; of both ends. Nothing where nobody asks for rows."""
+    """Measure requests to a feature server over the loopback interface, both ends together.
+
+    The time for encoding and decoding messages is subtracted, since a rehearsal spends it itself.
+    The cost is 0 if the request reads no rows of other servers.
+    """
     graph = request.graph
     table = next(iter(request.reads.feature_tables.values()), None)
-    sourced = bool(request.config.data.features)
-    if table is None or sourced or graph.book.servers < 2 or not graph.layout.reads_remote_rows:
+    has_sources = bool(request.config.data.features)
+    if table is None or has_sources or graph.book.servers < 2 or not graph.layout.reads_remote_rows:
         return MessageCost(0.0, 0.0)
     servicer = open_servicers([server_folder(graph.path, 0)])[0]
     server = FeatureServer(servicer.shard, "127.0.0.1:0")
@@ -76,9 +79,9 @@ def measure_rows(request: Request) -> MessageCost:
         for client in (over_network, in_process):
             costs.append(_fetch_cost(client, servicer.shard, table))
     server.stop(1.0)
-    network, alone = costs
+    network, encoding = costs
     return MessageCost(
-        max(0.0, network.message - alone.message), max(0.0, network.byte - alone.byte)
+        max(0.0, network.message - encoding.message), max(0.0, network.byte - encoding.byte)
     )
 
 
@@ -101,7 +104,12 @@ def _fetch_cost(client: FeatureClient, shard: Shard, table: str) -> MessageCost:
 def _cost(
     act: Callable[[int], None], small: int, large: int, repeats: dict[int, int], ends: int
 ) -> MessageCost:
-    """What an action takes for itself and for each byte, from two sizes of it."""
+    """Measure an action with two sizes, and return its cost per message and per byte.
+
+    Parameters
+    ----------
+    ends: how many ends of messages share the measured time.
+    """
     seconds = {}
     for nbytes in (small, large):
         act(nbytes)
@@ -114,18 +122,17 @@ def _cost(
 
 
 def measure_parallel(work: Callable[[int], None], threads: int) -> float:
-    """The share of some work that ``threads`` cores divide among them, from what it takes with one
-    thread and with so many.
+    """Measure the share of some work that ``threads`` cores divide among them (Amdahl's law).
 
     Parameters
     ----------
-    work: does it, with so many threads.
+    work: does the work with the number of threads that it is called with.
     """
     seconds = {}
-    for each in (1, threads):
-        work(each)
+    for count in (1, threads):
+        work(count)
         begun = time.perf_counter()
-        work(each)
-        seconds[each] = time.perf_counter() - begun
+        work(count)
+        seconds[count] = time.perf_counter() - begun
     saved = 1 - seconds[threads] / seconds[1]
     return min(1.0, max(0.0, saved / (1 - 1 / threads)))

@@ -1,4 +1,4 @@
-"""What a rank holds in memory, but for pages of files that it maps."""
+"""The memory that a rank needs, without the pages of files that it maps."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from hopper.train.iteration_cost import IterationCost
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a rank.
+    """Bytes of a rank's memory.
 
     Attributes
     ----------
-    process: an interpreter that has imported what trains, and the maps of the graph that it reads.
-    model: parameters, gradients and the optimiser's state. learnable: own learnable rows, with
-        their optimiser's state.
-    plans, rows: what waits in the pipeline, rows of other servers alone.
-    training: what forward keeps for backward, and the gradient of the largest of it.
+    process: the interpreter with imported modules, and the graph's maps that it reads.
+    model: parameters, gradients and the optimiser's state.
+    learnable: the rank's learnable rows and their optimiser's state.
+    plans: plans in the pipeline.
+    rows: rows of other servers in the pipeline.
+    training: tensors that forward saves for backward, and a gradient as large as the largest.
     """
 
     process: int
@@ -38,28 +39,32 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Of all."""
+        """The sum of all."""
         return sum(asdict(self).values())
 
 
-class Held:
-    """What one engine holds on one rank while it is rehearsed; training is watched in one
-    iteration."""
+class MemoryMeter:
+    """Measures the memory of one engine on one rank in a rehearsal.
+
+    Attributes
+    ----------
+    model, learnable: bytes as of :class:`Memory`.
+    """
 
     def __init__(self) -> None:
         self.model = self.learnable = 0
         self._saved: dict[int, int] = {}
 
-    def note(self, engine: Engine[Any, Any]) -> None:
-        """Take note of what lasts."""
-        for each in engine.models:
-            state = each.optimizer.state().values()
-            self.model += each.packed.buffer.nbytes + sum(own.nbytes for own in state)
-        self.learnable = sum(each.records.stored.nbytes for each in engine.state.learnable)
+    def count_engine(self, engine: Engine[Any, Any]) -> None:
+        """Count the memory that an engine holds during the whole run."""
+        for model in engine.models:
+            state = model.optimizer.state().values()
+            self.model += model.packed.buffer.nbytes + sum(tensor.nbytes for tensor in state)
+        self.learnable = sum(share.records.stored.nbytes for share in engine.state.learnable)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Within it, take note of what is kept for backward."""
+        """Count the tensors that are saved for backward during the block: one iteration."""
         self._saved = {}
         with torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor):
             yield
@@ -70,17 +75,25 @@ class Held:
         return tensor.detach()
 
     def memory(self, config: Config, costs: Sequence[IterationCost], process: int) -> Memory:
-        """What a rank holds that trains as the configuration says."""
-        own = config.pipeline
-        plan = max(each.plan_bytes for each in costs)
-        rows = max(each.sent["feature"] for each in costs)
-        waiting = min(own.depth * plan, own.nbytes + plan) if own.depth else plan
-        # One is read, and one is trained, besides those that wait.
-        read = min(own.reads * rows, own.nbytes + rows) + 2 * rows if own.depth else rows
+        """Return the memory of a rank that trains with a configuration.
+
+        Parameters
+        ----------
+        costs: the rank's rehearsed iterations.
+        process: as of :class:`Memory`.
+        """
+        pipeline = config.pipeline
+        plan = max(cost.plan_bytes for cost in costs)
+        rows = max(cost.sent["feature"] for cost in costs)
+        waiting, read = plan, rows
+        if pipeline.depth:
+            waiting = min(pipeline.depth * plan, pipeline.nbytes + plan)
+            # Besides the waiting iterations one is being read, and one is trained.
+            read = min(pipeline.reads * rows, pipeline.nbytes + rows) + 2 * rows
         saved = sum(self._saved.values()) + max(self._saved.values(), default=0)
         return Memory(process, self.model, self.learnable, waiting, read, saved)
 
 
 def process_bytes() -> int:
-    """What this process holds now."""
+    """Return the resident memory of this process in bytes."""
     return int(psutil.Process().memory_info().rss)

@@ -1,5 +1,7 @@
-"""Messages between ranks that take turns: those functions of ``torch.distributed`` that
-:class:`hopper.cluster.Cluster` calls."""
+"""Messages between ranks of a rehearsal.
+
+Implements the functions of ``torch.distributed`` that :class:`hopper.cluster.Cluster` calls.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,18 @@ from hopper.rehearsal.link import Link
 from hopper.rehearsal.turns import Turns
 
 Parts = Mapping[int, Any]
-"""by rank, what it has brought to a meeting"""
+"""by rank, its tensors in a message"""
 
 
 class Group:
-    """Some ranks. meetings: those under way, by their number."""
+    """A process group.
+
+    Attributes
+    ----------
+    ranks: its members.
+    meetings: unfinished messages by key.
+    counts: how many messages each rank has taken part in, by key and rank.
+    """
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self.ranks = list(ranks)
@@ -30,11 +39,15 @@ class Group:
 
 
 class Meeting:
-    """A message that several ranks take part in; it is on its way once all have come.
+    """A message that several ranks take part in; it is sent once all of them have called it.
 
     Attributes
     ----------
-    parts: as of :data:`Parts`. begun: by rank, when it came. done: by rank, when it can go on.
+    parts: tensors of each rank.
+    begun: by rank, when it called.
+    done: by rank, when the message is complete for it.
+    waiting: how many ranks wait for the message.
+    met: notified when all ranks have called.
     """
 
     def __init__(self, lock: threading.Lock) -> None:
@@ -46,11 +59,13 @@ class Meeting:
 
 
 class Hall:
-    """Where all ranks meet.
+    """What all ranks of a rehearsal share.
 
     Attributes
     ----------
-    groups: in the order in which they were made; the first is that of all ranks.
+    turns: the ranks' turns and clocks.
+    link: the time that messages take.
+    groups: process groups in order of their making; the first has all ranks.
     """
 
     def __init__(self, turns: Turns, link: Link, world: int) -> None:
@@ -59,13 +74,13 @@ class Hall:
 
 
 class Work:
-    """A message under way, as ``torch.distributed`` has it."""
+    """A running message, with the interface of ``torch.distributed``."""
 
     def __init__(self, hall: Hall, rank: int, meeting: Meeting) -> None:
         self._hall, self._rank, self._meeting = hall, rank, meeting
 
     def wait(self, _limit: timedelta) -> None:
-        """Let others have their turn until it is there."""
+        """Wait until the message is complete, while other ranks have their turns."""
         turns, meeting, rank = self._hall.turns, self._meeting, self._rank
         if not meeting.done:
             meeting.waiting += 1
@@ -74,46 +89,46 @@ class Work:
 
 
 class Messages:
-    """One rank's; functions are those of ``torch.distributed``."""
+    """One rank's functions of ``torch.distributed``."""
 
     def __init__(self, hall: Hall, rank: int) -> None:
-        self._hall, self._rank, self._made = hall, rank, 0
+        self._hall, self._rank, self._groups_made = hall, rank, 0
 
     def new_group(self, ranks: Sequence[int] | None = None, **_: Any) -> Group:
-        """Every rank makes all groups in the same order."""
+        """Make a process group. Every rank must make all groups in the same order."""
         groups = self._hall.groups
-        self._made += 1
-        if self._made == len(groups):
+        self._groups_made += 1
+        if self._groups_made == len(groups):
             groups.append(Group(groups[0].ranks if ranks is None else ranks))
-        return groups[self._made]
+        return groups[self._groups_made]
 
     def destroy_process_group(self, _group: Group) -> None:
-        """Nothing is left to be closed."""
+        """Do nothing: there is nothing to close."""
 
     def all_reduce(self, tensor: Tensor, group: Group | None = None, **_: Any) -> Work:
-        """A ring of scattered and gathered sums."""
+        """Sum a tensor over ranks, in the time of a ring's reduce-scatter and all-gather."""
         ranks = self._group(group).ranks
         steps = 2 * (len(ranks) - 1)
         share = tensor.nbytes / len(ranks)
 
         def meet(parts: Parts) -> None:
-            total = torch.stack([parts[each] for each in ranks]).sum(0, dtype=tensor.dtype)
-            for each in ranks:
-                parts[each].copy_(total)
+            total = torch.stack([parts[rank] for rank in ranks]).sum(0, dtype=tensor.dtype)
+            for rank in ranks:
+                parts[rank].copy_(total)
 
         return self._collective(group, tensor, meet, steps, share)
 
     def reduce(self, tensor: Tensor, dst: int, group: Group | None = None, **_: Any) -> Work:
-        """The sum, on one rank."""
+        """Sum a tensor over ranks, on one of them."""
 
         def meet(parts: Parts) -> None:
-            parts[dst].copy_(torch.stack([parts[each] for each in parts]).sum(0))
+            parts[dst].copy_(torch.stack(list(parts.values())).sum(0))
 
         steps = len(self._group(group).ranks) - 1
         return self._collective(group, tensor, meet, steps, tensor.nbytes)
 
     def broadcast(self, tensor: Tensor, src: int, group: Group | None = None, **_: Any) -> Work:
-        """What one rank has, on all."""
+        """Copy one rank's tensor to all ranks."""
 
         def meet(parts: Parts) -> None:
             for rank, part in parts.items():
@@ -126,13 +141,13 @@ class Messages:
     def all_gather(
         self, out: Sequence[Tensor], tensor: Tensor, group: Group | None = None, **_: Any
     ) -> Work:
-        """What every rank has, on all: a ring."""
+        """Copy every rank's tensor to all ranks, in the time of a ring."""
         ranks = self._group(group).ranks
 
         def meet(parts: Parts) -> None:
-            for own, _ in parts.values():
-                for place, each in zip(own, ranks, strict=True):
-                    place.copy_(parts[each][1])
+            for outputs, _ in parts.values():
+                for output, rank in zip(outputs, ranks, strict=True):
+                    output.copy_(parts[rank][1])
 
         steps = len(ranks) - 1
         return self._collective(group, (out, tensor), meet, steps, tensor.nbytes)
@@ -146,38 +161,43 @@ class Messages:
         group: Group | None = None,
         **_: Any,
     ) -> Work:
-        """Rows from every rank to every other."""
-        parts = (out.split(list(output_split_sizes)), tensor.split(list(input_split_sizes)))
+        """Send rows from every rank to every other."""
+        received = out.split(list(output_split_sizes))
+        sent = tensor.split(list(input_split_sizes))
         others = len(self._group(group).ranks) - 1
-        nbytes = sum(each.nbytes for place, each in enumerate(parts[1]) if place != self._rank)
-        nbytes += sum(each.nbytes for place, each in enumerate(parts[0]) if place != self._rank)
+        nbytes = sum(
+            part.nbytes
+            for parts in (sent, received)
+            for rank, part in enumerate(parts)
+            if rank != self._rank
+        )
         self._spend(2 * others, nbytes)
-        return self._meet(self._group(group), parts, self._move_rows)
+        return self._meet(self._group(group), (received, sent), self._move_rows)
 
     def isend(self, tensor: Tensor, dst: int, tag: int = 0) -> Work:
-        """To one rank."""
+        """Send a tensor to one rank."""
         return self._pair(tensor, self._rank, dst, tag)
 
     def irecv(self, tensor: Tensor, src: int, tag: int = 0) -> Work:
-        """From one rank."""
+        """Receive a tensor from one rank."""
         return self._pair(tensor, src, self._rank, tag)
 
     def _move_rows(self, meeting: Meeting) -> None:
         ranks = list(range(len(meeting.parts)))
-        sizes = np.array([[p.nbytes for p in meeting.parts[each][1]] for each in ranks], float)
+        sizes = np.array([[p.nbytes for p in meeting.parts[rank][1]] for rank in ranks], float)
         for source in ranks:
             for destination, part in enumerate(meeting.parts[source][1]):
                 meeting.parts[destination][0][source].copy_(part)
-        begun = np.array([meeting.begun[each] for each in ranks])
+        begun = np.array([meeting.begun[rank] for rank in ranks])
         arrived = begun[:, None] + self._hall.link.all_to_all(sizes)
-        # Who has nothing to send is not waited for.
+        # No rank waits for an empty message.
         arrived[sizes == 0] = 0.0
-        # Everybody has sent, and whatever came is there.
+        # A rank is done when its messages have arrived and it has received all others.
         done = np.maximum(begun, np.maximum(arrived.max(0), arrived.max(1)))
         meeting.done = dict(zip(ranks, done.tolist(), strict=True))
 
     def _pair(self, tensor: Tensor, src: int, dst: int, tag: int) -> Work:
-        """One end of a message between two ranks."""
+        """Take part in a message between two ranks, as either end."""
         link, pairs = self._hall.link, self._hall.groups[0]
 
         def meet(meeting: Meeting) -> None:
@@ -196,7 +216,7 @@ class Messages:
         steps: int,
         nbytes: float,
     ) -> Work:
-        """A message that goes around a group's ranks in so many steps of ``nbytes``."""
+        """Take part in a message that goes around a group in ``steps`` of ``nbytes`` each."""
         chosen, link = self._group(group), self._hall.link
 
         def end(meeting: Meeting) -> None:
@@ -222,11 +242,14 @@ class Messages:
         name: tuple[int, ...] = (),
         ranks: int = 0,
     ) -> Work:
-        """Come to a meeting; whoever comes last lets it happen.
+        """Take part in a message; the last rank to call carries it out.
 
         Parameters
         ----------
-        name: of a message between two. ranks: how many come; 0 = the whole group.
+        part: this rank's tensors.
+        end: carries the message out and sets ``done``.
+        name: key of a message between two ranks; () for a collective.
+        ranks: how many ranks take part; 0 = the whole group.
         """
         turns, rank = self._hall.turns, self._rank
         group.counts[name, rank] += 1
@@ -235,7 +258,7 @@ class Messages:
         meeting.parts[rank], meeting.begun[rank] = part, turns.clocks[rank].read()
         if len(meeting.parts) == (ranks or len(group.ranks)):
             clock = turns.clocks[rank]
-            # Nobody's processor copies what a network carries.
+            # Copying stands for the network's work, so it takes no rank's processor time.
             clock.stop()
             del group.meetings[key]
             with torch.no_grad():

@@ -1,10 +1,9 @@
-"""Iterations that lie side by side: threads that share their server's cores, and ranks that wait
-for each other.
+"""Simulates overlapping iterations: threads that share cores, and ranks that wait for each other.
 
-Each rank has a thread that plans, one that reads and one that trains (docs/pipeline.md), or one for
-all three where nothing is prepared ahead. A thread works on a core or waits for a link. Where more
-work than a server has cores, each is the slower for it, as under a fair scheduler. Training of an
-iteration begins when all ranks have trained the one before.
+Each rank has a thread that plans, one that reads and one that trains (docs/pipeline.md), or a
+single thread if there is no pipeline. A thread works on a core or waits for a link. If more threads
+work than a server has cores, all get slower, as under a fair scheduler. Training of an iteration
+begins when all ranks have trained the previous one.
 """
 
 from __future__ import annotations
@@ -18,27 +17,26 @@ from numpy.typing import NDArray
 from hopper.train.iteration_cost import PHASES, Spent
 
 _ITERATIONS: Final = 24
-"""that are followed; the second half is what counts, since the first fills what waits between
-threads"""
+"""iterations that are simulated; the first half fills the queues, the second half counts"""
 _PIECES: Final = 3
-"""of a phase: each works, then waits"""
+"""pieces of a phase, in each of which a thread first works and then waits"""
 _AHEAD: Final = 3
-"""plans, and iterations that are read, that may wait: more change nothing once they are there"""
+"""most plans, and most iterations with rows, that wait; more would not change the result"""
 _MOST_RANKS: Final = 32
-"""that are followed; of more, those of the first servers"""
+"""most ranks that are simulated; of more, those of the first servers"""
 
 Costs = Mapping[str, Spent]
 """one rank's phases of an iteration"""
 
 
 class Cores(NamedTuple):
-    """A server's.
+    """The cores of a server.
 
     Attributes
     ----------
-    number: how many; less than one is a share of one.
-    of_a_thread: those that a thread at work keeps busy, on average.
-    ranks: of the server.
+    number: how many; may be less than 1.
+    of_a_thread: cores that a working thread keeps busy on average.
+    ranks: ranks of the server.
     """
 
     number: float
@@ -47,40 +45,40 @@ class Cores(NamedTuple):
 
 
 def overlapped_seconds(ranks: Sequence[Costs], cores: Cores, *, is_pipelined: bool) -> float:
-    """Seconds from an iteration's end to the next one's, all of them alike.
+    """Return the seconds between the ends of successive iterations that all cost the same.
 
     Parameters
     ----------
-    ranks: in the order of their servers.
-    is_pipelined: whether planning and reading run beside training.
+    ranks: costs of all ranks, in the order of their servers.
+    is_pipelined: whether planning and reading run at the same time as training.
     """
-    followed = ranks[: max(cores.ranks, _MOST_RANKS // cores.ranks * cores.ranks)]
-    ends = _Threads(followed, cores, is_pipelined).run()
+    simulated = ranks[: max(cores.ranks, _MOST_RANKS // cores.ranks * cores.ranks)]
+    ends = _Threads(simulated, cores, is_pipelined).run()
     half = len(ends) // 2
     return (ends[-1] - ends[half - 1]) / (len(ends) - half)
 
 
 class _Threads:
-    """All threads of all ranks; arrays are [ranks, threads]."""
+    """The state of all ranks' threads; arrays are [ranks, threads]."""
 
     def __init__(self, ranks: Sequence[Costs], cores: Cores, is_pipelined: bool) -> None:
-        work = np.array([[rank[each].busy for each in PHASES] for rank in ranks])
-        whole = np.array([[rank[each].seconds for each in PHASES] for rank in ranks])
-        wait = np.maximum(whole - work, 0.0)
+        work = np.array([[rank[phase].busy for phase in PHASES] for rank in ranks])
+        total = np.array([[rank[phase].seconds for phase in PHASES] for rank in ranks])
+        wait = np.maximum(total - work, 0.0)
         if not is_pipelined:
             work, wait = work.sum(1, keepdims=True), wait.sum(1, keepdims=True)
         self._work, self._wait = work / _PIECES, wait / _PIECES
         self._cores = cores
         self._server = np.arange(len(ranks)) // cores.ranks
         self._done: NDArray[Any] = np.zeros(work.shape, int)
-        """iterations"""
+        """iterations that each thread has finished"""
         self._pieces = np.zeros(work.shape, int)
-        """of the one under way that are left; 0 = the thread is idle"""
+        """pieces of the current iteration that are left; 0 = the thread is idle"""
         self._to_work = np.zeros(work.shape)
         self._to_wait = np.zeros(work.shape)
 
     def run(self) -> list[float]:
-        """When each iteration was trained by all ranks."""
+        """Simulate, and return the time at which all ranks had trained each iteration."""
         now, ends = 0.0, list[float]()
         while len(ends) < _ITERATIONS:
             self._begin()
@@ -96,27 +94,27 @@ class _Threads:
         return ends
 
     def _begin(self) -> None:
-        """Let idle threads take the next iteration, where it is there and has room."""
+        """Let idle threads begin an iteration that is ready and has room in the next queue."""
         done, threads = self._done, self._done.shape[1]
         trained_by_all = done[:, -1].min()
-        for place in range(threads):
-            may = self._pieces[:, place] == 0
-            if place:
-                may &= done[:, place] < done[:, place - 1]
-            if place < threads - 1:
-                may &= done[:, place] < done[:, place + 1] + _AHEAD
+        for thread in range(threads):
+            may_begin = self._pieces[:, thread] == 0
+            if thread:
+                may_begin &= done[:, thread] < done[:, thread - 1]
+            if thread < threads - 1:
+                may_begin &= done[:, thread] < done[:, thread + 1] + _AHEAD
             else:
-                may &= done[:, place] == trained_by_all
-            self._pieces[may, place] = _PIECES
-            self._to_work[may, place] = self._work[may, place]
-            self._to_wait[may, place] = self._wait[may, place]
+                may_begin &= done[:, thread] == trained_by_all
+            self._pieces[may_begin, thread] = _PIECES
+            self._to_work[may_begin, thread] = self._work[may_begin, thread]
+            self._to_wait[may_begin, thread] = self._wait[may_begin, thread]
 
     def _rates(self, works: NDArray[np.bool_]) -> NDArray[Any]:
-        """Of each thread: a share of its server's cores."""
-        at_work = np.bincount(self._server, weights=works.sum(1))
-        asked = np.maximum(at_work * self._cores.of_a_thread, 1e-12)
-        # However many cores are idle, a thread at work is no faster than it was alone.
-        shares = np.minimum(1.0, self._cores.number / asked)[self._server]
+        """Return each thread's speed, relative to a server with free cores."""
+        working = np.bincount(self._server, weights=works.sum(1))
+        cores_needed = np.maximum(working * self._cores.of_a_thread, 1e-12)
+        # Idle cores make a working thread no faster.
+        shares = np.minimum(1.0, self._cores.number / cores_needed)[self._server]
         return np.broadcast_to(shares[:, None], works.shape)
 
     def _advance(

@@ -1,4 +1,4 @@
-"""Ranks that take turns on one machine, each by a clock of its own."""
+"""Ranks that take turns in one process, each with its own clock."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 class RehearsalEnded(Exception):
-    """Another rank has failed; its error says why."""
+    """The rehearsal was ended by the error of another rank, which is the cause."""
 
 
 class Clock:
-    """A rank's seconds; it stands still while others have their turn.
+    """A rank's clock, which stands still during other ranks' turns.
 
     Parameters
     ----------
-    pace: seconds that a processor second of this machine takes the rank.
+    pace: seconds that the rank needs for a processor second of this machine.
 
     Attributes
     ----------
-    waited: seconds of it that no processor was needed for.
+    waited: seconds in which the rank waited without using a processor.
     """
 
     def __init__(self, pace: float) -> None:
@@ -30,37 +30,38 @@ class Clock:
         self._since: float | None = None
 
     def read(self) -> float:
-        """Seconds now."""
+        """Return the present time in seconds."""
         return self.busy() + self.waited
 
     def busy(self) -> float:
-        """Those of a processor."""
+        """Return the seconds in which the rank used a processor."""
         running = 0.0 if self._since is None else time.process_time() - self._since
         return self._spent + running * self._pace
 
     def stop(self) -> None:
-        """What follows is not the rank's."""
+        """Stop the clock at the end of the rank's turn."""
         self._spent, self._since = self.busy(), None
 
     def go_on(self) -> None:
-        """What follows is the rank's again."""
+        """Start the clock at the beginning of the rank's turn."""
         self._since = time.process_time()
 
     def work(self, seconds: float) -> None:
-        """Let a processor have worked for so long."""
+        """Add processor time."""
         self._spent += seconds * self._pace
 
     def wait_until(self, moment: float) -> None:
-        """Let nothing have been done until then."""
+        """Add waiting time until the clock shows ``moment``."""
         self.waited += max(0.0, moment - self.read())
 
 
 class Turns:
-    """Gives every rank its turns; the one that waits for others lets them have theirs.
+    """Gives ranks their turns: one runs until it waits for others.
 
     Attributes
     ----------
     clocks: by rank.
+    lock: held by the rank whose turn it is.
     """
 
     def __init__(self, world: int, pace: float) -> None:
@@ -71,7 +72,12 @@ class Turns:
         self._waiting: set[threading.Condition] = set()
 
     def run(self, work: Callable[[int], Any]) -> list[Any]:
-        """What every rank returns; the first error is raised, once all have ended."""
+        """Run ``work`` as every rank, and return all results.
+
+        Raises
+        ------
+        The first error of any rank, once all have ended.
+        """
         results: list[Any] = [None] * len(self.clocks)
 
         def run_rank(rank: int) -> None:
@@ -99,15 +105,15 @@ class Turns:
         return results
 
     def wait(self, rank: int, condition: threading.Condition, ended: Callable[[], bool]) -> None:
-        """Let others have their turn until ``ended()``.
+        """End a rank's turn until ``ended()`` is True.
 
         Parameters
         ----------
-        condition: of :attr:`lock`; notified when that may be.
+        condition: a condition of :attr:`lock`, which is notified when ``ended`` may have changed.
 
         Raises
         ------
-        RehearsalEnded: a rank has failed, or nobody is left who could end it.
+        RehearsalEnded: a rank has failed, or all ranks wait for each other.
         """
         if ended():
             return
@@ -120,12 +126,12 @@ class Turns:
         clock.go_on()
         if self._failure is not None:
             if not ended():
-                # Nobody has said so: until it has left, it runs.
+                # No rank has resumed this one, so it must count itself as running again.
                 self._running += 1
             raise RehearsalEnded from self._failure
 
     def resume(self, condition: threading.Condition, ranks: int) -> None:
-        """End the wait of so many ranks."""
+        """End the wait of ``ranks`` ranks for a condition."""
         self._running += ranks
         self._waiting.discard(condition)
         condition.notify_all()

@@ -1,4 +1,4 @@
-"""The ranks of a cluster that is rehearsed, and the rows that they read."""
+"""The ranks of a rehearsed cluster, and the rows that they read."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from hopper.rehearsal.turns import Turns
 from hopper.traffic import Traffic
 
 _NO_LIMIT = 24 * 3600.0
-"""seconds: nobody is late"""
+"""seconds: longer than any wait in a rehearsal"""
 
 
 class RehearsedCluster(Cluster):
-    """One rank among ranks that take turns; what it sends is counted as :class:`Cluster` does."""
+    """A rank of a rehearsal; counts what it sends as :class:`Cluster` does."""
 
     def __init__(self, hall: Hall, rank: int, world: int, ranks_per_server: int) -> None:
         super().__init__(rank, world, ranks_per_server, torch.device("cpu"), _NO_LIMIT)
@@ -43,15 +43,15 @@ class RehearsedCluster(Cluster):
 
     @contextmanager
     def watched(self, operation: str) -> Iterator[None]:
-        """Errors are those of one process, and say what went wrong."""
+        """Do nothing: all ranks are in this process, and their errors already say what failed."""
         yield
 
     def busy(self) -> float:
-        """This rank's processor seconds."""
+        """Return this rank's processor seconds."""
         return self._turns.clocks[self.rank].busy()
 
     def settle(self) -> None:
-        """Let all ranks go on at the moment at which the last has come; nothing is sent."""
+        """Wait for all ranks, without counting any message."""
         if self.world > 1:
             uncounted = copy.copy(self)
             uncounted.traffic = Traffic()
@@ -59,25 +59,26 @@ class RehearsedCluster(Cluster):
 
 
 class RehearsedRows(RemoteRows):
-    """Rows of other servers, asked for as over a network; a rank's clock adds what that takes."""
+    """Rows of other servers, fetched from servicers in this process.
+
+    The time that a network would take is added to the rank's clock.
+    """
 
     def __init__(
         self, request: Request, servicers: Sequence[FeatureServicer], hall: Hall, rank: int
     ) -> None:
-        names = [f"server {each} of the rehearsal" for each in range(len(servicers))]
+        names = [f"server {server} of the rehearsal" for server in range(len(servicers))]
         make_client = partial(InProcessClient, servicers)
         wire = request.config.cluster.feature_wire
         super().__init__(request.graph, names, _NO_LIMIT, make_client, wire=wire)
         self._clock, self._link = hall.turns.clocks[rank], hall.link
-        self._carried = self._asked = 0
+        self._nbytes = self._requests = 0
+        """of the running operation"""
 
     def _count(self, server: int, sent: int, received: int) -> None:
-        self._carry(sent + received)
+        self._requests += 1
+        self._nbytes += sent + received
         super()._count(server, sent, received)
-
-    def _carry(self, nbytes: int) -> None:
-        self._asked += 1
-        self._carried += nbytes
 
     def _fetch(
         self,
@@ -88,32 +89,32 @@ class RehearsedRows(RemoteRows):
         places: Mapping[int, slice | NDArray[Any]],
     ) -> None:
         super()._fetch(kind, node_type, wanted, out, places)
-        self._arrive()
+        self._add_time()
 
     def begin_sampling(
         self, draws: Mapping[int, Sequence[NeighbourDraw]], traffic: Traffic
     ) -> Callable[[], None]:
-        """See :class:`RemoteRows`."""
-        own = Traffic()
-        wait = super().begin_sampling(draws, own)
+        """Ask servers to draw neighbours; see :meth:`RemoteRows.begin_sampling`."""
+        draw_traffic = Traffic()
+        wait = super().begin_sampling(draws, draw_traffic)
 
-        def arrive() -> None:
+        def finish() -> None:
             wait()
-            sent = own.take()
-            self._asked, self._carried = len(draws), sum(sent.values())
+            sent = draw_traffic.take()
+            self._requests, self._nbytes = len(draws), sum(sent.values())
             for cause, nbytes in sent.items():
                 traffic.count(cause, nbytes)
-            self._arrive()
+            self._add_time()
 
-        return arrive
+        return finish
 
-    def _arrive(self) -> None:
-        """What was asked for is there."""
-        asked, carried = self._asked, self._carried
-        self._asked = self._carried = 0
-        if asked:
-            self._clock.work(self._link.rows.of(asked, carried))
-            self._clock.wait_until(self._clock.read() + self._link.fetch(carried))
+    def _add_time(self) -> None:
+        """Add the time of the finished operation to the rank's clock."""
+        requests, nbytes = self._requests, self._nbytes
+        self._requests = self._nbytes = 0
+        if requests:
+            self._clock.work(self._link.rows.of(requests, nbytes))
+            self._clock.wait_until(self._clock.read() + self._link.fetch(nbytes))
 
 
 class World:
@@ -121,8 +122,9 @@ class World:
 
     Parameters
     ----------
-    pace: seconds that a processor second of this machine takes a rank.
-    threads: of kernels. With one, what they take of a processor does not depend on other work.
+    link: the time that messages take.
+    pace: seconds that a rank needs for a processor second of this machine.
+    threads: threads of kernels. With one, their processor time does not depend on other work.
     """
 
     def __init__(self, request: Request, link: Link, pace: float, threads: int = 1) -> None:
@@ -133,14 +135,14 @@ class World:
         if graph.book.servers > 1 and graph.layout.reads_remote_rows:
             data = request.config.data
             sources = {
-                each: SourceRequest(name, data.features_options.get(each, {}))
-                for each, name in data.features.items()
+                node_type: SourceRequest(name, data.features_options.get(node_type, {}))
+                for node_type, name in data.features.items()
             }
-            folders = [server_folder(graph.path, each) for each in range(graph.book.servers)]
+            folders = [server_folder(graph.path, server) for server in range(graph.book.servers)]
             self._servicers = open_servicers(folders, sources)
 
     def run(self, work: Callable[[RehearsedCluster, PartitionedRows], Any]) -> list[Any]:
-        """What every rank returns, the ranks taking turns; the first error is raised."""
+        """Run ``work`` as every rank in turns, and return all results; raise the first error."""
         request, world = self._request, self._request.ranks
         turns = Turns(world, self._pace)
         hall = Hall(turns, self.link, world)
@@ -165,7 +167,7 @@ class World:
 
 @contextmanager
 def kernel_threads(count: int) -> Iterator[None]:
-    """Let torch's kernels have so many threads."""
+    """Let torch's kernels use ``count`` threads during the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
