@@ -174,8 +174,7 @@ class Naive(Engine[NaivePlan, NaiveInputs]):
                 # Home again, with nothing but gradients.
                 return
             leaving = [
-                Cargo(move, trips[move.model].luggage.packed(now.step))
-                for move in before.departures
+                Cargo(move, trips[move.model].luggage.pack(now.step)) for move in before.departures
             ]
             coming = [
                 Cargo(move, trips[move.model].luggage.room(now.step)) for move in now.arrivals

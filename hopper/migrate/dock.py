@@ -1,4 +1,4 @@
-"""The models that stand on a rank during an iteration (HopGNN, section 5.1)."""
+"""The models that are on a rank during an iteration (HopGNN, section 5.1)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hopper.migrate.packed_model import PackedModel
 
 
 class Dock:
-    """Buffers of visiting models, and the module that becomes one of them at a time.
+    """The buffers of the models on a rank, and the module that computes with one of them at a time.
 
-    Where replicas are synchronous, every model has the parameters of this rank's replica at the
-    start of an iteration, so a model can start on any rank, and gradients alone are enough to move.
-    An independent model has a dock of its own on every rank; it starts and ends at home.
+    With synchronous replicas, every model has the parameters of this rank's replica at the start of
+    an iteration. So a model can start on any rank, and it is enough to move its gradients. An
+    independent model has a dock of its own on every rank, and starts and ends at home.
 
     Parameters
     ----------
@@ -28,11 +28,11 @@ class Dock:
         self._packed = packed
         self._shape = packed.buffer if moves_parameters else packed.accumulated
         self._moves_parameters = moves_parameters
-        self._standing: dict[int, Tensor] = {}
+        self._present: dict[int, Tensor] = {}
         self._spare: list[Tensor] = []
 
     def start(self, models: Sequence[int]) -> None:
-        """Let models start here, with the replica's parameters and nothing accumulated."""
+        """Let models start here, with the replica's parameters and zero gradients."""
         for model in models:
             buffer = self.empty_buffer()
             if self._moves_parameters:
@@ -41,32 +41,32 @@ class Dock:
                 buffer[count:].zero_()
             else:
                 buffer.zero_()
-            self._standing[model] = buffer
+            self._present[model] = buffer
 
     def empty_buffer(self) -> Tensor:
-        """A buffer of unspecified content, to receive a model into."""
+        """Return an uninitialised buffer to receive a model into."""
         return self._spare.pop() if self._spare else torch.empty_like(self._shape)
 
     def enter(self, model: int, buffer: Tensor) -> None:
-        """A model has come."""
-        self._standing[model] = buffer
+        """Take in a model that has arrived in ``buffer``."""
+        self._present[model] = buffer
 
     def leave(self, model: int) -> Tensor:
-        """A model goes; give its buffer back to :meth:`reuse` when it has gone."""
-        return self._standing.pop(model)
+        """Remove a model and return its buffer; pass it to :meth:`reuse` when it has been sent."""
+        return self._present.pop(model)
 
     def accumulated_in(self, buffer: Tensor) -> Tensor:
-        """The part of a model's buffer that holds its gradients and loss; a view."""
+        """Return a view of the part of a model's buffer that holds its gradients and loss."""
         return buffer[-self._packed.accumulated.numel() :]
 
     def reuse(self, buffer: Tensor) -> None:
-        """A buffer's content is no longer needed."""
+        """Take back a buffer whose content is no longer needed."""
         self._spare.append(buffer)
 
     @contextmanager
     def aboard(self, model: int) -> Iterator[PackedModel]:
-        """The replica's module as this model: what it accumulates goes where the model goes."""
-        buffer = self._standing[model]
+        """Let the replica's module be a model during the block, and accumulate in its buffer."""
+        buffer = self._present[model]
         if self._moves_parameters:
             count = self._packed.parameters.numel()
             parameters, accumulated = buffer[:count], buffer[count:]
@@ -76,8 +76,8 @@ class Dock:
             yield self._packed
 
     def unload(self) -> None:
-        """Add what the standing models accumulated to the replica, in order of model."""
-        for model in sorted(self._standing):
-            buffer = self._standing.pop(model)
+        """Add the gradients and losses of all models here to the replica, in order of model."""
+        for model in sorted(self._present):
+            buffer = self._present.pop(model)
             self._packed.accumulated += self.accumulated_in(buffer)
             self.reuse(buffer)

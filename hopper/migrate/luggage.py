@@ -1,4 +1,4 @@
-"""What a model takes along besides itself: results that it has so far, or their gradients."""
+"""Partial results, or their gradients, that travel with a model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from torch import Tensor
 
 
 class Luggage:
-    """Rows of several kinds, to which every rank adds, and what of them travels.
+    """Rows of several kinds that travel with a model, and to which every rank adds.
 
-    A model goes from home, which is place 0, to place 1, 2, ... and home again, with all that was
-    made until then; and then to the last place, the one before it, ... and home again, with what
-    those that it has yet to visit have made; from the last of these with nothing.
+    On the way out a model goes from home, which is place 0, to places 1, 2, ... and home again, and
+    takes along all rows made so far. On the way back it goes to the last place, the one before,
+    ... and home again. It then takes along the rows made at places that it has yet to visit, and
+    from the last place none.
 
     Parameters
     ----------
-    shapes: by kind, how many rows there are, and their width.
-    made_at: [n] int64, the place at which each row is made; of kinds with fewer rows, of the first.
-    places: how many there are.
-    dense: kinds to which every place adds in every row, so that all rows travel.
+    shapes: by kind, the number of rows and their width.
+    made_at: [n] int64, the place at which each row is made. A kind with fewer rows uses the first.
+    places: number of places.
+    dense: kinds in which every place adds to every row, so that all rows travel.
 
     Attributes
     ----------
@@ -44,13 +45,13 @@ class Luggage:
         self.rows: dict[str, Tensor] = {}
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
-        """Add what a rank has made."""
+        """Add a rank's rows, by kind."""
         self.rows = {
-            kind: self.rows[kind] + own if self.rows else own for kind, own in rows.items()
+            kind: self.rows[kind] + added if self.rows else added for kind, added in rows.items()
         }
 
-    def packed(self, step: int) -> Tensor:
-        """[numbers]: what travels to a time step; nothing of it is kept here."""
+    def pack(self, step: int) -> Tensor:
+        """Return the elements that travel to a time step in one dimension, and keep no rows."""
         rows, self.rows = self.rows, {}
         parts = [
             rows[kind] if chosen is None else rows[kind].index_select(0, chosen)
@@ -59,7 +60,7 @@ class Luggage:
         return torch.cat([part.reshape(-1) for part in parts])
 
     def room(self, step: int) -> Tensor:
-        """[numbers]: of unspecified content, for what travels to a time step."""
+        """Return an uninitialised buffer for the elements that travel to a time step."""
         size = 0
         for kind, chosen in self._travelling(step).items():
             count, width = self._shapes[kind]
@@ -67,28 +68,28 @@ class Luggage:
         return torch.empty(size, dtype=self._dtype, device=self._device)
 
     def unpack(self, step: int, buffer: Tensor) -> None:
-        """Take what has come; rows that did not travel are zeros."""
-        place = 0
+        """Set the rows from a received buffer; rows that did not travel become zeros."""
+        offset = 0
         for kind, chosen in self._travelling(step).items():
             count, width = self._shapes[kind]
             size = width * (count if chosen is None else len(chosen))
-            came = buffer[place : place + size].view(-1, width)
-            place += size
+            rows = buffer[offset : offset + size].view(-1, width)
+            offset += size
             if chosen is not None:
-                came = came.new_zeros(count, width).index_copy_(0, chosen, came)
-            self.rows[kind] = came
+                rows = rows.new_zeros(count, width).index_copy_(0, chosen, rows)
+            self.rows[kind] = rows
 
     def _travelling(self, step: int) -> dict[str, Tensor | None]:
-        """By kind, which rows travel to a time step; None = all."""
+        """Return, by kind, the indices of the rows that travel to a time step; None = all."""
         if step <= self._places:
             first, stop = 0, step
         else:
             first, stop = 1, 2 * self._places - step + 1
-        found: dict[str, Tensor | None] = {}
+        travelling: dict[str, Tensor | None] = {}
         for kind, (count, _) in self._shapes.items():
-            found[kind] = None
+            travelling[kind] = None
             if kind not in self._dense:
                 made_at = self._made_at[:count]
                 chosen = np.flatnonzero((made_at >= first) & (made_at < stop))
-                found[kind] = torch.from_numpy(chosen).to(self._device)
-        return found
+                travelling[kind] = torch.from_numpy(chosen).to(self._device)
+        return travelling

@@ -1,4 +1,4 @@
-"""A model as one buffer: what migrates is one message, not a call per tensor."""
+"""A model in one buffer, so that it migrates in one message instead of one per tensor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 
 class PackedModel:
-    """Lays a module's trainable parameters and their gradients out in one flat tensor.
+    """Stores a module's trainable parameters and their gradients in one flat tensor.
 
-    The module's parameters and ``.grad`` become views of the buffer, so what is received into it
-    *is* the model, and backward accumulates straight into what is sent. Layout, in elements of the
-    parameters' dtype: ``[parameters | gradients | loss]``; the last element carries the loss
+    The module's parameters and their ``.grad`` become views of the buffer. A model that is received
+    into the buffer is therefore in place, and backward accumulates into what is sent. The layout is
+    ``[parameters | gradients | loss]``, in the parameters' dtype. The last element is the loss
     accumulated so far, so that loss and gradients are summed over ranks in one message.
 
     Raises
@@ -42,7 +42,7 @@ class PackedModel:
         count = parameters.numel()
         self.parameters = parameters
         self.accumulated = accumulated
-        """gradients and loss: what synchronisation sums"""
+        """gradients and loss, which synchronisation sums"""
         self.gradients = accumulated[:count]
         self.loss = accumulated[count:]
         offset = 0
@@ -54,25 +54,25 @@ class PackedModel:
 
     @contextmanager
     def standing_in(self, parameters: Tensor, accumulated: Tensor) -> Iterator[None]:
-        """Let the module be another model for a while: with these parameters and gradients.
+        """Let the module be another model during the block, with its parameters and gradients.
 
         Parameters
         ----------
-        parameters, accumulated: [count] and [count + 1], like this model's own.
+        parameters, accumulated: [count] and [count + 1], laid out like this model's own.
         """
-        own = self.parameters, self.accumulated
+        before = self.parameters, self.accumulated
         self._bind(parameters, accumulated)
         try:
             yield
         finally:
-            self._bind(*own)
+            self._bind(*before)
 
     def clear(self) -> None:
         """Set gradients and loss to zero."""
         self.accumulated.zero_()
 
     def named_gradients(self) -> dict[str, Tensor]:
-        """The gradient of every trainable parameter, by name; views of the buffer."""
+        """Return views of every trainable parameter's gradient, by name."""
         return {
             name: p.grad
             for name, p in self.module.named_parameters()

@@ -1,4 +1,4 @@
-"""Models that change ranks between two time steps: out of their docks, over, and into docks."""
+"""Moves models from their docks to those of other ranks between two time steps."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ def move_models(
     *,
     homeward: bool = False,
 ) -> None:
-    """Pass on the models that leave after one time step, and take in those due before the next.
+    """Send the models that leave after one time step, and receive those due before the next.
 
     Parameters
     ----------
     docks: by model; models of the same shape may share one.
-    moment: epoch, iteration and the time step that comes.
-    homeward: models go where their own parameters are, so that only what they accumulated travels.
+    moment: epoch, iteration and the coming time step.
+    before, now: this rank's visits at the last and at the coming time step.
+    homeward: whether models go to the rank with their own parameters, so that only gradients and
+        loss travel.
 
     Raises
     ------
-    See :meth:`Transport.exchange`.
+    As :meth:`Transport.exchange`.
     """
     leaving = {move: docks[move.model].leave(move.model) for move in before.departures}
-    coming = {move: docks[move.model].empty_buffer() for move in now.arrivals}
+    arriving = {move: docks[move.model].empty_buffer() for move in now.arrivals}
 
     def cargo(buffers: Mapping[Move, Tensor]) -> list[Cargo]:
         return [
@@ -41,8 +43,8 @@ def move_models(
             for move, buffer in buffers.items()
         ]
 
-    transport.exchange(moment, cargo(leaving), cargo(coming))
+    transport.exchange(moment, cargo(leaving), cargo(arriving))
     for move, buffer in leaving.items():
         docks[move.model].reuse(buffer)
-    for move, buffer in coming.items():
+    for move, buffer in arriving.items():
         docks[move.model].enter(move.model, buffer)

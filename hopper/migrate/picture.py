@@ -1,4 +1,4 @@
-"""An iteration's time steps, as a table of text and as a picture."""
+"""Shows an iteration's time steps as a table of text and as a picture."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 from hopper.micrograph.merge import TimeSteps
 from hopper.migrate.schedule import Visit, visits
 
-# Okabe and Ito's palette, told apart by most colour-blind people.
+# Okabe and Ito's palette, which most colour-blind people can distinguish.
 _COLOURS: Final = (
     "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999",
 )  # fmt: skip
 
 
 def tell_schedule(steps: TimeSteps) -> list[list[str]]:
-    """[ranks][steps]: what a rank trains, as ``m2 (37)`` for 37 roots of model 2; empty if none."""
+    """Return, as [ranks][steps], the models that train: ``m2 (37)`` for 37 roots of model 2."""
     return [
         [
             ", ".join(
@@ -32,10 +32,10 @@ def tell_schedule(steps: TimeSteps) -> list[list[str]]:
 
 
 def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
-    """Write a PNG: a row per rank, a column per time step, a block per model, arrows where it goes.
+    """Write a PNG with a row per rank, a column per time step, and a block per model.
 
-    A block is as wide as its share of the roots of the largest block of work in the step; what is
-    left of the column is waiting.
+    Arrows show where models go. A block's width is its number of roots relative to the rank with
+    the most roots in the step. The remainder of a rank's column is waiting.
     """
     timelines = _timelines(steps)
     figure = Figure(figsize=(2.2 + 2.1 * steps.count, 1.3 + 0.85 * len(timelines)), dpi=130,
@@ -43,7 +43,10 @@ def draw_schedule(steps: TimeSteps, path: Path | str, title: str) -> None:
     axes = figure.add_subplot()
     spots: dict[tuple[int, int], tuple[float, float]] = {}
     for step in range(steps.count):
-        load = [sum(steps.groups[m][step].size for m in each[step].models) for each in timelines]
+        load = [
+            sum(steps.groups[model][step].size for model in timeline[step].models)
+            for timeline in timelines
+        ]
         for rank, timeline in enumerate(timelines):
             axes.barh(rank, 0.9, left=step, height=0.6, color="#EEEEEE", zorder=1)
             _draw_visit(axes, steps, timeline[step], rank, max(1, *load), spots)

@@ -1,6 +1,6 @@
-"""Which models a rank trains at which time step, and how they move (HopGNN, section 5.1).
+"""Which models a rank trains at each time step, and how they move (HopGNN, section 5.1).
 
-Pure functions: every rank derives its own part from where each model trains at each step.
+All functions are pure. Every rank derives its part from the ranks that all models train on.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 
 class Move(NamedTuple):
-    """One model on its way."""
+    """One model that moves to or from this rank."""
 
     model: int
     rank: int
-    """the other end: where it comes from, or where it goes"""
+    """the other rank: where the model comes from, or where it goes"""
 
 
 class Visit(NamedTuple):
@@ -27,13 +27,13 @@ class Visit(NamedTuple):
     arrivals: tuple[Move, ...]
     """models that come from other ranks before the step"""
     models: tuple[int, ...]
-    """models to train, in this order; none is ordinary, several wait for each other"""
+    """models to train, one after the other in this order; may be empty"""
     departures: tuple[Move, ...]
     """models that go to other ranks after the step"""
 
 
 def visits(ranks: NDArray[np.int64], rank: int) -> list[Visit]:
-    """The time steps of one iteration as ``rank`` lives them, in order.
+    """Return what ``rank`` does in each time step of one iteration.
 
     Parameters
     ----------
@@ -56,17 +56,17 @@ def visits(ranks: NDArray[np.int64], rank: int) -> list[Visit]:
 
 
 def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray[np.int64]:
-    """Where independent models train: each starts at home, meets every rank and comes home.
+    """Return where independent models are: each starts at home, visits every rank and returns.
 
     Parameters
     ----------
-    models, ranks: M and N, unrelated; model d is at home on rank d mod N.
-    travelling: the models that do; the others are nowhere, which is -1.
+    models, ranks: M and N, which are independent. Model d's home is rank d mod N.
+    travelling: the models that travel; the others are on rank -1, which is none.
 
     Returns
     -------
-    [M, N + 1] int64: model d is on rank (d + t) mod N at time step t; at the last step it is back
-    home, where nothing is left to train.
+    [M, N + 1] int64: model d is on rank (d + t) mod N at time step t. At the last step it is home
+    again, where nothing is left to train.
     """
     places = (np.arange(models)[:, None] + np.arange(ranks + 1)) % ranks
     places[~np.isin(np.arange(models), list(travelling))] = -1
@@ -74,8 +74,9 @@ def round_trips(models: int, ranks: int, travelling: Collection[int]) -> NDArray
 
 
 def there_and_back(ranks: int) -> NDArray[np.int64]:
-    """Where models are that make the round of all ranks twice, from home and in the end home again:
-    once one way and once the other.
+    """Return where models are that visit all ranks in ascending and then in descending order.
+
+    Each starts and ends at home.
 
     Returns
     -------
@@ -87,6 +88,6 @@ def there_and_back(ranks: int) -> NDArray[np.int64]:
     return np.concatenate([(home + there) % ranks, (home - back) % ranks], axis=1)
 
 
-def _moves(models: list[int], others: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
-    pairs = zip(models, others.tolist(), strict=True)
-    return tuple(Move(model, other) for model, other in pairs if other != rank)
+def _moves(models: list[int], ranks: NDArray[np.int64], rank: int) -> tuple[Move, ...]:
+    pairs = zip(models, ranks.tolist(), strict=True)
+    return tuple(Move(model, other_rank) for model, other_rank in pairs if other_rank != rank)

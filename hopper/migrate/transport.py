@@ -1,4 +1,4 @@
-"""Passing packed models from rank to rank."""
+"""Sends packed models from rank to rank."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _TAG_BODY = 2
 
 
 class Cargo(NamedTuple):
-    """A model on its way, and the buffer that it is sent from or received into."""
+    """A moving model, and the buffer that it is sent from or received into."""
 
     move: Move
     buffer: Tensor
 
 
 class Transport:
-    """Moves models between time steps, each with a header that says what comes.
+    """Moves models between time steps, each with a header that identifies it.
 
-    The header (epoch, iteration, time step, model) travels ahead of the body: waiting for it is
-    time lost to a slower rank and counted as ``wait``; the bodies' transfer is ``migrate``. A
-    header that does not fit ends the run instead of training the wrong model.
+    The header (epoch, iteration, time step, model) is sent before the body. Waiting for it is time
+    lost to a slower rank and counts as ``wait``. The transfer of the bodies counts as ``migrate``.
+    An unexpected header ends the run, since the wrong model would be trained otherwise.
 
-    All directions are under way at once, so that a ring of blocking sends cannot form. Several
-    models between the same two ranks travel in order of model.
+    All sends and receives run at once, so ranks cannot block each other in a ring. Several models
+    between the same two ranks are sent in order of model.
     """
 
     def __init__(self, cluster: Cluster, log: RunLog, cause: Cause) -> None:
@@ -45,47 +45,51 @@ class Transport:
         self._cause = cause
 
     def exchange(
-        self, moment: tuple[int, int, int], leaving: Sequence[Cargo], coming: Sequence[Cargo]
+        self, moment: tuple[int, int, int], leaving: Sequence[Cargo], arriving: Sequence[Cargo]
     ) -> None:
-        """Send the models that leave after a time step, receive those due before the next.
+        """Send the models that leave after a time step, and receive those due before the next.
 
         Parameters
         ----------
-        moment: epoch, iteration and the time step that comes.
-        leaving, coming: in order of model; may be empty.
+        moment: epoch, iteration and the coming time step.
+        leaving, arriving: in order of model; may be empty.
 
         Raises
         ------
         DeadlineExceeded, RankLost: names this rank, the operation and the limit.
-        ClusterError: what arrived is not what is due.
+        ClusterError: another model arrived than the one that is due.
         """
-        if not leaving and not coming:
+        if not leaving and not arriving:
             return
-        sent = [torch.tensor([*moment, each.move.model]) for each in leaving]
-        arrived = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in coming]
+        sent = [torch.tensor([*moment, cargo.move.model]) for cargo in leaving]
+        received = [torch.empty(_HEADER_WORDS, dtype=torch.int64) for _ in arriving]
         messages = self._cluster.messages
-        with self._cluster.watched(_describe(moment[2], leaving, coming)):
+        with self._cluster.watched(_describe(moment[2], leaving, arriving)):
             with self._log.stage("wait", operation="migrate"):
                 headers = list(zip(leaving, sent, strict=True))
-                expected = list(zip(coming, arrived, strict=True))
+                expected = list(zip(arriving, received, strict=True))
                 self._wait(
-                    [messages.isend(h, each.move.rank, tag=_TAG_HEADER) for each, h in headers]
-                    + [messages.irecv(h, each.move.rank, tag=_TAG_HEADER) for each, h in expected]
+                    [messages.isend(h, cargo.move.rank, tag=_TAG_HEADER) for cargo, h in headers]
+                    + [messages.irecv(h, cargo.move.rank, tag=_TAG_HEADER) for cargo, h in expected]
                 )
-            for each, header in expected:
-                self._check(header, (*moment, each.move.model), each.move.rank)
-            size = sum(each.buffer.nbytes for each in leaving)
-            models = [each.move.model for each in leaving]
+            for cargo, header in expected:
+                self._check(header, (*moment, cargo.move.model), cargo.move.rank)
+            size = sum(cargo.buffer.nbytes for cargo in leaving)
+            models = [cargo.move.model for cargo in leaving]
             with self._log.stage("migrate", models=models, bytes=size):
-                bodies = [_as(each, self._cluster.outgoing(each.buffer)) for each in leaving]
-                landing = [_as(each, self._cluster.outgoing(each.buffer)) for each in coming]
+                bodies = [self._with_outgoing_buffer(cargo) for cargo in leaving]
+                landing = [self._with_outgoing_buffer(cargo) for cargo in arriving]
                 self._wait(self._start(bodies, landing))
-                for each, landed in zip(coming, landing, strict=True):
-                    if landed.buffer is not each.buffer:
-                        each.buffer.copy_(landed.buffer)
-        for each, header in headers:
-            self._cluster.count_message("control", each.move.rank, header.nbytes)
-            self._cluster.count_message(self._cause, each.move.rank, each.buffer.nbytes)
+                for cargo, landed in zip(arriving, landing, strict=True):
+                    if landed.buffer is not cargo.buffer:
+                        cargo.buffer.copy_(landed.buffer)
+        for cargo, header in headers:
+            self._cluster.count_message("control", cargo.move.rank, header.nbytes)
+            self._cluster.count_message(self._cause, cargo.move.rank, cargo.buffer.nbytes)
+
+    def _with_outgoing_buffer(self, cargo: Cargo) -> Cargo:
+        """Replace the buffer by one that messages can be sent from."""
+        return cargo._replace(buffer=self._cluster.outgoing(cargo.buffer))
 
     def _check(self, header: Tensor, due: tuple[int, int, int, int], rank: int) -> None:
         if tuple(header.tolist()) != due:
@@ -94,17 +98,17 @@ class Transport:
                 f"{due} from rank {rank}, got {tuple(header.tolist())}"
             )
 
-    def _start(self, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> list[dist.Work | None]:
+    def _start(self, leaving: Sequence[Cargo], arriving: Sequence[Cargo]) -> list[dist.Work | None]:
         messages = self._cluster.messages
-        if all(each.buffer.device.type == "cpu" for each in (*leaving, *coming)):
+        if all(cargo.buffer.device.type == "cpu" for cargo in (*leaving, *arriving)):
             return [
-                messages.isend(each.buffer, each.move.rank, tag=_TAG_BODY) for each in leaving
-            ] + [messages.irecv(each.buffer, each.move.rank, tag=_TAG_BODY) for each in coming]
-        # NCCL pairs the two directions only when they are issued as one batch.
+                messages.isend(cargo.buffer, cargo.move.rank, tag=_TAG_BODY) for cargo in leaving
+            ] + [messages.irecv(cargo.buffer, cargo.move.rank, tag=_TAG_BODY) for cargo in arriving]
+        # NCCL matches sends and receives only if they are issued as one batch.
         return list(
             dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, each.buffer, each.move.rank) for each in leaving]
-                + [dist.P2POp(dist.irecv, each.buffer, each.move.rank) for each in coming]
+                [dist.P2POp(dist.isend, cargo.buffer, cargo.move.rank) for cargo in leaving]
+                + [dist.P2POp(dist.irecv, cargo.buffer, cargo.move.rank) for cargo in arriving]
             )
         )
 
@@ -114,18 +118,19 @@ class Transport:
                 request.wait(timedelta(seconds=self._cluster.timeout))
 
 
-def _as(cargo: Cargo, buffer: Tensor) -> Cargo:
-    return cargo._replace(buffer=buffer)
-
-
-def _describe(step: int, leaving: Sequence[Cargo], coming: Sequence[Cargo]) -> str:
-    parts = [f"sending model {each.move.model} to rank {each.move.rank}" for each in leaving]
-    parts += [f"receiving model {each.move.model} from rank {each.move.rank}" for each in coming]
+def _describe(step: int, leaving: Sequence[Cargo], arriving: Sequence[Cargo]) -> str:
+    parts = [f"sending model {move.model} to rank {move.rank}" for move, _ in leaving]
+    parts += [f"receiving model {move.model} from rank {move.rank}" for move, _ in arriving]
     return f"before time step {step}: {', '.join(parts)}"
 
 
 def hand_out(cluster: Cluster, tensor: Tensor, owner: int, operation: str) -> None:
-    """Give every rank what one rank has in a tensor; in place, and every rank has to call it.
+    """Copy one rank's tensor to all ranks, in place. Every rank must call this.
+
+    Parameters
+    ----------
+    owner: the rank whose tensor is copied.
+    operation: name of the operation, for errors.
 
     Raises
     ------
