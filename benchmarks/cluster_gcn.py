@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from cache_server.hop_draw import Drawn
 from cache_server.source_draw import take_flagged
 from hopper.config import Config
@@ -49,7 +49,7 @@ class Clusters:
         """[nodes] int64: the number of each original id's batch."""
         known = self._dealt
         if known is None or known[0] != epoch:
-            order = permuted(self._seed, epoch, self._count, np.arange(self._count))
+            order = permute(self._seed, epoch, self._count, np.arange(self._count))
             batches = np.empty(self._count, np.int64)
             batches[order] = np.arange(self._count) // self._per_batch
             known = self._dealt = (epoch, batches[self._of_node])
@@ -123,7 +123,7 @@ class ClusterSchedule(RootSchedule):
         RequestError: none of its clusters has a training node.
         """
         nodes = cast(TrainingNodes, self._roots)
-        order = permuted(self._seed, epoch, nodes.count, np.arange(nodes.count))
+        order = permute(self._seed, epoch, nodes.count, np.arange(nodes.count))
         number = self._clusters.batch_of(epoch)[nodes.ids[order]]
         first = iteration * self._models
         parts = [order[number == first + model] for model in range(self._models)]

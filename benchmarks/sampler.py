@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.bench.machine import commit, machine, versions
 from hopper.bench.results import format_result
 from hopper.bench.statistics import paired_ratio
@@ -81,7 +81,7 @@ class Workload:
         for index in range(batches):
             epoch, place = divmod(index, whole)
             places = np.arange(place * BATCH_SIZE, (place + 1) * BATCH_SIZE)
-            roots = train[permuted(seed, epoch, train.size, places)]
+            roots = train[permute(seed, epoch, train.size, places)]
             self.batches.append(global_ids[roots])
 
 

@@ -1,1 +1,1 @@
-"""Hopper's feature service: rows on disk, served over gRPC. Knows nothing of training."""
+"""Hopper's feature service: serves rows on disk over gRPC. It knows nothing of training."""

@@ -1,4 +1,4 @@
-"""``python -m cache_server PARTITIONED --server I --listen HOST:PORT``: one feature server."""
+"""``python -m cache_server PARTITIONED --server I --listen HOST:PORT`` runs one feature server."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from cache_server.size import parse_size
 from cache_server.wire import IDS_PER_REQUEST
 
 SECURITY_OPTIONS: Final = {
-    "tls-ca": "PEM certificates that those of clients have to be vouched for by",
+    "tls-ca": "PEM certificates of the authorities that must have signed clients' certificates",
     "tls-certificate": "PEM certificate of this server, for TLS",
-    "tls-key": "its key",
-    "token-file": "what every request has to carry",
+    "tls-key": "PEM key of that certificate",
+    "token-file": "file with the token that every request must carry",
 }
-"""files that are read again when they change"""
+"""options that name files; a file that changes is read again"""
 
 
 def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
-    """The command's options; without ``-h``, to be the parent of a parser that has its own."""
+    """Build the parser of the command's options.
+
+    Parameters
+    ----------
+    add_help: whether to add ``-h``; False for a parser that is a parent of another one.
+    """
     parser = argparse.ArgumentParser(
         prog="cache_server",
         description="Serve one server's rows of a partitioned graph.",
@@ -41,7 +46,7 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         "--die-with-parent",
         type=_positive,
         metavar="PID",
-        help="stop when the process PID, which has started this one, ends",
+        help="stop when process PID ends, which must have started this one",
     )
     parser.add_argument(
         "--threads", type=_positive, default=DEFAULT_THREADS, help="requests answered at once"
@@ -58,17 +63,20 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         type=_seconds,
         default=DEFAULT_SEND_SECONDS,
         metavar="SECONDS",
-        help="how long a reader may leave a chunk of about 1 MiB unread, before it is given up",
+        help="how long a client may leave a chunk of about 1 MiB unread before its reply is ended",
     )
     parser.add_argument(
-        "--ids-per-request", type=_positive, default=IDS_PER_REQUEST, help="limit of one request"
+        "--ids-per-request",
+        type=_positive,
+        default=IDS_PER_REQUEST,
+        help="most ids that one request may ask for",
     )
     parser.add_argument(
         "--features",
         action="append",
         default=[],
         metavar="TYPE=package.module:Class",
-        help="where the features of a node type come from instead of a file; may be repeated",
+        help="class that provides the features of a node type instead of a file; may be repeated",
     )
     parser.add_argument(
         "--features-options",
@@ -81,14 +89,14 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         "--memory-in-flight",
         type=_size,
         metavar="SIZE",
-        help="of replies under way and waiting requests; beyond it calls are refused for a moment "
-        "(default 1G, or a quarter of the memory that can be had, if that is less)",
+        help="memory for running replies and waiting requests; calls beyond it are refused and may "
+        "be repeated (default 1G, or a quarter of the available memory if that is less)",
     )
     parser.add_argument(
         "--log-format",
         choices=("text", "json"),
         default="text",
-        help="of what is told on stderr: warnings for people, or all events, a line of JSON each",
+        help="form of messages on stderr: text for warnings, json for all events, one a line",
     )
     parser.add_argument(
         "--metrics",
@@ -96,8 +104,8 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where Prometheus reads metrics; port 0: any free one",
     )
-    for key, told in SECURITY_OPTIONS.items():
-        parser.add_argument(f"--{key}", metavar="FILE", default="", help=told)
+    for key, text in SECURITY_OPTIONS.items():
+        parser.add_argument(f"--{key}", metavar="FILE", default="", help=text)
     parser.add_argument(
         "--insecure",
         action="store_true",
@@ -107,17 +115,17 @@ def build_parser(add_help: bool = True) -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a server until it is told to stop.
+    """Run a server until a signal stops it.
 
     Returns
     -------
-    0 after a graceful end; 2 if nothing could be served, with the reason on stderr.
+    0 after a graceful end. 2 if the server could not start; the reason is on stderr.
     """
     return serve_with(build_parser().parse_args(argv))
 
 
 def serve_with(options: argparse.Namespace) -> int:
-    """Run a server with parsed options; returns what :func:`main` does."""
+    """Run a server with parsed options, and return the exit status as :func:`main` does."""
     events.set_format(options.log_format, process="server", server=options.server)
     try:
         serve(
@@ -154,10 +162,10 @@ def _positive(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    found = parse_size(text)
-    if not found:
+    size = parse_size(text)
+    if not size:
         raise argparse.ArgumentTypeError(f"expected a number and a unit (K, M, G), found {text!r}")
-    return found
+    return size
 
 
 def _seconds(text: str) -> float:

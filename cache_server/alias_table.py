@@ -1,7 +1,7 @@
-"""Alias tables of neighbour lists: an edge in proportion to its weight, from one column.
+"""Alias tables, by which an edge is drawn in proportion to its weight in constant time.
 
-A list of d edges has d columns of equal capacity, each shared by two edges at most (Walker, ACM
-TOMS 3(3), 1977; Vose, IEEE TSE 17(9), 1991). Specified in docs/draws.md.
+The table of a list of d edges has d columns of equal capacity, each shared by two edges at most
+(Walker, ACM TOMS 3(3), 1977; Vose, IEEE TSE 17(9), 1991). Specified in docs/draws.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 
 LONGEST: Final = (1 << 16) - 1
-"""edges of a list that has an alias table: a position, or one more, takes 16 bits"""
+"""most edges of a list that has an alias table: positions and the length must fit 16 bits"""
 _ENDLESS: Final = 1 << 62
 
 Ids = NDArray[np.int64]
@@ -22,13 +22,13 @@ Ids = NDArray[np.int64]
 
 @kernel
 def weight_before(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
-    """The weight in front of a position of a list: of all of it, where that is its length."""
+    """Return the sum of the weights before a position, which may be the list's length."""
     return sums[first + place - 1] if place else np.int64(0)
 
 
 @kernel
 def weight_at(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
-    """The weight of an edge of a list."""
+    """Return the weight of the edge at a position of a list."""
     return sums[first + place] - weight_before(sums, first, place)
 
 
@@ -36,8 +36,10 @@ def weight_at(sums: Ids, first: np.int64, place: np.int64) -> np.int64:
 def _next(
     sums: Ids, first: np.int64, degree: np.int64, place: np.int64, capacity: np.int64, heavy: bool
 ) -> np.int64:
-    """The next position whose weight exceeds, or does not exceed, a column's capacity; the length
-    of the list where there is none."""
+    """Return the next position whose weight exceeds a column's capacity (``heavy``) or does not.
+
+    Returns the length of the list if there is none.
+    """
     place += 1
     while place < degree and (weight_at(sums, first, place) > capacity) != heavy:
         place += 1
@@ -46,27 +48,29 @@ def _next(
 
 @kernel
 def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: Ids) -> np.int64:
-    """Fill the columns of a list that has any edges; returns their capacity.
+    """Fill the columns of a list with at least one edge, and return their capacity.
 
     Parameters
     ----------
-    sums: [edges] int64, running sums of weights within each list. first: where the list begins.
-    own, other: [degree or more] int64, written: how much of a column its own edge has, and which
-        position has the rest; the length of the list = nobody.
+    sums: [edges] int64, running sums of weights within each list.
+    first: where the list begins.
+    own: [degree or more] int64, written: how much of each column its own edge has.
+    other: [degree or more] int64, written: which position has the remainder; the length of the
+        list = none.
     """
     capacity = (sums[first + degree - 1] + degree - 1) // degree
     light = _next(sums, first, degree, np.int64(-1), capacity, False)
     heavy = _next(sums, first, degree, np.int64(-1), capacity, True)
     column, amount = light, weight_at(sums, first, light)
-    rest = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
+    remainder = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
     for _ in range(degree):
         own[column] = amount
         other[column] = heavy if amount < capacity else column
-        rest -= capacity - amount
-        if rest <= capacity:
-            column, amount = heavy, rest
+        remainder -= capacity - amount
+        if remainder <= capacity:
+            column, amount = heavy, remainder
             heavy = _next(sums, first, degree, heavy, capacity, True)
-            rest = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
+            remainder = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
         else:
             light = _next(sums, first, degree, light, capacity, False)
             if light < degree:
@@ -76,15 +80,16 @@ def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: 
 
 @kernel
 def write_tables(sums: Ids, indptr: Ids, first: int, last: int, out: NDArray[np.uint32]) -> None:
-    """Write the alias tables of some destinations' lists, one column an edge.
+    """Write the alias tables of the lists of destinations ``first`` to ``last``.
 
     The high half of a column is the share of its own edge in units of 2^-16 of the capacity,
-    rounded down (and less than 1), the low half the position that has the rest. Lists longer than
-    :data:`LONGEST` have none.
+    rounded down and less than 1. The low half is the position of the other edge. Lists longer than
+    :data:`LONGEST` get no table: their columns are 0.
 
     Parameters
     ----------
-    sums: [edges] int64, running sums of weights within each list. first, last: destinations.
+    sums: [edges] int64, running sums of weights within each list.
+    indptr: [destinations + 1] int64, where each list begins.
     out: [edges] uint32, written.
     """
     longest = np.int64(0)

@@ -1,4 +1,4 @@
-"""How a process treats memory that it frees."""
+"""Settings of the C library's allocator for memory that is freed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEPT_TOTAL_BYTES: Final = 128 << 20
 
 
 def keep_freed_memory() -> None:
-    """Reuse freed memory, where glibc would unmap large blocks and fault them in again each time.
+    """Let glibc keep freed blocks for reuse instead of returning them to the kernel.
 
-    Servers allocate a chunk per reply and ranks tens of megabytes per iteration; zeroing fresh
-    pages costs more than filling them. Does nothing with another C library.
+    Servers allocate a chunk per reply and ranks tens of megabytes per iteration. The kernel zeroes
+    every new page, which costs more than filling it. Does nothing under another C library.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,7 +1,7 @@
-"""Asking servers until all that was asked for is there.
+"""Asking servers, with retries, until every answer has arrived.
 
-What is asked for arrives in order, so "what is still missing" is a single number per server; that
-is what makes a retry cheap and a large question a sequence of requests.
+Answers arrive in the order of the ids, so one number per server tells how many are missing. A retry
+asks for the missing ones only, and a large question becomes a sequence of requests.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from cache_server.wire import AlteredChunk, ChunkSeeds
 
 
 class Question(ABC):
-    """What one server is asked for, and how much of it has arrived.
+    """The ids that one server is asked for, and how many of them it has answered.
 
     Parameters
     ----------
-    server: index, for errors.
+    server: index of the server, for errors.
     size: how many ids are asked for.
 
     Attributes
     ----------
-    done, end: how many have been answered, and will be when the request under way is.
+    done: how many ids have been answered.
+    end: how many will have been answered once the running request is complete.
     """
 
     def __init__(self, server: int, size: int) -> None:
@@ -39,32 +40,36 @@ class Question(ABC):
         self.end = 0
 
     def end_of_request(self, start: int, limit: int) -> int:
-        """Up to which id a request from ``start`` on asks, where that many may be asked for."""
+        """Return the end of a request that begins at id ``start`` and has at most ``limit`` ids."""
         return min(start + limit, self.size)
 
     @abstractmethod
     def request(self, start: int, end: int) -> bytes:
-        """The serialised request for some of the ids."""
+        """Return the serialised request for ids ``start`` to ``end``."""
 
     @abstractmethod
     def take(self, message: bytes, seed: int) -> None:
-        """Take the next chunk of the reply, and count what it answers in :attr:`done`.
+        """Take the next chunk of the reply and add the ids that it answers to :attr:`done`.
+
+        Parameters
+        ----------
+        seed: the seed of the chunk's checksum.
 
         Raises
         ------
-        AlteredChunk: it is not what was sent.
-        ValueError: it does not fit the question, or goes beyond :attr:`end`.
+        AlteredChunk: the chunk was altered on its way.
+        ValueError: the chunk does not fit the question, or goes beyond :attr:`end`.
         """
 
 
 class Operation:
-    """Questions to several servers under one deadline; the first failure ends them all.
+    """Questions to several servers under one deadline. The first failure ends them all.
 
     Parameters
     ----------
-    name: for errors.
-    deadline: for all questions together.
-    ids_per_request: the most ids that one request asks for.
+    name: what is asked for, for errors.
+    deadline: shared by all questions.
+    ids_per_request: the most ids that one request may ask for.
     """
 
     def __init__(self, name: str, deadline: Deadline, ids_per_request: int) -> None:
@@ -76,7 +81,7 @@ class Operation:
         self._lock = threading.Lock()
 
     def abandon(self) -> None:
-        """Cancel the calls that run and end the waits between attempts."""
+        """Cancel running calls and end the waits between attempts."""
         self.stop.set()
         with self._lock:
             for call in self._calls:
@@ -89,12 +94,12 @@ class Operation:
         patience: Patience,
         count: Callable[[int, int, int], None],
     ) -> None:
-        """Ask a server until all that is asked for is there.
+        """Send requests to one server until it has answered the whole question.
 
         Parameters
         ----------
-        stub: the method of the server's channel, bytes in and bytes out.
-        patience: decides about failed attempts.
+        stub: the method of the server's channel, which takes and yields bytes.
+        patience: decides what follows a failed attempt.
         count: called as (server, bytes sent, bytes received) after every request.
 
         Raises
@@ -108,7 +113,7 @@ class Operation:
             timeout = patience.attempt_seconds()
             seeds, received = ChunkSeeds(request), 0
             try:
-                with self._watched(stub(request, timeout=timeout)) as call:
+                with self._cancellable(stub(request, timeout=timeout)) as call:
                     for message in call:
                         received += len(message)
                         question.take(message, seeds.take())
@@ -116,23 +121,23 @@ class Operation:
                     raise ValueError(f"{question.done - start} of {end - start} rows came")
             except grpc.RpcError as error:
                 if question.done > start:
-                    patience.progressed()
-                patience.failed(error)
+                    patience.reset_wait()
+                patience.retry_after_error(error)
             except AlteredChunk as error:
-                # What a network card or a cable does once it need not do again.
-                patience.altered(str(error))
+                # A bad cable or network card may deliver the next attempt intact.
+                patience.retry_after_altered(str(error))
             except ValueError as error:
                 raise patience.bad_reply(str(error)) from error
             finally:
                 count(question.server, len(request), received)
 
     @contextmanager
-    def _watched(self, call: Any) -> Iterator[Any]:
-        """``call``, cancelled by :meth:`abandon` and on the way out if it still runs."""
+    def _cancellable(self, call: Any) -> Iterator[Any]:
+        """Let :meth:`abandon` cancel a call during the block, and cancel it at the block's end."""
         with self._lock:
             self._calls.add(call)
         try:
-            # ``abandon`` may have gone through the calls just before this one was added.
+            # ``abandon`` may have cancelled all calls just before this one was added.
             if self.stop.is_set():
                 call.cancel()
             yield call
@@ -145,9 +150,15 @@ class Operation:
 def run_all(
     pool: futures.Executor, tasks: Sequence[Callable[[], None]], abandon: Callable[[], None]
 ) -> None:
-    """Run all tasks at once, the last one in this thread; raise the failure that came first.
+    """Run all tasks at once, the last one in this thread, and wait for them.
 
-    ``abandon`` is called on every failure and has to bring the other tasks to their end.
+    Parameters
+    ----------
+    abandon: called after every failure; must make the other tasks end soon.
+
+    Raises
+    ------
+    The first failure of any task.
     """
     if tasks:
         begin_all(pool, tasks[:-1], abandon)(tasks[-1])
@@ -156,27 +167,31 @@ def run_all(
 def begin_all(
     pool: futures.Executor, tasks: Sequence[Callable[[], None]], abandon: Callable[[], None]
 ) -> Callable[..., None]:
-    """Begin all tasks at once.
+    """Start all tasks at once without waiting for them.
+
+    Parameters
+    ----------
+    abandon: as of :func:`run_all`.
 
     Returns
     -------
-    What waits for them, and then raises the failure that came first; it runs a task that it is
-    called with meanwhile. ``abandon`` as of :func:`run_all`.
+    A function that waits for all tasks and raises the first failure of any. If it is called with a
+    further task, it runs that one itself before it waits.
     """
     failures: list[BaseException] = []
 
-    def guarded(task: Callable[[], None]) -> None:
+    def run_recording_failure(task: Callable[[], None]) -> None:
         try:
             task()
         except BaseException as error:
             failures.append(error)
             abandon()
 
-    pending = [pool.submit(guarded, task) for task in tasks]
+    pending = [pool.submit(run_recording_failure, task) for task in tasks]
 
     def finish(last: Callable[[], None] | None = None) -> None:
         if last is not None:
-            guarded(last)
+            run_recording_failure(last)
         try:
             futures.wait(pending)
         except BaseException:

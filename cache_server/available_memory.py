@@ -1,7 +1,7 @@
-"""How much memory this process can still have.
+"""How much memory this process can still allocate.
 
-Control groups bound it, and so does ``HOPPER_MEMORY_LIMIT`` (bytes of this process), which who
-starts it may set where it cannot see its groups, as on emulated hosts.
+Control groups limit it. So does the environment variable ``HOPPER_MEMORY_LIMIT`` (bytes of this
+process), for processes that cannot see their control groups, as on emulated hosts.
 """
 
 from __future__ import annotations
@@ -19,34 +19,37 @@ _LIMIT_FILES: Final = (
     ("memory.max", "memory.current", "file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
 )
-"""of version 2 and 1: the limit, what is used, and what of that is a cache of files"""
+"""of versions 2 and 1: the files with the limit and the usage, and the cached part's key in
+``memory.stat``"""
 
 
 def available_memory(groups: Sequence[Path] | None = None) -> int:
-    """Bytes that can still be had: of the machine, or of a control group that this process is in,
-    if that is less. What caches files counts as free.
+    """Return the bytes that this process can still allocate.
+
+    This is the least of what the machine, its control groups and ``HOPPER_MEMORY_LIMIT`` leave.
+    Pages that cache files count as free.
 
     Parameters
     ----------
-    groups: folders of control groups; None = this process's own, and those above it.
+    groups: folders of control groups; None = this process's groups and their ancestors.
     """
-    found = own_groups() if groups is None else groups
-    known = [left for group in found if (left := _left(group)) is not None]
+    searched = own_groups() if groups is None else groups
+    limits = [left for group in searched if (left := _left(group)) is not None]
     limit = os.environ.get(LIMIT_VARIABLE, "")
     if limit.isdecimal():
         used = psutil.Process().memory_info()
-        # Pages of mapped files are among the resident ones, and free as those of a cache are.
-        known.append(max(0, int(limit) - (used.rss - getattr(used, "shared", 0))))
-    return min([int(psutil.virtual_memory().available), *known])
+        # Resident pages of mapped files can be dropped at any time, so they count as free.
+        limits.append(max(0, int(limit) - (used.rss - getattr(used, "shared", 0))))
+    return min([int(psutil.virtual_memory().available), *limits])
 
 
 def own_groups() -> list[Path]:
-    """The control groups of this process, and those above them; of both versions."""
+    """Return the folders of this process's control groups and their ancestors, in both versions."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found: dict[Path, None] = {}
+    groups: dict[Path, None] = {}
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -56,20 +59,21 @@ def own_groups() -> list[Path]:
         else:
             continue
         for mount in mounts:
-            found |= dict.fromkeys(_up_to(mount, path))
-    return list(found)
+            groups |= dict.fromkeys(_with_ancestors(mount, path))
+    return list(groups)
 
 
-def _up_to(mount: Path, path: str) -> Iterator[Path]:
-    """A group and those above it. A container may see a part of the path alone, or nothing."""
+def _with_ancestors(mount: Path, path: str) -> Iterator[Path]:
+    """Yield a group's folder and its ancestors'. A container may see the path's end only."""
     parts = Path(path.lstrip("/")).parts
-    seen = (mount.joinpath(*parts[first:]) for first in range(len(parts) + 1))
-    group = next((each for each in seen if each.is_dir()), mount)
+    candidates = (mount.joinpath(*parts[first:]) for first in range(len(parts) + 1))
+    group = next((folder for folder in candidates if folder.is_dir()), mount)
     yield group
-    yield from (each for each in group.parents if each == mount or mount in each.parents)
+    yield from (parent for parent in group.parents if parent == mount or mount in parent.parents)
 
 
 def _left(group: Path) -> int | None:
+    """Return the bytes that a control group's limit leaves; None if it has no limit."""
     for limit_file, used_file, cache in _LIMIT_FILES:
         try:
             limit = (group / limit_file).read_text().strip()

@@ -1,7 +1,7 @@
 """Checksums of files, rows and divisions: XXH3 of the library xxhash.
 
-They tell that bytes were altered by accident (a disk, a network card, a copy that broke off). They
-are no signature: whoever can write a file can write its checksum too.
+They detect accidental changes by a disk, a network card or an interrupted copy. They are not
+signatures: whoever can write a file can write its checksum too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PIECE_BYTES: Final = 4 << 20
 
 
 def file_checksum(path: Path) -> str:
-    """Read a file whole, a piece at a time, and return its XXH3 of 128 bits, in hexadecimal.
+    """Return the 128-bit XXH3 of a file in hexadecimal; the file is read piece by piece.
 
     Raises
     ------
@@ -29,5 +29,5 @@ def file_checksum(path: Path) -> str:
 
 
 def rows_checksum(rows: bytes | bytearray | memoryview, seed: int) -> int:
-    """The XXH3 of 64 bits of a chunk of rows; ``seed`` is an unsigned number of 64 bits."""
+    """Return the 64-bit XXH3 of a chunk of rows; ``seed`` is an unsigned 64-bit integer."""
     return xxhash.xxh3_64_intdigest(rows, seed)

@@ -1,4 +1,4 @@
-"""The client of all feature servers: rows of every server into one preallocated array."""
+"""The client of all feature servers, which reads their rows into one preallocated array."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ServerDescription:
 
     Attributes
     ----------
-    server, servers: its index, and how many there are.
-    tables: what it holds.
-    versions: of what it runs on, by name.
+    server, servers: its index, and the number of servers.
+    tables: the tables that it serves.
+    versions: versions of its software, by name.
     ids_per_request: the most ids that one request may ask for.
-    division: fingerprint of the partitioned directory that it serves a part of; "" if none.
+    division: fingerprint of the partitioned directory that it serves a part of; "" = none.
     """
 
     server: int
@@ -60,21 +60,21 @@ class FeatureClient:
 
     Parameters
     ----------
-    addresses: "host:port" of every server, in order of server index; "host:port,host:port" where
-        several serve the same, of which any is asked, and another one when it fails.
+    addresses: "host:port" of every server, in order of server index. "host:port,host:port" names
+        several servers of the same rows; if one fails, the next one is asked.
     deadline: seconds that one call of a method may take, all retries included.
     on_transfer: called as (server, bytes sent, bytes received) once for every ``FetchRows``
-        request, failed ones included, with the sizes of the serialised messages; never from two
-        threads at once.
+        request, failed ones included. Sizes are those of serialised messages. It is never called
+        from two threads at once.
     ids_per_request: larger fetches are split into requests of at most this many ids.
-    division: the fingerprint that every server has to say, and that every request for rows or
-        neighbours carries: another server may have taken an address meanwhile; "" = any.
-    security: how servers know this client, and are known by it.
+    division: the fingerprint that every server must have; "" = any. Requests for rows and
+        neighbours carry it, since another server may have taken over an address.
+    security: certificates and token of the connections.
 
     Raises
     ------
     BadRequest: ``deadline`` or ``ids_per_request`` is not positive.
-    SecurityError: ``security`` cannot be used, or leaves an address open to others.
+    SecurityError: ``security`` cannot be used, or does not protect one of the addresses.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class FeatureClient:
             name_part(server, division) if division else "" for server in range(len(addresses))
         ]
         self._connections = [
-            Replicas([Connection(each, security, token, part) for each in several.split(",")])
-            for several, part in zip(self.addresses, parts, strict=True)
+            Replicas([Connection(address, security, token, part) for address in group.split(",")])
+            for group, part in zip(self.addresses, parts, strict=True)
         ]
         self._pool = futures.ThreadPoolExecutor(
             max(4, 2 * len(self.addresses)), thread_name_prefix="feature-client"
@@ -119,7 +119,7 @@ class FeatureClient:
         self.close()
 
     def close(self) -> None:
-        """Cancel what still runs and close all connections; may be called again."""
+        """Cancel running calls and close all connections. A second call does nothing."""
         if not self._closed.is_set():
             self._closed.set()
             for connection in self._connections:
@@ -127,13 +127,12 @@ class FeatureClient:
             self._pool.shutdown()
 
     def wait_until_serving(self, limit: float) -> None:
-        """Return once every server says that it serves, and that it is the one expected.
+        """Wait until every server is ready, and check that each is the expected one.
 
         Raises
         ------
-        ServerUnavailable, DeadlineExceeded: a server does not within ``limit`` seconds.
-        BadReply: a server says that it has another index, that there are more or fewer servers, or
-            that it serves another division.
+        ServerUnavailable, DeadlineExceeded: a server was not ready within ``limit`` seconds.
+        BadReply: a server has another index, number of servers or division than expected.
         """
         self._check_open()
         deadline, stop = Deadline(limit), threading.Event()
@@ -155,7 +154,7 @@ class FeatureClient:
         return self._describe(server, patience)
 
     def is_serving(self, server: int) -> bool:
-        """Whether ``server`` says that it serves; raises as :meth:`describe`."""
+        """Return whether the health check of ``server`` succeeds; raise as :meth:`describe`."""
         self._check_open()
         self._check_server(server)
         patience = self._patience(server, "Check", Deadline(self.deadline), threading.Event())
@@ -175,34 +174,35 @@ class FeatureClient:
 
         Parameters
         ----------
-        kind, type: which table.
-        ids: per server, [n] int64 global ids, any order, repeats allowed; none is ordinary.
-        out: [rows, dim], C-contiguous and writable, of the table's dtype; [rows] will do where
-            dim is 1. For a CPU tensor pass ``tensor.numpy()``, which shares its memory. After an
-            error its content is undefined.
+        kind, type: name of the table.
+        ids: per server, [n] int64 global ids in any order. Repeats and n = 0 are allowed.
+        out: [rows, dim], C-contiguous and writable, of the table's dtype; also [rows] if dim is 1.
+            For a CPU tensor pass ``tensor.numpy()``, which shares its memory. Its content is
+            undefined after an error.
         places: per server, the rows of ``out`` to fill, in the order of ``ids``: a slice, or [n]
             int64. Places of different servers must not overlap.
-        limit: seconds, where that is less than the client's deadline: what is left for an operation
-            that this fetch is a part of.
-        form: float16, bfloat16 or int8: servers round float32 rows to it for the way, and ``out``
-            has what these are as float32; "" = rows travel as they are stored.
+        limit: seconds that are left of a larger operation; None = the client's deadline. The
+            smaller of the two counts.
+        form: float16, bfloat16 or int8: the form that servers round float32 rows to before they
+            send them. ``out`` gets the rounded values as float32. "" = rows are sent as stored.
 
         Raises
         ------
-        BadRequest: the arguments do not fit each other; nothing was sent.
-        InvalidRequest: a server refuses (unknown table, id outside its range, wrong dtype or dim,
-            numbers that the form cannot hold, another server or division than is expected).
-        ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: the first server that failed;
-            requests to the others are cancelled.
+        BadRequest: the arguments do not fit each other. Nothing was sent.
+        InvalidRequest: a server refused an unknown table, an id outside its range, a wrong dtype or
+            dim, numbers that the form cannot hold, or a request meant for another server or
+            division.
+        ServerUnavailable, DeadlineExceeded, BadReply, ServerFault: a server failed. This is the
+            first failure; requests to the other servers were cancelled.
         """
         self._check_open()
         if ids.keys() != places.keys():
             raise BadRequest(f"ids are for servers {sorted(ids)}, places for {sorted(places)}")
         fetch = Fetch(kind, type, out, form)
         parts = []
-        for server, wanted in ids.items():
+        for server, server_ids in ids.items():
             self._check_server(server)
-            parts.append(Part(server, wanted, fetch, places[server]))
+            parts.append(Part(server, server_ids, fetch, places[server]))
         operation = self._operation(fetch.operation, limit)
         tasks = self._tasks(operation, parts, FETCH_ROWS, self._on_transfer)
         run_all(self._pool, tasks, operation.abandon)
@@ -212,26 +212,27 @@ class FeatureClient:
         draws: Mapping[int, Sequence[NeighbourDraw]],
         on_transfer: Callable[[int, int, int], None] | None = None,
     ) -> Callable[[], None]:
-        """Ask all servers in ``draws`` at once to draw neighbours of their nodes.
+        """Ask all servers in ``draws`` to draw neighbours, without waiting for the answers.
 
         Parameters
         ----------
-        draws: by server; they have what was drawn once all have answered.
-        on_transfer: called as the client's own, for every ``SampleNeighbors`` request.
+        draws: by server. Each draw holds its result once the returned function has returned.
+        on_transfer: called for every ``SampleNeighbors`` request, with the arguments of the
+            client's own ``on_transfer``.
 
         Returns
         -------
-        What waits until all have answered. Its errors are those of :meth:`fetch_rows`.
+        A function that waits until all servers have answered. It raises as :meth:`fetch_rows`.
 
         Raises
         ------
-        BadRequest: no server can be asked for that; nothing was sent.
+        BadRequest: a draw is malformed. Nothing was sent.
         """
         self._check_open()
         questions = []
-        for server, own in draws.items():
+        for server, server_draws in draws.items():
             self._check_server(server)
-            questions.append(DrawQuestion(server, own))
+            questions.append(DrawQuestion(server, server_draws))
         operation = self._operation("SampleNeighbors", None)
         tasks = self._tasks(operation, questions, SAMPLE_NEIGHBORS, on_transfer)
         return begin_all(self._pool, tasks, operation.abandon)
@@ -244,26 +245,26 @@ class FeatureClient:
         operation: Operation,
         questions: Sequence[Question],
         method: str,
-        told: Callable[[int, int, int], None] | None,
+        on_transfer: Callable[[int, int, int], None] | None,
     ) -> list[Callable[[], None]]:
-        """What asks each server that is asked for anything."""
+        """Return one task per server with a question that is not empty; it asks that question."""
 
         def ask(question: Question) -> None:
             server = question.server
             patience = self._patience(server, operation.name, operation.deadline, operation.stop)
             stub = partial(self._invoke_known, server, method, patience)
-            operation.ask(question, stub, patience, partial(self._count, told))
+            operation.ask(question, stub, patience, partial(self._count, on_transfer))
 
         return [partial(ask, question) for question in questions if question.size]
 
     def _await_serving(self, server: int, deadline: Deadline, stop: threading.Event) -> None:
         patience = self._patience(server, "wait until serving", deadline, stop)
         while not self._says_serving(server, patience):
-            patience.missed("it says that it does not serve")
-        found = self._describe(server, patience)
-        self._check_known(server, found, patience)
+            patience.wait_to_retry("it says that it does not serve")
+        description = self._describe(server, patience)
+        self._check_identity(server, description, patience)
         with self._transfer_lock:
-            self._ids_per_request = min(self._ids_per_request, found.ids_per_request)
+            self._ids_per_request = min(self._ids_per_request, description.ids_per_request)
 
     def _says_serving(self, server: int, patience: Patience) -> bool:
         request = health_pb2.HealthCheckRequest(service=SERVICE)
@@ -277,18 +278,18 @@ class FeatureClient:
         turn = replicas.turn if replicas.are_several else None
         return Patience(server, self.addresses[server], operation, deadline, stop, turn)
 
-    def _check_known(self, server: int, found: Any, patience: Patience) -> None:
-        """Take note that who is asked serves what is expected.
+    def _check_identity(self, server: int, description: Any, patience: Patience) -> None:
+        """Check that the server at an address is the expected one, and remember that it is.
 
         Parameters
         ----------
-        found: a description, or the message that has it.
+        description: a :class:`ServerDescription`, or the protobuf message of that name.
 
         Raises
         ------
-        BadReply: it serves something else.
+        BadReply: it is another server.
         """
-        misfit = find_misfit(found, server, len(self.addresses), self._division)
+        misfit = find_misfit(description, server, len(self.addresses), self._division)
         if misfit:
             raise patience.bad_reply(misfit)
         self._connections[server].know()
@@ -307,40 +308,40 @@ class FeatureClient:
         )
 
     def _attempt(self, server: int, method: str, request: Any, patience: Patience) -> Any:
-        """The reply of a call with one answer, after as many attempts as ``patience`` allows."""
+        """Call a method with a single reply, as many times as ``patience`` allows."""
         while True:
             try:
                 return self._invoke(server, method, request, patience.attempt_seconds())
             except grpc.RpcError as error:
-                patience.failed(error)
+                patience.retry_after_error(error)
 
     def _invoke_known(
         self, server: int, method: str, patience: Patience, request: Any, timeout: float
     ) -> Any:
-        """As :meth:`_invoke`, of a server that has said that it serves what is expected."""
+        """Call a method after checking, once, that the server is the expected one."""
         if not self._connections[server].is_known:
-            found = self._invoke(server, DESCRIBE, features_pb2.DescribeRequest(), timeout)
-            self._check_known(server, found, patience)
+            description = self._invoke(server, DESCRIBE, features_pb2.DescribeRequest(), timeout)
+            self._check_identity(server, description, patience)
         return self._invoke(server, method, request, timeout)
 
     def _invoke(self, server: int, method: str, request: Any, timeout: float) -> Any:
         try:
             return self._connections[server].call(method, request, timeout)
         except ValueError:
-            # What grpc raises on a channel that was closed while this call was on its way.
+            # grpc raises this for a channel that was closed during the call.
             self._check_open()
             raise
 
     def _count(
         self,
-        told: Callable[[int, int, int], None] | None,
+        on_transfer: Callable[[int, int, int], None] | None,
         server: int,
         sent: int,
         received: int,
     ) -> None:
-        if told is not None:
+        if on_transfer is not None:
             with self._transfer_lock:
-                told(server, sent, received)
+                on_transfer(server, sent, received)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -351,24 +352,25 @@ class FeatureClient:
             raise BadRequest(f"server {server} is outside [0, {len(self.addresses)})")
 
 
-def find_misfit(found: Any, server: int, servers: int, division: str) -> str:
-    """Say in what a server is not the one that is expected at its place; "" = in nothing.
+def find_misfit(description: Any, server: int, servers: int, division: str) -> str:
+    """Say how a server differs from the expected one; "" = it does not.
 
     Parameters
     ----------
-    found: its description, or the message that has it.
-    division: the fingerprint that it has to say; "" = any.
+    description: a :class:`ServerDescription`, or the protobuf message of that name.
+    server, servers: the expected index and number of servers.
+    division: the expected fingerprint; "" = any.
     """
-    if (found.server, found.servers) != (server, servers):
+    if (description.server, description.servers) != (server, servers):
         return (
-            f"it is server {found.server} of {found.servers}, expected {server} of {servers}: "
-            "addresses go by server index"
+            f"it is server {description.server} of {description.servers}, expected {server} of "
+            f"{servers}: addresses go by server index"
         )
-    if found.ids_per_request < 1:
-        return f"ids_per_request: expected at least 1, found {found.ids_per_request}"
-    if division and found.division != division:
+    if description.ids_per_request < 1:
+        return f"ids_per_request: expected at least 1, found {description.ids_per_request}"
+    if division and description.division != division:
         return (
-            f"it serves the division {found.division or 'without a fingerprint'}, expected "
+            f"it serves the division {description.division or 'without a fingerprint'}, expected "
             f"{division}: the graph was divided anew, or is another one"
         )
     return ""

@@ -1,4 +1,4 @@
-"""A client's connections: to a feature server, and to those that serve one partition."""
+"""A client's connections to one feature server, and to all servers of one partition."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from cache_server.wire import CHECK, DESCRIBE, FETCH_ROWS, PART_HEADER, SAMPLE_N
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Servers are named by the user; a proxy meant for the web must not come between.
+    # The user names the servers, so a proxy that is configured for the web must not be used.
     ("grpc.enable_http_proxy", 0),
-    # A server that restarts should be found again within a retry or two.
+    # A restarted server must be reachable again within a retry or two.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # The reading thread drives its stream itself, without a thread in between.
+    # The thread that reads a stream also drives it, which saves a thread per call.
     (ChannelOptions.SingleThreadedUnaryStream, 1),
 )
 
 
 class Connection:
-    """A server's methods, over a channel that is made anew once its certificates have changed.
+    """The methods of one server, over a channel that is reopened when certificates have changed.
 
-    Safe to use from several threads. Files that change into what cannot be used are told on stderr,
-    and the channel stays.
+    Safe to use from several threads. If changed files cannot be used, a warning is written to
+    stderr and the old channel is kept.
 
     Parameters
     ----------
-    token: what requests carry; None = nothing.
-    part: who is expected at the address, as :func:`name_part` says it; "" = anybody.
+    token: the token that requests carry; None = none.
+    part: name of the server that is expected at the address, made by :func:`name_part`; "" = any.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Connection:
         self._channel, self._methods = self._open()
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        """Begin a call of ``method``, of those in :mod:`cache_server.wire`.
+        """Start a call of ``method``, one of the names in :mod:`cache_server.wire`.
 
         Requests and replies of :data:`FETCH_ROWS` and :data:`SAMPLE_NEIGHBORS` are bytes.
 
@@ -67,14 +67,14 @@ class Connection:
         return self._methods[method](request, timeout=timeout, metadata=metadata)
 
     def close(self) -> None:
-        """Cancel the calls that run."""
+        """Close the channel and cancel its running calls."""
         with self._lock:
             self._channel.close()
 
     def _renew(self) -> None:
         with self._lock:
             try:
-                # The channel before it goes once its calls have ended.
+                # The old channel closes by itself once its calls have ended.
                 self._channel, self._methods = self._open()
             except SecurityError as error:
                 text = f"{error}; {self._address} is asked as before"
@@ -87,7 +87,7 @@ class Connection:
         else:
             channel = grpc.secure_channel(self._address, credentials, _OPTIONS)
         return channel, {
-            # Without serialisers grpc passes bytes through as they are.
+            # Without serialisers grpc passes bytes through unchanged.
             FETCH_ROWS: channel.unary_stream(FETCH_ROWS),
             SAMPLE_NEIGHBORS: channel.unary_stream(SAMPLE_NEIGHBORS),
             DESCRIBE: channel.unary_unary(
@@ -100,45 +100,45 @@ class Connection:
 
 
 class Replicas:
-    """The feature servers of one partition. One of them is asked, each client beginning with any;
-    after a failure the next one.
+    """The feature servers of one partition, of which one is asked at a time.
 
-    Safe to use from several threads.
+    Each client begins with a random one and moves on to the next after a failure. Safe to use from
+    several threads.
 
     Parameters
     ----------
-    connections: to each; at least one.
+    connections: one to each server; at least one.
     """
 
     def __init__(self, connections: Sequence[Connection]) -> None:
         self._connections = tuple(connections)
-        # Which server is asked first is no secret.
+        # The choice of the first server need not be unpredictable.
         self._current = random.randrange(len(connections))  # nosec B311
         self._known = set[int]()
 
     @property
     def are_several(self) -> bool:
-        """Whether another one may be asked."""
+        """Whether there is another server to ask."""
         return len(self._connections) > 1
 
     @property
     def is_known(self) -> bool:
-        """Whether the one that is asked has said what it serves; of one alone nobody has to ask."""
+        """Whether the current server needs no check: it was checked, or it is the only one."""
         return not self.are_several or self._current in self._known
 
     def know(self) -> None:
-        """Take note that the one that is asked serves what is expected."""
+        """Remember that the current server is the expected one."""
         self._known.add(self._current)
 
     def turn(self) -> None:
-        """Ask the next one from now on."""
+        """Move on to the next server."""
         self._current = (self._current + 1) % len(self._connections)
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        """See :meth:`Connection.call`."""
+        """Call a method of the current server; see :meth:`Connection.call`."""
         return self._connections[self._current].call(method, request, timeout)
 
     def close(self) -> None:
-        """Cancel the calls that run."""
+        """Close all connections."""
         for connection in self._connections:
             connection.close()

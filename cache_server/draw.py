@@ -1,7 +1,7 @@
-"""The counter-based draw: every random decision as a pure function of integers.
+"""The counter-based draw, which makes every random decision a pure function of integers.
 
-Specified, with test vectors, in docs/draws.md. Only 64-bit unsigned integer arithmetic (wrapping)
-is used, so any language or device can draw the same numbers. Sources: SplitMix64's finaliser
+It uses only 64-bit unsigned integer arithmetic (wrapping), so any language or device can draw the
+same numbers. Specified, with test vectors, in docs/draws.md. Sources: SplitMix64's finaliser
 (Steele, Lea and Flood, OOPSLA 2014), Floyd's sampling without replacement (Bentley and Floyd,
 CACM 30(9), 1987), multiply-high range reduction (Lemire, ACM TOMACS 29(1), 2019).
 """
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 
 VERSION: Final = 2
-"""of docs/draws.md: what began under another one draws otherwise"""
+"""version of docs/draws.md; another version makes other draws"""
 GOLDEN: Final = 0x9E3779B97F4A7C15
 _MASK: Final = 0xFFFFFFFFFFFFFFFF
 
-# The first word absorbed says what is drawn, so that no two uses share a stream.
+# The first absorbed word names the use of a key, so that no two uses share a stream.
 NEIGHBOURS: Final = 1
 ROOTS: Final = 2
 DROPOUT: Final = 3
@@ -36,12 +36,13 @@ LEARNABLE: Final = 9
 NEGATIVES: Final = 10
 ARRIVALS: Final = 11
 
-# Of the network that permutes roots; fewer bits give too few functions for a good round.
+# Constants of the Feistel network that permutes roots. With fewer bits a round has too few
+# different functions.
 _ROUNDS: Final = 8
 _LEAST_BITS: Final = 8
 
-# Up to this many draws, scanning what was drawn is cheaper than a hash set.
-_SCANNED: Final = 48
+# Up to this many draws, a scan of earlier draws is cheaper than a hash set.
+_MOST_SCANNED: Final = 48
 
 
 @kernel
@@ -54,19 +55,19 @@ def mix(x: np.uint64) -> np.uint64:
 
 @kernel
 def absorb(key: np.uint64, word: np.uint64) -> np.uint64:
-    """Extend a key by one word."""
+    """Return a key extended by one word."""
     return mix(key ^ mix(word + np.uint64(GOLDEN)))
 
 
 @kernel
 def variate(key: np.uint64, counter: np.uint64) -> np.uint64:
-    """The counter-th 64-bit variate of a key."""
+    """Return the 64-bit variate of a key with index ``counter``."""
     return mix(key + (counter + np.uint64(1)) * np.uint64(GOLDEN))
 
 
 @intrinsic
 def _high_word(typing_context: Any, x: Any, y: Any) -> Any:
-    """The high 64 bits of the 128-bit product of two uint64: one machine instruction."""
+    """Return the high 64 bits of the 128-bit product of two uint64, in one machine instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(128)
@@ -78,7 +79,7 @@ def _high_word(typing_context: Any, x: Any, y: Any) -> Any:
 
 @kernel
 def below(x: np.uint64, bound: np.uint64) -> np.uint64:
-    """Map a variate to [0, bound): the high word of the 128-bit product."""
+    """Map a variate to [0, bound) by the high word of their 128-bit product."""
     return _high_word(x, bound)
 
 
@@ -88,18 +89,18 @@ def draw_positions(
 ) -> None:
     """Write ``count`` distinct positions of [0, population) to ``out[:count]``.
 
-    Floyd's algorithm, in the order of its draws; all positions, ascending, where ``count`` equals
-    ``population``. Requires 0 <= count <= population.
+    Positions are in the order in which Floyd's algorithm draws them, but ascending if ``count``
+    equals ``population``. Requires 0 <= count <= population.
     """
     if count == population:
         for i in range(count):
             out[i] = i
         return
-    if count > _SCANNED:
+    if count > _MOST_SCANNED:
         _draw_many(key, population, count, out)
         return
-    # One bit for every residue modulo 64 drawn so far: usually settles without a scan that a pick
-    # is new, and is exact where the population has no more than 64 members.
+    # One bit for each residue modulo 64 drawn so far. A clear bit proves without a scan that a pick
+    # is new. For a population of at most 64 a set bit proves that it is not.
     seen = np.uint64(0)
     for i in range(count):
         top = population - count + i
@@ -113,18 +114,18 @@ def draw_positions(
 
 
 @kernel
-def _contains(values: NDArray[np.int64], size: int, wanted: np.int64) -> bool:
-    found = False
+def _contains(values: NDArray[np.int64], size: int, value: np.int64) -> bool:
+    is_contained = False
     for j in range(size):
-        found |= values[j] == wanted
-    return found
+        is_contained |= values[j] == value
+    return is_contained
 
 
 @kernel
 def _draw_many(
     key: np.uint64, population: np.int64, count: np.int64, out: NDArray[np.int64]
 ) -> None:
-    """The same draws with a hash set in place of the scan over what was drawn."""
+    """Make the draws of :func:`draw_positions` with a hash set instead of a scan."""
     bits = np.uint64(2)
     while (np.int64(1) << np.int64(bits)) < 2 * count:
         bits += np.uint64(1)
@@ -137,7 +138,7 @@ def _draw_many(
         while drawn[slot] != -1 and drawn[slot] != pick:
             slot = (slot + 1) & mask
         if drawn[slot] == pick:
-            # ``top`` exceeds everything drawn so far, so it is new.
+            # ``top`` exceeds all earlier draws, so it is new.
             pick = top
             slot = np.int64(mix(np.uint64(pick))) & mask
             while drawn[slot] != -1:
@@ -147,9 +148,9 @@ def _draw_many(
 
 
 def key_of(*words: int) -> int:
-    """The key of a sequence of integer words (each taken modulo 2**64), in plain Python.
+    """Return the key of a sequence of words: :func:`absorb` of each in turn, from the key 0.
 
-    Agrees with repeated :func:`absorb` from the key 0.
+    Computed in plain Python. Words are integers, taken modulo 2**64.
     """
     key = 0
     for word in words:
@@ -165,7 +166,7 @@ def _mix_int(x: int) -> int:
 
 @kernel(parallel=True)
 def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """[n] uint64: ``absorb(key, word)`` for every word of an int64 array."""
+    """Return [n] uint64: ``absorb(key, word)`` for every word of an int64 array."""
     out = np.empty(words.size, np.uint64)
     for i in numba.prange(words.size):
         out[i] = absorb(key, np.uint64(words[i]))
@@ -176,7 +177,13 @@ def absorb_each(key: np.uint64, words: NDArray[np.int64]) -> NDArray[np.uint64]:
 def _permute(
     keys: NDArray[np.uint64], count: np.uint64, bits: np.uint64, places: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """[n] int64: where the bijection takes each place; ``bits`` of the range that it is of."""
+    """Return [n] int64: the image of each place under the bijection of [0, count).
+
+    Parameters
+    ----------
+    keys: [rounds] uint64, a key for each round.
+    bits: width of the network's domain [0, 2**bits), which contains [0, count).
+    """
     low = bits - bits // np.uint64(2)
     high_shift, low_shift = np.uint64(64) - (bits - low), np.uint64(64) - low
     mask = (np.uint64(1) << low) - np.uint64(1)
@@ -195,19 +202,20 @@ def _permute(
     return out
 
 
-def permuted(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What stands at some places of the order in which an epoch visits its roots.
+def permute(seed: int, epoch: int, count: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the roots at some places of the order in which an epoch visits them.
 
-    A keyed bijection of [0, count): a Feistel network with cycle walking (Black and Rogaway,
-    CT-RSA 2002), so that no array is as long as there are roots.
+    The order is a keyed bijection of [0, count): a Feistel network with cycle walking (Black and
+    Rogaway, CT-RSA 2002). It needs no array of all roots.
 
     Parameters
     ----------
-    count: of the roots, counted in ascending order of their original ids. places: [n] int64.
+    count: number of roots, which are numbered in ascending order of their original ids.
+    places: [n] int64, places in the order.
 
     Returns
     -------
-    [n] int64, of [0, count): the root at each place.
+    [n] int64 in [0, count): the number of the root at each place.
     """
     key = key_of(ROOTS, seed, epoch)
     keys = absorb_each(np.uint64(key), np.arange(_ROUNDS))

@@ -1,12 +1,12 @@
-"""Every error that the feature service raises on purpose.
+"""The errors that the feature service raises.
 
 CacheServerError
 ├── ManifestError          shard.json or a table it names is unusable (file and field named)
-├── SourceError            a class that rows come from cannot be had, or gives something else
+├── SourceError            a feature source cannot be made, or its rows are not as declared
 ├── ListenError            the address to listen on is malformed or cannot be bound
 ├── SecurityError          certificates, token and addresses do not fit each other
-├── BadRequest             what is asked cannot be answered; raised where that is noticed: by the
-│                          shard on the server, or by the client before anything is sent
+├── BadRequest             a request cannot be answered; raised by the shard on the server, or by
+│                          the client before anything is sent
 └── CallError              a call to one server failed (server, address, operation, limit)
     ├── InvalidRequest     the server refused the request; its own text is kept
     ├── ServerUnavailable  the server cannot be reached, or went away, until the limit passed
@@ -27,8 +27,8 @@ class ManifestError(CacheServerError):
 
 
 class SourceError(CacheServerError):
-    """A class that feature rows come from cannot be imported or made, or gives something else than
-    it says; names the node type and the class."""
+    """A class that provides feature rows cannot be imported or made, or its rows are not as it
+    declares; names the node type and the class."""
 
 
 class ListenError(CacheServerError):
@@ -36,12 +36,12 @@ class ListenError(CacheServerError):
 
 
 class SecurityError(CacheServerError):
-    """Certificates or a token cannot be used, or an address is open without them; names the
+    """Certificates or a token cannot be used, or an address needs them and has none; names the
     setting."""
 
 
 class BadRequest(CacheServerError):
-    """What is asked cannot be answered; names what was given and what exists."""
+    """A request cannot be answered; names what came and what exists."""
 
 
 class CallError(CacheServerError):
@@ -51,8 +51,9 @@ class CallError(CacheServerError):
     ----------
     server: index of the server.
     address: its "host:port".
-    operation: what was asked of it, for example ``FetchRows features/paper``.
-    limit_seconds: the deadline the call ran under.
+    operation: the request, for example ``FetchRows features/paper``.
+    limit_seconds: the deadline of the call.
+    detail: why it failed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One fetch of rows: which rows are still missing. They arrive in the order of the ids."""
+"""One fetch of rows from several servers, and how many rows of each have arrived."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from cache_server.wire import DTYPES, check_name, encode_ids, read_chunk
 
 
 class Part(Question):
-    """What one server contributes: ids, where their rows go, and how many have arrived.
+    """The rows that one server contributes to a fetch.
 
     Parameters
     ----------
     ids: [n] int64 global ids.
-    place: the rows to fill, in the order of ``ids``: a slice, or [n] int64.
+    fetch: the table, and the array that all servers' rows go to.
+    place: the rows of that array to fill, in the order of ``ids``: a slice, or [n] int64.
 
     Raises
     ------
@@ -49,23 +50,23 @@ class Part(Question):
             raise BadRequest(f"places for server {server}: {count} rows for {ids.size} ids")
         super().__init__(server, ids.size)
         self._ids = ids
-        self._wanted = fetch.wanted
+        self._table = fetch.table
         self._rows = rows
         self._row_bytes = fetch.row_bytes
         self._form = fetch.form
         self._place = None if isinstance(place, slice) else place
 
     def request(self, start: int, end: int) -> bytes:
-        """See :class:`Question`."""
-        asked = features_pb2.FetchRowsRequest(ids=encode_ids(self._ids[start:end]), **self._wanted)
-        return asked.SerializeToString()
+        """Return the serialised ``FetchRowsRequest`` for some of the ids."""
+        ids = encode_ids(self._ids[start:end])
+        return features_pb2.FetchRowsRequest(ids=ids, **self._table).SerializeToString()
 
     def take(self, message: bytes, seed: int) -> None:
-        """See :class:`Question`."""
+        """Copy the rows of a ``RowChunk`` to their places; errors as :meth:`Question.take`."""
         data = read_chunk(message, seed)
         row_bytes = self._row_bytes
-        count, rest = divmod(data.size, row_bytes)
-        if rest or self.done + count > self.end:
+        count, remainder = divmod(data.size, row_bytes)
+        if remainder or self.done + count > self.end:
             raise ValueError(
                 f"a chunk of {data.size} bytes where at most {self.end - self.done} rows of "
                 f"{row_bytes} bytes were due"
@@ -78,12 +79,12 @@ class Part(Question):
 
 
 class Fetch:
-    """What the parts of one fetch share.
+    """The table and the array of rows that all parts of one fetch share.
 
     Parameters
     ----------
-    kind, type: the table.
-    out, form: as in :meth:`FeatureClient.fetch_rows`.
+    kind, type: name of the table.
+    out, form: as of :meth:`FeatureClient.fetch_rows`.
 
     Raises
     ------
@@ -105,17 +106,17 @@ class Fetch:
         if form and out.dtype != np.float32:
             raise BadRequest(f"form: {form} rounds float32 rows; out has {out.dtype.name}")
         dim = out.shape[1] if out.ndim == 2 else 1
-        self.wanted = {"kind": kind, "type": type, "dtype": out.dtype.name, "dim": dim}
+        self.table = {"kind": kind, "type": type, "dtype": out.dtype.name, "dim": dim}
         if form:
-            self.wanted["form"] = form
+            self.table["form"] = form
         self.rows = out.reshape(len(out), dim).view(np.uint8)
         self.row_bytes = self.rows.shape[1] if self.form is None else self.form.row_bytes(dim)
-        """of a row as it arrives"""
+        """size of a row in messages"""
         self.operation = f"FetchRows {kind}/{type}"
 
 
 def to_float32(rows: NDArray[np.uint8], form: RowForm) -> NDArray[np.uint8]:
-    """The bytes of rounded rows, [n, bytes of a rounded row], as those of float32 rows."""
+    """Convert the bytes of rounded rows, [n, bytes of a rounded row], to those of float32 rows."""
     numbers = rows.view(form.dtype.newbyteorder("<")).astype(form.dtype, copy=False)
     return form.decode(numbers).view(np.uint8)
 

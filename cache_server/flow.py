@@ -1,7 +1,7 @@
-"""How many replies a server sends at once, to whom, and how long a reader may leave one unread.
+"""Limits of the replies that a server sends at once, in all and to each client.
 
-A reply occupies a thread until its last chunk is on its way, and a reader that does not read stops
-it there. Without limits as many unread replies as there are threads would stop the server.
+A reply occupies a thread until its last chunk has been sent, and a client that does not read blocks
+it. Without limits, as many unread replies as there are threads would block the server.
 """
 
 from __future__ import annotations
@@ -17,36 +17,37 @@ from cache_server.events import events
 from cache_server.memory_in_flight import MemoryInFlight
 
 DEFAULT_SEND_SECONDS: Final = 30.0
-_LOOKS_A_LIMIT: Final = 10
+_CHECKS_PER_LIMIT: Final = 10
 
 
 class TooManyReplies(Exception):
-    """A peer has as many replies under way as it may."""
+    """A client already has the most running replies that it may have."""
 
 
 class Stream:
-    """One reply under way.
+    """One running reply.
 
     Attributes
     ----------
-    began, since: when it did, and when it last moved, of ``time.monotonic``.
+    names: the client's connection and its address.
+    held: bytes of memory that the reply holds.
+    began, since: when it began, and when it last sent a chunk, by ``time.monotonic``.
     rows, neighbours: how many it has sent.
-    nbytes: of the messages that it has sent.
+    nbytes: size of the messages that it has sent.
+    is_given_up: whether it was cancelled because nobody read it.
     """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         peer = context.peer()
         self.names = (peer, _address(peer))
-        """its connection and address"""
         self.held = 0
-        """bytes of memory"""
         self.began = self.since = time.monotonic()
         self.rows = self.neighbours = self.nbytes = 0
         self.is_given_up = False
 
-    def sends(self, message: bytes, *, rows: int = 0, neighbours: int = 0) -> None:
-        """Say that another chunk is about to be sent."""
+    def count_message(self, message: bytes, *, rows: int = 0, neighbours: int = 0) -> None:
+        """Count a chunk that is about to be sent."""
         self.since = time.monotonic()
         self.rows += rows
         self.neighbours += neighbours
@@ -54,18 +55,22 @@ class Stream:
 
 
 class FlowControl:
-    """Counts the replies under way and ends those that do not move.
+    """Counts running replies, and cancels those that nobody reads.
 
-    A connection may have a quarter of the threads, and all connections of one address three
-    quarters: who asks from elsewhere always finds one.
+    A connection may have a quarter of the threads, and all connections of one address together
+    three quarters. So there is always a thread left for clients at other addresses.
 
     Parameters
     ----------
-    threads: replies that are sent at the same time.
-    send_seconds: how long a reader may leave a chunk of about 1 MiB unread, and how long who asks
-        may take to send a request.
-    memory: what they may hold.
-    largest_request: bytes that a request may have, which is not known before it has come.
+    threads: how many replies may be sent at the same time.
+    send_seconds: how long a client may leave a chunk of about 1 MiB unread, and how long it may
+        take to send its request.
+    memory: limits the memory of all replies.
+    largest_request: bytes that are reserved for a request whose size is not known yet.
+
+    Attributes
+    ----------
+    on_given_up: called with every reply that is cancelled because nobody reads it.
     """
 
     def __init__(
@@ -74,7 +79,6 @@ class FlowControl:
         self.memory = memory
         self._largest_request = largest_request
         self.on_given_up: Callable[[Stream], None] = lambda _stream: None
-        """called with every reply that is, since nobody reads it"""
         self._send_seconds = send_seconds
         self._per_connection = max(1, threads // 4)
         self._per_address = max(1, threads * 3 // 4)
@@ -85,28 +89,28 @@ class FlowControl:
         self._watch = threading.Thread(target=self._end_stalled, name="flow", daemon=True)
 
     def start(self) -> None:
-        """Look after replies from now on."""
+        """Start the thread that cancels replies which nobody reads."""
         self._watch.start()
 
     def stop(self) -> None:
-        """Leave them alone from now on."""
+        """Stop that thread."""
         self._ended.set()
         if self._watch.is_alive():
             self._watch.join()
 
     @property
-    def under_way(self) -> int:
-        """How many replies are."""
+    def running(self) -> int:
+        """The number of running replies."""
         return len(self._streams)
 
     @contextmanager
     def admit(self, stream: Stream) -> Iterator[None]:
-        """Count a reply for as long as it is under way.
+        """Count a reply as running during the block.
 
         Raises
         ------
-        TooManyReplies: this connection or address has as many as it may.
-        MemoryExhausted: a request might be larger than what is left.
+        TooManyReplies: its connection or address has the most replies that it may have.
+        MemoryExhausted: the largest request would not fit the memory that is left.
         """
         names = stream.names
         with self._lock:
@@ -125,16 +129,16 @@ class FlowControl:
             with self._lock:
                 self._streams.discard(stream)
                 self._by_peer.subtract(names)
-                # Those that have none are forgotten.
+                # This removes clients without running replies.
                 self._by_peer += Counter()
 
     def hold(self, stream: Stream, nbytes: int, *, asks: bool = True) -> None:
-        """Let a reply hold another number of bytes; see :meth:`MemoryInFlight.change`."""
+        """Set the bytes that a reply holds; see :meth:`MemoryInFlight.change`."""
         self.memory.change(stream.names, stream.held, nbytes, asks=asks)
         stream.held = nbytes
 
     def _end_stalled(self) -> None:
-        while not self._ended.wait(min(1.0, self._send_seconds / _LOOKS_A_LIMIT)):
+        while not self._ended.wait(min(1.0, self._send_seconds / _CHECKS_PER_LIMIT)):
             limit = time.monotonic() - self._send_seconds
             with self._lock:
                 stalled = [
@@ -151,5 +155,5 @@ class FlowControl:
 
 
 def _address(peer: str) -> str:
-    """The peer without its port: "ipv4:10.0.0.1:4242" -> "ipv4:10.0.0.1"."""
+    """Remove the port from a peer's name: "ipv4:10.0.0.1:4242" -> "ipv4:10.0.0.1"."""
     return peer.rpartition(":")[0] or peer

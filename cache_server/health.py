@@ -1,7 +1,7 @@
-"""``python -m cache_server.health HOST:PORT ...``: whether a feature server serves, for probes.
+"""``python -m cache_server.health HOST:PORT ...`` checks whether a feature server serves.
 
-Kubernetes' own gRPC probe knows neither TLS nor tokens; this asks the same health service with
-both.
+Kubernetes' built-in gRPC probe supports neither TLS nor tokens. This probe asks the same health
+service with both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS: Final = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Ask once; 0 if the server says that it serves, 1 with a line on stderr otherwise."""
+    """Ask a server once; return 0 if it serves, otherwise 1 with a line on stderr."""
     parser = argparse.ArgumentParser(prog="cache_server.health")
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--timeout", type=float, default=_SECONDS, metavar="SECONDS")
@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         finally:
             connection.close()
     except (SecurityError, grpc.RpcError) as error:
-        told = error.details() if isinstance(error, grpc.RpcError) else error
-        print(f"error: {options.address}: {told}", file=sys.stderr)
+        reason = error.details() if isinstance(error, grpc.RpcError) else error
+        print(f"error: {options.address}: {reason}", file=sys.stderr)
         return 1
     if reply.status != health_pb2.HealthCheckResponse.SERVING:
         print(f"error: {options.address}: does not serve", file=sys.stderr)

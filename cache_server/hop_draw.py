@@ -1,4 +1,4 @@
-"""How neighbours are drawn at one hop, as ranks and servers tell each other."""
+"""The description of a hop's draw that ranks send to servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS: Final[tuple[Method, ...]] = get_args(Method)
 BY_WEIGHT: Final = ("weighted", "weighted_replacement")
 IN_TIME: Final = ("temporal", "recent")
 LARGEST_FANOUT: Final = 1 << 20
-"""that a server is asked for"""
+"""the largest fanout that a server accepts"""
 Drawn = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """[destinations + 1] offsets, [edges] source ids and [edges] positions in the neighbour lists"""
 
@@ -27,11 +27,12 @@ class HopDraw(NamedTuple):
 
     Attributes
     ----------
-    method: without replacement and all equally likely; by LABOR-0; with replacement; in proportion
-        to weights, without or with replacement; or, of those that are there at a time, without
-        replacement and all equally likely, or the most recent.
+    method: ``uniform`` draws without replacement and ``replacement`` with it, all neighbours
+        equally likely. ``weighted`` and ``weighted_replacement`` do so in proportion to weights.
+        ``labor`` is LABOR-0. ``temporal`` draws uniformly from the edges that are there at a time,
+        ``recent`` takes the latest of them.
     fanout: neighbours a destination; -1 = all (that are there), whatever the method.
-    key: uint64, that the draws of nodes extend.
+    key: uint64 key, which the key of each node's draw extends.
     """
 
     method: Method
@@ -45,16 +46,16 @@ class HopDraw(NamedTuple):
 
     @property
     def in_time(self) -> bool:
-        """Whether what is drawn depends on a time."""
+        """Whether the draw depends on a time for each node."""
         return self.method in IN_TIME
 
     @classmethod
-    def checked(cls, method: str, fanout: int, key: int) -> HopDraw:
-        """One as it came from elsewhere.
+    def parse(cls, method: str, fanout: int, key: int) -> HopDraw:
+        """Check a request's values and make a draw of them.
 
         Raises
         ------
-        BadRequest: there is no such method, or no such fanout.
+        BadRequest: the method is unknown, or the fanout out of range.
         """
         for known in METHODS:
             if known == method:
@@ -68,13 +69,14 @@ class HopDraw(NamedTuple):
 
 @dataclass(frozen=True)
 class ServerDraw:
-    """A draw that a server was asked for.
+    """A draw that a server was asked to make.
 
     Attributes
     ----------
     nodes: [n] int64 global ids of destinations.
-    until: [n] int64, their roots' times, in draws in time.
-    src, dst: [k] int64 global ids: the pairs of nodes whose edges may not be drawn.
+    how: the method, fanout and key.
+    until: [n] int64 times of their roots, for draws in time; None for others.
+    src, dst: [k] int64 global ids of the pairs of nodes whose edges may not be drawn.
     """
 
     nodes: NDArray[np.int64]

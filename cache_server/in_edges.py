@@ -1,8 +1,8 @@
-"""In-edges of nodes, and how neighbours are drawn among them: by the ranks that have them, and by
-the server that has them, for others' ranks.
+"""In-edges of nodes, and the draws of neighbours from them.
 
-Specified in docs/draws.md: what is drawn for a node depends on the node, the key and its own
-neighbour list, so whoever has the list draws the same.
+Ranks draw from the lists that they have. A server draws from its own lists for ranks elsewhere. A
+draw depends on the node, the key and the node's neighbour list alone (docs/draws.md), so both draw
+the same.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from cache_server.weighted_draw import draw_by_weight, draw_with_replacement
 Ids = NDArray[np.int64]
 Lacking = tuple[Ids, Ids, Ids]
 _NONE: Final = np.empty(0, np.int64)
-_DRAWN_FROM: Final[dict[str, Any]] = {
+_OPTIONAL: Final[dict[str, Any]] = {
     "weight_sums": np.int64,
     "alias_table": np.uint32,
     "times": np.int64,
     "by_time": np.int64,
 }
-"""arrays by edge that may be there, in the order of :class:`NeighbourLists`"""
+"""optional arrays by edge and their dtypes, in the order of :class:`NeighbourLists`"""
 
 
 @dataclass(frozen=True)
 class NeighbourLists:
-    """What neighbours are drawn from, of one relation.
+    """The neighbour lists of one relation, with the weights and times that draws need.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class NeighbourLists:
     src_ids, dst_ids: [sources] and [destinations] int64 original ids.
     weight_sums, alias_table: [edges] int64 and uint32 (docs/draws.md); None = no weights.
     times, by_time: [edges] int64, as of :func:`cache_server.timed_draw.draw_until`; None = edges
-        are there always.
+        have no times and are always there.
     """
 
     indptr: Ids
@@ -70,10 +70,11 @@ class NeighbourLists:
         Parameters
         ----------
         nodes: [n] int64 global ids.
-        lacking: destinations whose lists lack some edges, as of
-            :func:`cache_server.neighbour_draw.draw_hop_without`; LABOR-0 takes none. In draws in
-            time by the places that these have by time.
-        until: [n] int64, the times of draws in time.
+        how: the method, fanout and key.
+        lacking: edges that may not be drawn, as ``nodes``, ``bounds`` and ``places`` of
+            :func:`cache_server.neighbour_draw.draw_hop_without`; None = none. Draws in time take
+            places in order of time (:meth:`LeftOut.in_time`). LABOR-0 takes None alone.
+        until: [n] int64 times, for draws in time.
         """
         key = np.uint64(how.key)
         if how.in_time:
@@ -82,23 +83,24 @@ class NeighbourLists:
             bounds, listed = neighbour_lists(self.indptr, self.indices, nodes)
             flags = labor_flags(bounds, listed, self.src_ids, how.fanout, key)
             return take_flagged(bounds, listed, flags)
-        asked = self.dst_ids, nodes, how.fanout, key
+        frontier = self.dst_ids, nodes, how.fanout, key
         if how.method == "uniform" or how.takes_all:
             if lacking is None:
-                return draw_hop(self.indptr, self.indices, *asked)
-            return draw_hop_without(self.indptr, self.indices, *asked, *lacking)
+                return draw_hop(self.indptr, self.indices, *frontier)
+            return draw_hop_without(self.indptr, self.indices, *frontier, *lacking)
         lacking = lacking or NOTHING.arrays
         if how.method == "replacement":
-            return draw_with_replacement(self.indptr, self.indices, *asked, *lacking)
+            return draw_with_replacement(self.indptr, self.indices, *frontier, *lacking)
         sums, table = self.weight_sums, self.alias_table
         assert sums is not None
         assert table is not None
         replace = how.method == "weighted_replacement"
-        return draw_by_weight(self.indptr, self.indices, sums, table, *asked, *lacking, replace)
+        return draw_by_weight(self.indptr, self.indices, sums, table, *frontier, *lacking, replace)
 
     def _draw_until(self, nodes: Ids, until: Ids | None, how: HopDraw, lacking: Lacking) -> Drawn:
         assert until is not None
-        times, by_time = (_NONE if of is None else of for of in (self.times, self.by_time))
+        times = _NONE if self.times is None else self.times
+        by_time = _NONE if self.by_time is None else self.by_time
         return draw_until(
             *(self.indptr, self.indices, times, by_time, self.dst_ids, nodes, until),
             *(how.fanout, how.method == "recent", np.uint64(how.key)),
@@ -106,21 +108,22 @@ class NeighbourLists:
         )
 
     def count_until(self, nodes: Ids, until: Ids) -> Ids:
-        """[n] int64: how many in-edges some nodes have that are there at [n] times."""
+        """Return [n] int64: how many in-edges of each node are there at its time."""
         return count_until(self.indptr, _NONE if self.times is None else self.times, nodes, until)
 
     def leave_out(self, src: Ids, dst: Ids) -> LeftOut:
-        """All edges between some pairs of nodes; parameters as of
-        :func:`cache_server.left_out.leave_out`."""
+        """Find all edges between pairs of nodes; see :func:`cache_server.left_out.leave_out`."""
         return leave_out(self.indptr, self.indices, self.src_ids, src, dst)
 
 
 class InEdges:
-    """The in-edges of a server's own nodes, of one relation.
+    """The in-edges of a server's nodes in one relation, and the draws that it is asked to make.
 
     Parameters
     ----------
-    relation: as ``src/rel/dst``. first, stop: global ids of the nodes. server: for errors.
+    relation: as ``src/rel/dst``.
+    first, stop: the range of the nodes' global ids.
+    server: index of the server, for errors.
     """
 
     def __init__(
@@ -129,14 +132,14 @@ class InEdges:
         self._lists, self._first, self._stop = lists, first, stop
         self._name = f"in-edges of {relation} of server {server}"
 
-    def check(self, asked: ServerDraw) -> None:
-        """Refuse what cannot be drawn here.
+    def check(self, draw: ServerDraw) -> None:
+        """Refuse a draw that cannot be made here.
 
         Raises
         ------
         BadRequest: names the field, what was expected and what came.
         """
-        nodes, how, until = asked.nodes, asked.how, asked.until
+        nodes, how, until = draw.nodes, draw.how, draw.until
         self._check_range("nodes", nodes)
         if how.method in BY_WEIGHT and self._lists.weight_sums is None:
             raise BadRequest(f"method: {self._name} have no weights to draw by")
@@ -148,19 +151,19 @@ class InEdges:
             raise BadRequest(
                 f"times: expected one for each of {nodes.size} nodes, found {until.size}"
             )
-        if asked.src.size != asked.dst.size:
+        if draw.src.size != draw.dst.size:
             raise BadRequest(
-                f"without_sources: expected one for each of {asked.dst.size} destinations, found "
-                f"{asked.src.size}"
+                f"without_sources: expected one for each of {draw.dst.size} destinations, found "
+                f"{draw.src.size}"
             )
-        if asked.src.size and how.method == "labor":
+        if draw.src.size and how.method == "labor":
             raise BadRequest("without_sources: method labor leaves no edges out; expected none")
-        self._check_range("without_destinations", asked.dst)
+        self._check_range("without_destinations", draw.dst)
         count = self._lists.src_ids.size
-        outside = (asked.src < 0) | (asked.src >= count)
+        outside = (draw.src < 0) | (draw.src >= count)
         if outside.any():
             raise BadRequest(
-                f"without_sources: id {asked.src[outside][0]} is outside [0, {count}), the sources "
+                f"without_sources: id {draw.src[outside][0]} is outside [0, {count}), the sources "
                 f"of {self._name}"
             )
 
@@ -172,30 +175,35 @@ class InEdges:
                 f"range of {self._name}"
             )
 
-    def draw(self, asked: ServerDraw, edges: int) -> Iterator[tuple[Drawn, Ids]]:
-        """Draw what :meth:`check` lets pass, in the calling thread alone: requests are drawn for at
-        the same time.
+    def draw(self, draw: ServerDraw, edges: int) -> Iterator[tuple[Drawn, Ids]]:
+        """Make a draw that has passed :meth:`check`, some nodes at a time.
+
+        It uses the calling thread alone, since other requests are answered at the same time.
+
+        Parameters
+        ----------
+        edges: about how many edges to read for each piece. A piece has one node at least.
 
         Yields
         ------
-        For some nodes at a time, in their order, what is drawn, and, in draws in time, how many of
-        their in-edges are there. About ``edges`` edges are looked at for it, or one node's where it
-        has more.
+        For each piece, in the order of the nodes: the neighbours, and, for draws in time, how many
+        in-edges of each node are there.
         """
         numba.set_num_threads(1)
-        lists, how, lacking = self._lists, asked.how, None
-        if asked.src.size:
-            found = lists.leave_out(asked.src, asked.dst)
-            found = found.in_time(lists.indptr, lists.by_time) if how.in_time else found
-            lacking = found.arrays
-        for part in self._pieces(asked.nodes, how, edges):
-            nodes = asked.nodes[part]
-            until = None if asked.until is None else asked.until[part]
+        lists, how, lacking = self._lists, draw.how, None
+        if draw.src.size:
+            left_out = lists.leave_out(draw.src, draw.dst)
+            if how.in_time:
+                left_out = left_out.in_time(lists.indptr, lists.by_time)
+            lacking = left_out.arrays
+        for part in self._pieces(draw.nodes, how, edges):
+            nodes = draw.nodes[part]
+            until = None if draw.until is None else draw.until[part]
             drawn = lists.draw(nodes, how, lacking, until)
             yield drawn, _NONE if until is None else lists.count_until(nodes, until)
 
     def _pieces(self, nodes: Ids, how: HopDraw, edges: int) -> list[slice]:
-        """Which of some nodes are drawn for at a time."""
+        """Cut nodes into pieces, for each of which about ``edges`` edges are read."""
         counts = self._lists.indptr[nodes + 1] - self._lists.indptr[nodes]
         if not how.takes_all and "replacement" in how.method:
             counts = np.full(nodes.size, how.fanout)
@@ -213,59 +221,59 @@ class InEdges:
 def open_in_edges(
     partitioned: Path, server: int, offsets: dict[str, list[int]]
 ) -> dict[str, InEdges]:
-    """Map the in-edges that lie in a server's folder, by relation (docs/partitions.md).
+    """Map the in-edges in a server's folder, by relation (docs/partitions.md).
 
     Parameters
     ----------
-    offsets: by node type, the first global id of every server, and the count.
+    offsets: by node type, the first global id of every server, then the number of nodes.
 
     Raises
     ------
     ManifestError: a file is missing, or does not fit the others.
     """
-    found = {}
+    opened = {}
     root = partitioned / f"server-{server}" / "topology"
     originals: dict[str, Ids] = {}
     for folder in sorted(path.parent for path in root.glob("*/*/*/indptr.npy")):
         src, _, dst = folder.relative_to(root).parts
-        for each in (src, dst):
-            if each not in offsets:
-                raise ManifestError(f"{folder}: partition.json has no offsets of {each!r}")
-            if each not in originals:
-                file = partitioned / "maps" / each / "original_ids.npy"
-                originals[each] = _map(file, np.int64, offsets[each][-1])
+        for node_type in (src, dst):
+            if node_type not in offsets:
+                raise ManifestError(f"{folder}: partition.json has no offsets of {node_type!r}")
+            if node_type not in originals:
+                file = partitioned / "maps" / node_type / "original_ids.npy"
+                originals[node_type] = _map(file, np.int64, offsets[node_type][-1])
         indptr = _map(folder / "indptr.npy", np.int64, offsets[dst][-1] + 1)
         edges = int(indptr[-1])
-        drawn_from = [(folder / f"{name}.npy", kind) for name, kind in _DRAWN_FROM.items()]
+        optional = [(folder / f"{name}.npy", dtype) for name, dtype in _OPTIONAL.items()]
         lists = NeighbourLists(
             indptr,
             _map(folder / "indices.npy", np.int64, edges),
             originals[src],
             originals[dst],
-            *(_map(file, kind, edges) if file.exists() else None for file, kind in drawn_from),
+            *(_map(file, dtype, edges) if file.exists() else None for file, dtype in optional),
         )
         relation = "/".join(folder.relative_to(root).parts)
         first, stop = offsets[dst][server : server + 2]
-        found[relation] = InEdges(relation, lists, first, stop, server)
+        opened[relation] = InEdges(relation, lists, first, stop, server)
         _compile(lists)
-    return found
+    return opened
 
 
 def _compile(lists: NeighbourLists) -> None:
-    """Compile the kernels of all draws from some lists, before anybody waits for them."""
-    found = lists.leave_out(_NONE, _NONE)
+    """Compile the kernels of all draws from these lists, so that no request waits for that."""
+    nothing = lists.leave_out(_NONE, _NONE)
     for method in METHODS:
         if method in BY_WEIGHT and lists.weight_sums is None:
             continue
-        for lacking in (None, found.arrays):
+        for lacking in (None, nothing.arrays):
             lists.draw(_NONE, HopDraw(method, 1, 0), lacking, _NONE)
     lists.count_until(_NONE, _NONE)
 
 
 def _map(file: Path, dtype: Any, count: int) -> NDArray[Any]:
-    """[count], mapped."""
+    """Map an array of a file and check that it is [count] of ``dtype``."""
     try:
-        # An empty file part cannot be mapped.
+        # An empty array cannot be mapped.
         array = np.load(file, mmap_mode="r" if count else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ManifestError(f"{file}: cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Feature servers of one's own process: the same messages as over a network, and no network."""
+"""Feature servers in the client's own process: the same messages without a network."""
 
 from __future__ import annotations
 
@@ -17,35 +17,37 @@ from cache_server.shard import Shard
 from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
 
 _REPLIES: Final = 1 << 20
-"""at once: nobody has to wait for a thread"""
+"""replies at once: more than there can be, since none waits for a thread"""
 _SEND_SECONDS: Final = 3600.0
-_NO_BOUND: Final = 1 << 62
-"""of memory"""
+_UNLIMITED_BYTES: Final = 1 << 62
 
 
 def open_servicers(
     folders: Sequence[Path], sources: Mapping[str, SourceRequest] = NO_SOURCES
 ) -> list[FeatureServicer]:
-    """What answers for every server of a partitioned directory.
+    """Open a servicer for every server of a partitioned directory.
 
     Parameters
     ----------
-    folders: of the servers, in their order. sources: as of :meth:`Shard.open`.
+    folders: the servers' folders, in order of server index.
+    sources: as of :meth:`Shard.open`.
 
     Raises
     ------
     As :meth:`Shard.open`.
     """
-    flow = FlowControl(_REPLIES, _SEND_SECONDS, MemoryInFlight(_NO_BOUND), 0)
+    flow = FlowControl(_REPLIES, _SEND_SECONDS, MemoryInFlight(_UNLIMITED_BYTES), 0)
     return [FeatureServicer(Shard.open(folder, sources), flow) for folder in folders]
 
 
 class InProcessClient(FeatureClient):
-    """Asks servicers of this process. What it counts is what would cross a network.
+    """A client of servicers in this process. It counts the bytes that a network would carry.
 
     Parameters
     ----------
-    servicers: by server. addresses: their names in errors. options: as of :class:`FeatureClient`.
+    servicers: by server index.
+    addresses: names of the servers in errors.
+    options: keywords of :class:`FeatureClient`.
     """
 
     def __init__(
@@ -53,11 +55,11 @@ class InProcessClient(FeatureClient):
     ) -> None:
         super().__init__([], **options)
         self.addresses = tuple(addresses)
-        self._connections = [Replicas([_Connection(each)]) for each in servicers]
+        self._connections = [Replicas([_Connection(servicer)]) for servicer in servicers]
 
 
 class _Connection(Connection):
-    """Calls the methods of a servicer."""
+    """A connection that calls the methods of a servicer directly."""
 
     def __init__(self, servicer: FeatureServicer) -> None:
         self._replies: dict[str, Callable[..., Iterator[bytes]]] = {
@@ -66,15 +68,15 @@ class _Connection(Connection):
         }
 
     def call(self, method: str, request: Any, timeout: float) -> Any:
-        """See :class:`Connection`; nothing takes longer than it takes."""
+        """Call a method; ``timeout`` is ignored."""
         return _Reply(self._replies[method](iter([request]), _Context()))
 
     def close(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: there is no channel."""
 
 
 class _Reply:
-    """A reply under way, as gRPC has it."""
+    """A reply's messages with the interface of a gRPC call."""
 
     def __init__(self, messages: Iterator[bytes]) -> None:
         self._messages = messages
@@ -83,31 +85,31 @@ class _Reply:
         return self._messages
 
     def cancel(self) -> None:
-        """Nothing is on its way."""
+        """Do nothing: messages are made when they are read."""
 
 
 class _Context:
-    """What a servicer is told of a call."""
+    """The part of a gRPC call's context that a servicer uses."""
 
     def peer(self) -> str:
-        """Who asks."""
+        """Return the name of the client."""
         return "this process"
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Whoever asks has opened the servicer."""
+        """Return no metadata: the client opened the servicer itself, so it needs no check."""
         return ()
 
     def set_trailing_metadata(self, metadata: object) -> None:
-        """Nobody is told to come again."""
+        """Ignore the hint when to try again."""
 
     def set_code(self, code: object) -> None:
-        """The text that follows says more."""
+        """Ignore the status; :meth:`set_details` follows with the reason."""
 
     def set_details(self, text: str) -> None:
-        """A refusal.
+        """Turn a refusal into an error.
 
         Raises
         ------
-        BadRequest: always.
+        BadRequest: always, with ``text``.
         """
         raise BadRequest(text)

@@ -1,8 +1,8 @@
-"""Kernels: functions that numba compiles, each of them once on a machine.
+"""Kernels: functions that numba compiles, each once per machine.
 
-numba keeps what it compiled on disk, but processes that begin together each compile the same. Where
-they add different signatures of one function at once, one may even overwrite the other's machine
-code and keep its name: the index is read, extended and written without a lock.
+numba caches compiled functions on disk, but without a lock: it reads, extends and writes its index.
+Processes that start together would each compile the same function. If they added different
+signatures of one function, one could even overwrite the other's machine code under the same name.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def kernel(function: None = None, /, **options: Any) -> Callable[[_F], _F]: ...
 
 
 def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F], _F]:
-    """Compile a function when it is first called, without Python objects or the GIL.
+    """Compile a function at its first call; it then runs without Python objects and the GIL.
 
     Parameters
     ----------
-    options: of ``numba.njit``, such as ``parallel=True``.
+    options: keywords of ``numba.njit``, such as ``parallel=True``.
     """
 
     def compile_later(function: _F) -> _F:
         compiled: Any = numba.njit(cache=True, nogil=True, **options)(function)
-        # It is the function itself where NUMBA_DISABLE_JIT says so.
+        # Under NUMBA_DISABLE_JIT njit returns the plain function.
         if not numba.config.DISABLE_JIT:
             compiled._cache = _SharedCache(function)
         return cast(_F, compiled)
@@ -50,48 +50,49 @@ def kernel(function: _F | None = None, /, **options: Any) -> _F | Callable[[_F],
 
 
 class _SharedCache(FunctionCache):
-    """numba's files, of which a process that lacks a signature takes hold until it has added it.
+    """numba's cache of one function, locked by the process that compiles a signature.
 
-    Others that look for it, or for another one of the same function, wait. numba has a lock of its
-    own around both calls, so that no two threads of a process are in here. Functions that call each
-    other are taken hold of from caller to callee alone, so that no two processes wait for each
-    other.
+    Other processes that miss a signature of the function wait until it has been added. Threads need
+    no lock here, since numba calls both methods under a lock of its own. Locks cannot deadlock,
+    since a caller's is always taken before its callee's.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        self._held: int | None = None
+        self._lock_file: int | None = None
+        """file descriptor of the lock while this process holds it"""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What is compiled for a signature; None if this process is to compile it."""
-        found = super().load_overload(sig, target_context)
-        if found is None and self._hold():
-            found = super().load_overload(sig, target_context)
-            if found is not None:
-                self._let_go()
-        return found
+        """Load the machine code of a signature; None = this process must compile it."""
+        loaded = super().load_overload(sig, target_context)
+        if loaded is None and self._acquire_lock():
+            # Another process may have added it meanwhile.
+            loaded = super().load_overload(sig, target_context)
+            if loaded is not None:
+                self._release_lock()
+        return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled for a signature."""
+        """Save the machine code of a signature, and release the lock."""
         try:
             super().save_overload(sig, data)
         finally:
-            self._let_go()
+            self._release_lock()
 
-    def _hold(self) -> bool:
-        """Wait until no other process compiles it; false where files cannot be locked."""
-        if self._held is not None:
+    def _acquire_lock(self) -> bool:
+        """Wait for the lock; return whether it was acquired now. Some files cannot be locked."""
+        if self._lock_file is not None:
             return False
         with suppress(OSError):
             self._impl.locator.ensure_cache_path()
             path = os.path.join(self._cache_path, self._impl.filename_base + ".lock")
-            self._held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            fcntl.flock(self._held, fcntl.LOCK_EX)
+            self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX)
             return True
-        self._let_go()
+        self._release_lock()
         return False
 
-    def _let_go(self) -> None:
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+    def _release_lock(self) -> None:
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None

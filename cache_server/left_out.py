@@ -1,4 +1,4 @@
-"""Edges that a draw may not take, for example those that would tell what an iteration predicts."""
+"""Edges that a draw must leave out, such as those that would reveal what an iteration predicts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NONE: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Edges of one relation, by the places in their destinations' neighbour lists.
+    """Edges of one relation that draws leave out, as places in their destinations' lists.
 
     Attributes
     ----------
-    nodes: [m] int64, ascending: the destinations whose lists lack some.
-    bounds: [m + 1] int64: where each one's places begin.
-    places: [k] int64, ascending for each.
-    src, dst: [n] int64 global ids, ascending by destination: the distinct pairs of nodes whose
-        edges these are, also where the destination's list is not here.
+    nodes: [m] int64, ascending: the destinations of these edges.
+    bounds: [m + 1] int64: where each destination's places begin in ``places``.
+    places: [k] int64, ascending for each destination.
+    src, dst: [n] int64 global ids, ascending by destination: the distinct pairs of nodes that these
+        edges join. They include pairs whose destination's list is on another server.
     """
 
     nodes: Ids
@@ -35,11 +35,11 @@ class LeftOut:
 
     @property
     def arrays(self) -> tuple[Ids, Ids, Ids]:
-        """As the draw takes them."""
+        """``nodes``, ``bounds`` and ``places``, as kernels take them."""
         return self.nodes, self.bounds, self.places
 
     def in_time(self, indptr: Ids, by_time: Ids | None) -> LeftOut:
-        """The same, by the places in which edges stand by time, where these have any.
+        """Return the same edges as places in lists ordered by time.
 
         Parameters
         ----------
@@ -54,14 +54,13 @@ NOTHING: Final = LeftOut(_NONE, np.zeros(1, np.int64), _NONE)
 
 
 def leave_out(indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids) -> LeftOut:
-    """All edges between some pairs of nodes, parallel ones included.
+    """Find all edges between pairs of nodes, parallel edges included.
 
     Parameters
     ----------
-    indptr, indices: CSC, in global ids; destinations whose list is not here have none.
+    indptr, indices: CSC, in global ids. Destinations of other servers have empty lists.
     original_ids: [sources] int64, original id of every global id; lists are in their order.
-    src, dst: [n] int64 global ids of the pairs; one that no edge joins, or that stands there
-        again, does no harm.
+    src, dst: [n] int64 global ids of the pairs. Repeats, and pairs without an edge, are allowed.
     """
     indptr, indices, original_ids = map(np.asarray, (indptr, indices, original_ids))
     order = np.lexsort((original_ids[src], dst))
@@ -81,25 +80,25 @@ def leave_out(indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids) 
 
 @kernel
 def _sort_by_time(indptr: Ids, by_time: Ids, nodes: Ids, bounds: Ids, places: Ids) -> Ids:
-    """See :meth:`LeftOut.in_time`."""
-    found = np.empty_like(places)
+    """Convert places in lists by original id to places in lists by time, ascending for each."""
+    places_by_time = np.empty_like(places)
     for i in range(nodes.size):
         first, at = indptr[nodes[i]], bounds[i]
-        own = places[bounds[i] : bounds[i + 1]]
+        positions = places[bounds[i] : bounds[i + 1]]
         for place in range(indptr[nodes[i] + 1] - first):
             position = by_time[first + place]
-            near = np.searchsorted(own, position)
-            if near < own.size and own[near] == position:
-                found[at] = place
+            nearest = np.searchsorted(positions, position)
+            if nearest < positions.size and positions[nearest] == position:
+                places_by_time[at] = place
                 at += 1
-    return found
+    return places_by_time
 
 
 @kernel
 def _find_pairs(
     indptr: Ids, indices: Ids, original_ids: Ids, src: Ids, dst: Ids, firsts: Ids, counts: Ids
 ) -> None:
-    """Of every pair, the first place in the destination's list, and how many follow."""
+    """Write each pair's first place in its destination's list, and its number of edges."""
     for i in range(src.size):
         first, last = indptr[dst[i]], indptr[dst[i] + 1]
         wanted = original_ids[src[i]]

@@ -1,4 +1,4 @@
-"""Binding the address that a server is to listen on: all of it, or nothing."""
+"""Binding a server to every address that its name stands for."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any, Final
 from cache_server.errors import ListenError
 from cache_server.security import PLAIN, Security
 
-# A machine without IPv6 has names with addresses of it all the same.
+# Names have IPv6 addresses even on a machine without IPv6.
 _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _LAST_PORT: Final = 65535
 
 
 def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
-    """Bind a grpc server to ``listen``, "host:port"; returns it with the port that was taken.
+    """Bind a grpc server to ``listen``, "host:port", and return the address with its real port.
 
-    grpc is content with any of the addresses that a name stands for: on ``localhost`` it would take
-    ::1 where another process has the port on 127.0.0.1, and its clients would reach the other one.
+    grpc binds any one of the addresses that a name stands for. On ``localhost`` it would bind ::1
+    even if another process had the port on 127.0.0.1, and clients would reach that process. So all
+    addresses are checked first.
 
     Parameters
     ----------
-    security: with certificates the port is TLS's.
+    security: certificates of a TLS port, if any.
 
     Raises
     ------
-    SecurityError: its files cannot be used, or the address is open to others without them.
+    SecurityError: the certificates cannot be used, or the address needs some and has none.
     ListenError: the address is malformed, unknown or taken; names it.
     """
     host, port = parse_address(listen)
@@ -44,15 +45,15 @@ def bind(server: Any, listen: str, security: Security = PLAIN) -> str:
 
 
 def parse_address(listen: str, name: str = "listen") -> tuple[str, int]:
-    """Host and port of "host:port"; brackets around an IPv6 address are left out.
+    """Split "host:port"; brackets around an IPv6 address are removed.
 
     Parameters
     ----------
-    name: of the setting, for errors.
+    name: name of the setting, for errors.
 
     Raises
     ------
-    ListenError: it is malformed.
+    ListenError: the address is malformed.
     """
     host, separator, port = listen.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > _LAST_PORT:
@@ -61,32 +62,33 @@ def parse_address(listen: str, name: str = "listen") -> tuple[str, int]:
 
 
 def check_free(host: str, port: int, listen: str, name: str = "listen") -> None:
-    """Refuse an address of which anything is taken.
+    """Check that the port is free on all addresses of a host.
 
     Parameters
     ----------
-    listen: of which host and port are. name: of the setting; both for errors.
+    listen: "host:port" as it was given, for errors.
+    name: name of the setting, for errors.
 
     Raises
     ------
-    ListenError: names the address, and what cannot be had.
+    ListenError: an address cannot be bound; names it.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ListenError(
             f"{name}: cannot bind {listen}: {host!r} is no address: {error}"
         ) from error
-    for family, kind, protocol, _, address in found:
+    for family, kind, protocol, _, address in addresses:
         try:
             with socket.socket(family, kind, protocol) as probe:
-                # As grpc does it: a port that a server has just left may be taken again.
+                # grpc sets this too: a port that a server has just released can be bound again.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 probe.bind(address)
         except OSError as error:
-            if error.errno not in _ABSENT or len(found) == 1:
+            if error.errno not in _ABSENT or len(addresses) == 1:
                 raise ListenError(
                     f"{name}: cannot bind {listen}: {address[0]} port {port}: {error.strerror}"
                 ) from error

@@ -1,4 +1,4 @@
-"""Mapped tables whose rows are read here and there."""
+"""Memory-mapped tables whose rows are read at random."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ _SHARE_OF_MEMORY: Final = 0.5
 
 
 def read_rows_alone(table: NDArray[Any]) -> bool:
-    """Let the kernel read nothing around the rows of a mapped table that memory does not hold;
-    whether it is one.
+    """Switch the kernel's read-ahead off for a mapped table that does not fit memory.
 
-    Around each row that is not in memory the kernel reads up to megabytes, which push out others.
-    A table that fits had better be read in large pieces, since all of it stays.
+    By default the kernel reads up to megabytes around each missing row, which evict other rows. For
+    a table that fits memory that is faster, since all of it is kept.
+
+    Returns
+    -------
+    Whether read-ahead was switched off.
     """
     if table.nbytes <= _SHARE_OF_MEMORY * available_memory():
         return False
@@ -29,7 +32,7 @@ def read_rows_alone(table: NDArray[Any]) -> bool:
 
 
 def map_of(array: NDArray[Any]) -> mmap.mmap | None:
-    """The map of a file that an array is a view of, if it is one."""
+    """Return the memory map that an array is a view of; None = it is no such view."""
     owner: Any = array
     while owner is not None and not isinstance(owner, mmap.mmap):
         owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)

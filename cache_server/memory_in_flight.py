@@ -1,4 +1,4 @@
-"""How much memory replies under way and waiting requests may hold together."""
+"""The limit of the memory that running replies and waiting requests may hold together."""
 
 from __future__ import annotations
 
@@ -13,103 +13,107 @@ from cache_server.available_memory import available_memory
 _MOST_BY_DEFAULT: Final = 1 << 30
 _SHARE_BY_DEFAULT: Final = 4
 WAITING_BYTES: Final = 1 << 16
-"""of a request that waits for a thread: HTTP/2's window, beyond which nothing of it is taken"""
+"""what a request that waits for a thread holds: at most HTTP/2's window is received of it"""
 COPIES_OF_REQUEST: Final = 4
-"""a request, its ids, the rows that these stand for and what comes up on the way there"""
+"""a request, its ids, their rows, and temporaries of the conversion"""
 COPIES_OF_CHUNK: Final = 3
-"""a chunk of rows, its message, and gRPC's own copy of that"""
+"""a chunk of rows, its message, and gRPC's copy of the message"""
 COPIES_OF_DRAW: Final = 8
-"""of a message of neighbours: they are drawn in 64 bits, put together, and told in 32"""
+"""times the size of a message of neighbours: draws are in 64 bits and joined, messages in 32"""
 
 
 class MemoryExhausted(Exception):
-    """What is under way holds as much memory as it may."""
+    """Replies and requests already hold the memory that they may hold."""
 
 
 def default_memory() -> int:
-    """1 GiB, or a quarter of the memory that this process can have, if that is less."""
+    """Return the default limit: 1 GiB, or a quarter of the available memory if that is less."""
     return min(_MOST_BY_DEFAULT, max(1, available_memory() // _SHARE_BY_DEFAULT))
 
 
 class MemoryInFlight:
-    """Counts the bytes that replies hold, by who they are for.
+    """Counts the bytes that replies hold, in all and for each client.
 
-    A connection may have a quarter of them, all connections of one address three quarters. One
-    reply may have more than that where none other of the same is under way, or it would never be
-    answered.
+    A connection may hold a quarter of the limit, and all connections of one address three quarters.
+    A single reply may exceed its share if it is the only one, since it could never be sent
+    otherwise.
 
     Parameters
     ----------
     limit: bytes.
+
+    Attributes
+    ----------
+    pool: the threads whose waiting requests count too; None = no requests wait.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.pool: CountedPool | None = None
-        """whose waiting requests count too"""
         self._lock = threading.Lock()
         self._held = 0
         self._by_peer: Counter[str] = Counter()
 
     @property
     def nbytes(self) -> int:
-        """What is held now."""
+        """The bytes that replies and waiting requests hold now."""
         return self._held + self.waiting * WAITING_BYTES
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a thread."""
+        """The number of requests that wait for a thread."""
         return 0 if self.pool is None else self.pool.waiting
 
     def check_waiting(self) -> None:
-        """Refuse that one more request waits.
+        """Check that one more request may wait.
 
         Raises
         ------
-        MemoryExhausted: there is no room for it.
+        MemoryExhausted: it would exceed the limit.
         """
         if self._held and self.nbytes + WAITING_BYTES > self.limit:
-            raise MemoryExhausted(self._told("all", self.limit))
+            raise MemoryExhausted(self._describe("all", self.limit))
 
     def change(self, names: Sequence[str], before: int, after: int, *, asks: bool = True) -> None:
-        """Let one reply hold another number of bytes.
+        """Change the number of bytes that one reply holds.
 
         Parameters
         ----------
-        names: its connection and address.
-        asks: whether it may be refused; otherwise it holds them already.
+        names: the connection and address of its client.
+        before, after: bytes.
+        asks: False if the reply holds the bytes already, so that it cannot be refused.
 
         Raises
         ------
-        MemoryExhausted: they are not to be had; nothing has changed then.
+        MemoryExhausted: the change would exceed a limit. Nothing has changed then.
         """
         shares = (self.limit // 4, self.limit // 4 * 3)
         with self._lock:
             if asks and after > before:
                 others = self._held - before
                 if others and self.nbytes - before + after > self.limit:
-                    raise MemoryExhausted(self._told("all", self.limit))
+                    raise MemoryExhausted(self._describe("all", self.limit))
                 for name, share in zip(names, shares, strict=True):
                     others = self._by_peer[name] - before
                     if others and others + after > share:
-                        raise MemoryExhausted(self._told(name, share))
+                        raise MemoryExhausted(self._describe(name, share))
             self._held += after - before
             for name in names:
                 self._by_peer[name] += after - before
                 if not self._by_peer[name]:
-                    # Those that hold nothing are forgotten.
+                    # Clients that hold nothing are removed, or the dictionary would grow forever.
                     del self._by_peer[name]
 
-    def _told(self, whose: str, limit: int) -> str:
-        return f"replies to {whose} may hold {limit:,} bytes of this server's memory, and do"
+    def _describe(self, client: str, limit: int) -> str:
+        return f"replies to {client} may hold {limit:,} bytes of this server's memory, and do"
 
 
 class CountedPool(futures.ThreadPoolExecutor):
-    """Threads, and how much waits for one.
+    """A thread pool that counts waiting tasks.
 
     Attributes
     ----------
-    waiting: how many tasks have not begun.
+    waiting: the number of tasks that have not begun.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -117,18 +121,18 @@ class CountedPool(futures.ThreadPoolExecutor):
         self.waiting = 0
         self._count_lock = threading.Lock()
 
-    def submit(self, task: Any, /, *words: Any, **options: Any) -> futures.Future[Any]:
-        """See :class:`concurrent.futures.Executor`."""
+    def submit(self, task: Any, /, *arguments: Any, **options: Any) -> futures.Future[Any]:
+        """Submit a task, and count it as waiting until it begins."""
         self._count(1)
         try:
-            return super().submit(self._begin, task, *words, **options)
+            return super().submit(self._begin, task, *arguments, **options)
         except BaseException:
             self._count(-1)
             raise
 
-    def _begin(self, task: Any, /, *words: Any, **options: Any) -> Any:
+    def _begin(self, task: Any, /, *arguments: Any, **options: Any) -> Any:
         self._count(-1)
-        return task(*words, **options)
+        return task(*arguments, **options)
 
     def _count(self, change: int) -> None:
         with self._count_lock:

@@ -1,7 +1,7 @@
-"""The port of a process where Prometheus reads its metrics, over HTTP or HTTPS.
+"""The port where Prometheus reads the metrics of a process, over HTTP or HTTPS.
 
-prometheus_client's own server loads certificates once, and shakes hands with one connection after
-the other: one that says nothing would keep all others waiting.
+The server of prometheus_client loads certificates only once, and makes TLS handshakes one after the
+other, so that a silent connection would block all others. This one does neither.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ from cache_server.listen import check_free, parse_address
 from cache_server.security import HEADER, PLAIN, Security, Token, WatchedFiles
 
 _IDLE_SECONDS: Final = 10.0
-"""how long a connection may say nothing"""
+"""how long a connection may be silent"""
 _CONNECTIONS: Final = 8
-"""that are answered at the same time; others are closed"""
+"""connections that are answered at the same time; others are closed"""
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class MetricsPort:
-    """Answers every GET with a registry's metrics, from :meth:`start` on.
+    """An HTTP server that answers every GET with a registry's metrics, once it is started.
 
     Parameters
     ----------
     listen: "host:port"; port 0 takes a free one.
-    security: who may ask: with certificates it is HTTPS's port, with a token every request has to
-        carry it.
-    name: of the setting that ``listen`` is, for errors.
+    security: with certificates the port speaks HTTPS; with a token every request must carry it.
+    name: name of the setting that ``listen`` comes from, for errors.
 
     Attributes
     ----------
-    address: "host:port" with the port that was taken.
+    address: "host:port" with the port that was bound.
 
     Raises
     ------
     ListenError: ``listen`` is malformed or cannot be bound.
-    SecurityError: ``security`` cannot be used, or leaves ``listen`` open to others.
+    SecurityError: ``security`` cannot be used, or does not protect ``listen``.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class MetricsPort:
         self.stop()
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to answer requests, in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port."""
+        """Stop answering and close the port."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -98,10 +97,10 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread a connection, in which hands are shaken too."""
+    """An HTTP server with a thread for each connection, which also makes the TLS handshake."""
 
     daemon_threads = True
-    # Two processes would silently share the port's requests.
+    # Otherwise two processes could silently share the port's requests.
     allow_reuse_port = False
 
     def __init__(self, host: str, port: int, security: Security, application: Application) -> None:
@@ -109,34 +108,34 @@ class _Server(ThreadingMixIn, WSGIServer):
         self._files = WatchedFiles(security.tls_files)
         self._context = security.server_context()
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = addresses[0]
         super().__init__((str(address[0]), port), _Handler)
         self.set_app(application)
 
     def server_bind(self) -> None:
-        """See :class:`WSGIServer`, which would ask for the host's name."""
+        """Bind the port as :class:`WSGIServer` does, but without looking the host's name up."""
         TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """See :class:`ThreadingMixIn`; more connections than there may be are closed."""
+        """Answer a connection in a thread, or close it if too many are open."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """See :class:`ThreadingMixIn`."""
+        """Answer a connection in this thread, then count it as closed."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """See :class:`BaseServer`."""
+        """Make the TLS handshake, if there is one, and answer the connection."""
         context = self._current_context()
         if context is None:
             BaseServer.finish_request(self, request, client_address)
@@ -146,7 +145,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             BaseServer.finish_request(self, secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who break off, or who are no HTTP clients."""
+        """Log nothing about connections that break off or do not speak HTTP."""
 
     def _current_context(self) -> ssl.SSLContext | None:
         if self._files.have_changed():
@@ -158,7 +157,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 def _guard(application: Application, token: Token) -> Application:
-    """An application that answers only requests that carry the token."""
+    """Wrap an application so that requests without the token get status 401."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         shown = environ.get("HTTP_AUTHORIZATION")

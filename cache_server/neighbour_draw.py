@@ -1,7 +1,7 @@
-"""The numba kernels that draw neighbours of nodes without replacement, all equally likely.
+"""Kernels that draw neighbours uniformly without replacement.
 
-Threads write only rows of their own, so the result depends neither on their number nor on their
-timing. Specified in docs/draws.md.
+Each thread writes its own rows only, so results depend neither on the number of threads nor on
+their timing. Specified in docs/draws.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def draw_hop(
     fanout: int,
     key: np.uint64,
 ) -> Drawn:
-    """Draw the neighbours of a frontier (design.md, invariant 1; docs/draws.md).
+    """Draw the neighbours of a frontier (docs/draws.md).
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ def draw_hop(
     keys = np.empty(size, np.uint64)
     firsts = np.empty(size, np.int64)
     degrees = np.empty(size, np.int64)
-    # Each pass has one kind of random access and nothing that waits for it, so that many loads are
-    # under way at once: profiled, this is three times as fast as one pass over destinations.
+    # Each pass has one kind of random access and nothing that depends on it, so that many loads run
+    # at once. Profiled, this takes a third of the time of a single pass over destinations.
     for i in numba.prange(size):
         node = frontier[i]
         firsts[i] = indptr[node]
@@ -72,9 +72,10 @@ def draw_hop(
 def lacks(
     node: np.int64, nodes: NDArray[np.int64], bounds: NDArray[np.int64]
 ) -> tuple[np.int64, np.int64]:
-    """Which places are those that the list of a node lacks: from where, and up to where.
+    """Return the range of ``places`` that the list of a node lacks: its first and last bound.
 
-    Searched by hand: profiled, ``np.searchsorted`` takes several times as long here.
+    The binary search is written out, since profiled ``np.searchsorted`` takes several times as long
+    here.
 
     Parameters
     ----------
@@ -104,14 +105,17 @@ def draw_hop_without(
     bounds: NDArray[np.int64],
     places: NDArray[np.int64],
 ) -> Drawn:
-    """What :func:`draw_hop` draws, with the same keys, of lists that lack some neighbours.
-
-    Positions are those in the whole lists.
+    """Draw the neighbours of a frontier as :func:`draw_hop` does, but leave some edges out.
 
     Parameters
     ----------
-    nodes: [m] int64, ascending: the destinations whose lists lack some.
-    bounds, places: [m + 1] and [k] int64: which positions, ascending for each.
+    nodes: [m] int64, ascending: the destinations whose lists lack some edges.
+    bounds: [m + 1] int64: where each destination's part of ``places`` begins.
+    places: [k] int64, ascending for each destination: the positions that may not be drawn.
+
+    Returns
+    -------
+    As :func:`draw_hop`; positions are those in the whole lists.
     """
     size = frontier.size
     offsets = np.empty(size + 1, np.int64)
@@ -131,11 +135,11 @@ def draw_hop_without(
         node, start, stop = frontier[i], offsets[i], offsets[i + 1]
         first = indptr[node]
         degree = indptr[node + 1] - first - (ends[i] - begins[i])
-        own = absorb(key, np.uint64(original_ids[node]))
-        draw_positions(own, degree, stop - start, positions[start:stop])
+        node_key = absorb(key, np.uint64(original_ids[node]))
+        draw_positions(node_key, degree, stop - start, positions[start:stop])
         for j in range(start, stop):
             for k in range(begins[i], ends[i]):
-                # Those that are left close ranks.
+                # Convert a position among the remaining edges to one in the whole list.
                 positions[j] += positions[j] >= places[k]
             sources[j] = indices[first + positions[j]]
     return offsets, sources, positions

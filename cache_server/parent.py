@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them."""
+"""Ends a process when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel send SIGTERM when the thread that started this process ends (Linux).
+    """Let the kernel send SIGTERM when the thread that started this process ends (Linux).
 
-    Ends this process at once, with an error, if its parent is another one by now: then no signal
-    would come.
+    If the parent has ended already, no signal would come, so this process exits at once with an
+    error.
 
     Parameters
     ----------
-    parent: the process id that the parent has told; what this process could ask for itself may be
-        too late to be true.
+    parent: process id of the parent. The parent passes it, since this process could be too late to
+        ask for it.
 
     Raises
     ------

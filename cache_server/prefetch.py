@@ -1,4 +1,4 @@
-"""Asking for what is read soon, so that kernels wait for memory less."""
+"""A prefetch instruction for kernels, which hides the latency of memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba.np import arrayobj
 
 @intrinsic
 def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
-    """Ask for the cache line of an element of a one-dimensional array; nothing waits for it."""
+    """Start to load the cache line of an element of a one-dimensional array, without waiting."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = arrayobj.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -21,7 +21,7 @@ def prefetch(typing_context: Any, array: Any, place: Any) -> Any:
         number = ir.IntType(32)
         takes = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], takes)
-        # To be read, kept in all caches, data.
+        # Read access, highest temporal locality, data cache.
         builder.call(function, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 

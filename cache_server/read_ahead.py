@@ -1,4 +1,4 @@
-"""Rows of a mapped table that memory does not hold, read from the disk many at a time."""
+"""Reads many rows of a mapped table from disk at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from numpy.typing import NDArray
 from cache_server.kernel import kernel
 
 _AHEAD: Final = 512
-"""rows that are asked for before the first is waited for; a disk needs a few dozen to be busy"""
+"""rows that are requested before the first is waited for; a disk needs a few dozen to be busy"""
 
 _madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
 
 
 def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Have the pages of some rows read into memory; other threads run meanwhile.
+    """Read the pages of some rows into memory while other threads run.
 
-    By page faults a thread waits for one page after another; here the kernel is told of many
-    before, and reads them all at once.
+    Page faults would read one page after another. Here the kernel is told of many pages first, and
+    reads them concurrently.
 
     Parameters
     ----------
-    table: [n, ...], C-contiguous, mapped. rows: [k], in range.
+    table: [n, ...], C-contiguous, memory-mapped.
+    rows: [k] int64, in range.
     """
     if table.size:
         stored = np.asarray(table).reshape(len(table), -1).view(np.uint8)
@@ -36,8 +37,8 @@ def read_ahead(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
 def _read_ahead(
     table: NDArray[np.uint8], address: int, rows: NDArray[np.int64], page: int, advice: int
 ) -> int:
-    # The sum is returned, so that reading is not left out.
-    found, width = 0, table.shape[1]
+    # The sum is returned so that the compiler cannot leave out the reads.
+    total, width = 0, table.shape[1]
     for i in range(rows.size + _AHEAD):
         if i < rows.size:
             begin = address + rows[i] * width
@@ -45,7 +46,7 @@ def _read_ahead(
             _madvise(first, begin + width - first, advice)
         if i >= _AHEAD:
             row = rows[i - _AHEAD]
-            for place in range(0, width, page):
-                found += table[row, place]
-            found += table[row, width - 1]
-    return found
+            for offset in range(0, width, page):
+                total += table[row, offset]
+            total += table[row, width - 1]
+    return total

@@ -1,7 +1,7 @@
-"""Features that come from somewhere else than a server's files: a class of one's own.
+"""Features that a user's class provides instead of a server's files.
 
-It is named where a process is started, never in a file of data. Rows are asked for by original id,
-the number that the graph's owner knows a node by.
+The class is named on the command line or in the configuration, never in a data file. It is asked
+for rows by original id, the number that the graph's owner knows a node by.
 """
 
 from __future__ import annotations
@@ -20,44 +20,45 @@ from numpy.typing import NDArray
 from cache_server.errors import SourceError
 
 RowDtype = Literal["float32", "float16"]
-_TRIED: Final = 3
+_ROWS_CHECKED: Final = 3
 
 
 class RowSource(Protocol):
-    """Feature rows of one node type. Its class is called with the keywords ``node_type``, ``count``
-    (nodes of the type in the whole graph) and ``server`` (whose nodes will be asked for, by index),
-    and its options.
+    """Feature rows of one node type: the interface of a user's class.
 
-    It is made in every rank and in every feature server. A server's nodes are asked for on that
-    server's machine alone, so each machine may have its own rows.
+    The class is called with the keywords ``node_type``, ``count`` (nodes of the type in the whole
+    graph), ``server`` (index of the server whose nodes will be asked for), and its options. Every
+    rank and every feature server makes one. Only a server's own machine asks for its nodes, so each
+    machine may have other rows.
     """
 
     @property
     def dim(self) -> int:
-        """Numbers in a row."""
+        """The number of elements in a row."""
         ...
 
     @property
     def dtype(self) -> RowDtype:
-        """Of a row."""
+        """The dtype of a row."""
         ...
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, dim] in the dtype: the rows of [n] original ids, in their order.
+        """Return the rows of [n] original ids in their order: [n, dim] of :attr:`dtype`.
 
-        Ids may repeat; n may be 0. An id always has the same row. The array is the caller's from
-        then on. One thread at a time calls this, and not always the same one.
+        Ids may repeat, and n may be 0. An id must always have the same row. The caller may change
+        the returned array. Different threads may call this, but never at the same time.
         """
         ...
 
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """A source as it is asked for: the class, and keywords for its constructor.
+    """The class of a source, and the keywords for its constructor.
 
     Attributes
     ----------
-    name: "package.module:Class".
+    name: the class as "package.module:Class".
+    options: keywords.
     """
 
     name: str
@@ -68,12 +69,16 @@ NO_SOURCES: Final[Mapping[str, SourceRequest]] = {}
 
 
 class CheckedSource:
-    """A source whose rows are compared with what it says of them.
+    """A source whose rows are checked against the width and dtype that it declares.
 
     Parameters
     ----------
-    name: of the class, for errors.
-    node_type: whose rows.
+    name: name of the class, for errors.
+    node_type: the node type of the rows.
+
+    Raises
+    ------
+    SourceError: the source declares no usable width or dtype.
     """
 
     def __init__(self, name: str, node_type: str, source: RowSource) -> None:
@@ -93,16 +98,16 @@ class CheckedSource:
         self.dtype = np.dtype(dtype)
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, dim]: the rows of [n] original ids.
+        """Return the rows of [n] original ids: [n, dim].
 
         Raises
         ------
-        SourceError: the source raised an error, or gave something else.
+        SourceError: the source raised an error, or returned an array of another shape or dtype.
         """
         try:
             with self._lock:
                 rows = self._source.read(ids)
-        # Whatever somebody else's source raises, what to look at is its name.
+        # A user's class may raise anything; the error must name the class.
         except Exception as error:
             raise SourceError(
                 f"{self._name}: rows cannot be read ({type(error).__name__}: {error})"
@@ -111,29 +116,29 @@ class CheckedSource:
             (ids.size, self.dim),
             self.dtype,
         ):
-            what = f"{list(rows.shape)} of {rows.dtype}" if isinstance(rows, np.ndarray) else rows
+            got = f"{list(rows.shape)} of {rows.dtype}" if isinstance(rows, np.ndarray) else rows
             raise SourceError(
                 f"{self._name}: expected rows [{ids.size}, {self.dim}] of {self.dtype}; got "
-                f"{what!s:.200}"
+                f"{got!s:.200}"
             )
-        # A view of what the source keeps would be written to.
+        # A view is copied, since callers may write to the array.
         return rows if rows.flags.owndata and rows.flags.c_contiguous else rows.copy()
 
     def check(self, ids: NDArray[np.int64]) -> None:
-        """Read a few rows, before anything depends on them: none, and the first ones twice.
+        """Read no rows, and then the first few twice, to find errors before they are needed.
 
         Parameters
         ----------
-        ids: original ids that will be asked for.
+        ids: [n] int64 original ids that will be asked for.
 
         Raises
         ------
-        SourceError: as :meth:`read`; the same id has not the same row.
+        SourceError: as :meth:`read`, or an id got different rows.
         """
-        first = ids[:_TRIED]
+        first = ids[:_ROWS_CHECKED]
         self.read(ids[:0])
-        rows, back = self.read(first), self.read(first[::-1].copy())
-        if not np.array_equal(rows, back[::-1], equal_nan=True):
+        rows, reversed_rows = self.read(first), self.read(first[::-1].copy())
+        if not np.array_equal(rows, reversed_rows[::-1], equal_nan=True):
             raise SourceError(
                 f"{self._name}: expected the same row of an id every time, whatever is read with it"
             )
@@ -142,7 +147,7 @@ class CheckedSource:
 def open_source(
     request: SourceRequest, node_type: str, server: int, ids: NDArray[np.int64]
 ) -> CheckedSource:
-    """Import a source's class, and make it for a server.
+    """Import a source's class and make a source for one server.
 
     Parameters
     ----------
@@ -150,15 +155,16 @@ def open_source(
 
     Raises
     ------
-    SourceError: it cannot be imported or made, or its rows are not what it says.
+    SourceError: the class cannot be imported or made, or declares no usable width or dtype.
     """
     module, _, name = request.name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        # Ends as the class, after the attributes on the way to it.
+        attribute: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-        source = found(node_type=node_type, count=ids.size, server=server, **request.options)
-    # Whatever somebody else's module raises, what to look at is its name.
+            attribute = getattr(attribute, part)
+        source = attribute(node_type=node_type, count=ids.size, server=server, **request.options)
+    # A user's module may raise anything; the error must name the class.
     except Exception as error:
         raise SourceError(
             f"features of {node_type}: {request.name} cannot be made "
@@ -168,24 +174,25 @@ def open_source(
 
 
 def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str, SourceRequest]:
-    """Sources by node type, from the command line.
+    """Parse the sources that the command line names, by node type.
 
     Parameters
     ----------
-    features: each "TYPE=package.module:Class". options: each "TYPE={JSON}".
+    features: values of ``--features``, "TYPE=package.module:Class".
+    options: values of ``--features-options``, "TYPE={JSON}".
 
     Raises
     ------
-    SourceError: one is not of this form.
+    SourceError: a value is malformed.
     """
-    names = dict(_split("--features", each) for each in features)
-    tables: dict[str, Any] = {}
-    for node_type, text in (_split("--features-options", each) for each in options):
+    names = dict(_split("--features", value) for value in features)
+    keywords: dict[str, Any] = {}
+    for node_type, text in (_split("--features-options", value) for value in options):
         try:
-            tables[node_type] = json.loads(text)
+            keywords[node_type] = json.loads(text)
         except ValueError:
-            tables[node_type] = None
-        if not isinstance(tables[node_type], dict) or node_type not in names:
+            keywords[node_type] = None
+        if not isinstance(keywords[node_type], dict) or node_type not in names:
             raise SourceError(
                 f"--features-options: expected TYPE={{JSON}} of a type of --features; got "
                 f"{node_type}={text:.100}"
@@ -195,7 +202,10 @@ def parse_requests(features: Sequence[str], options: Sequence[str]) -> dict[str,
             raise SourceError(
                 f"--features: expected TYPE=package.module:Class; got {node_type}={name:.100}"
             )
-    return {each: SourceRequest(name, tables.get(each, {})) for each, name in names.items()}
+    return {
+        node_type: SourceRequest(name, keywords.get(node_type, {}))
+        for node_type, name in names.items()
+    }
 
 
 def _split(option: str, text: str) -> tuple[str, str]:
@@ -207,7 +217,13 @@ def _split(option: str, text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class ServedNodes:
-    """The nodes of a type that a server serves: global ids from ``first``, and all original ids."""
+    """The nodes of one type that a server serves.
+
+    Attributes
+    ----------
+    first, stop: the range of their global ids.
+    original_ids: [count] int64, original ids of all nodes of the type by global id.
+    """
 
     first: int
     stop: int
@@ -219,12 +235,12 @@ def read_nodes(partitioned: Path, node_type: str, server: int) -> ServedNodes:
 
     Raises
     ------
-    SourceError: the directory does not tell of the type.
+    SourceError: the directory has no readable description of the type.
     """
     try:
         offsets = json.loads((partitioned / "partition.json").read_bytes())["offsets"][node_type]
         file = partitioned / "maps" / node_type / "original_ids.npy"
-        # An empty file part cannot be mapped.
+        # An empty array cannot be mapped.
         ids = np.load(file, mmap_mode="r" if offsets[-1] else None, allow_pickle=False)
         nodes = ServedNodes(int(offsets[server]), int(offsets[server + 1]), ids)
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""One server's share of a hop's draws: what was drawn so far, and what is still to be drawn."""
+"""The draws of a hop that one server is asked to make, and the answers so far."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def _no_ids() -> NDArray[np.int64]:
 
 @dataclass
 class NeighbourDraw:
-    """A draw of one relation for nodes of one server.
+    """A draw in one relation for nodes of one server, with the neighbours once they have arrived.
 
     Attributes
     ----------
     relation: as ``src/rel/dst``.
-    nodes: [n] int64 global ids of destinations, any order, repeats allowed; none is ordinary.
-    sources: how many there are in all: no id is as large.
-    until: [n] int64, the times of the nodes' roots, in draws in time.
+    how: the method, fanout and key.
+    nodes: [n] int64 global ids of destinations in any order. Repeats and n = 0 are allowed.
+    sources: number of nodes of the source type; ids of neighbours must be less.
+    until: [n] int64 times of the nodes' roots, for draws in time; None for others.
     src, dst: [k] int64 global ids, ascending by destination: the pairs of nodes whose edges may not
-        be drawn; destinations that are none of the nodes do no harm.
+        be drawn. Destinations that are not among the nodes are allowed.
     """
 
     relation: str
@@ -43,9 +44,9 @@ class NeighbourDraw:
     _chunks: list[tuple[NDArray[np.uint32], ...]] = field(default_factory=list, repr=False)
 
     def request(self, part: slice) -> features_pb2.NeighborDraw:
-        """The request for some of the nodes."""
+        """Make the request for some of the nodes."""
         nodes, (method, fanout, key) = self.nodes[part], self.how
-        chosen = np.isin(self.dst, nodes)
+        concerns_part = np.isin(self.dst, nodes)
         return features_pb2.NeighborDraw(
             relation=self.relation,
             nodes=encode_ids(nodes),
@@ -53,40 +54,41 @@ class NeighbourDraw:
             fanout=fanout,
             key=key,
             times=b"" if self.until is None else encode_ids(self.until[part]),
-            without_sources=encode_ids(self.src[chosen]),
-            without_destinations=encode_ids(self.dst[chosen]),
+            without_sources=encode_ids(self.src[concerns_part]),
+            without_destinations=encode_ids(self.dst[concerns_part]),
         )
 
     def count_pairs(self) -> NDArray[np.int64]:
-        """[n] int64: how many pairs a request for each of the nodes has."""
+        """Return [n] int64: how many pairs the request for each node contains."""
         ends = [np.searchsorted(self.dst, self.nodes, side) for side in ("left", "right")]
         return np.asarray(ends[1] - ends[0])
 
     def take(self, chunk: tuple[NDArray[np.uint32], ...]) -> None:
-        """Take the next nodes' neighbours."""
+        """Add the neighbours of the next nodes."""
         self._chunks.append(chunk)
 
-    def drawn(self) -> Drawn:
-        """What all chunks together tell, in the order of the nodes."""
-        counts, _, sources, positions = self._told()
+    def neighbours(self) -> Drawn:
+        """Return the neighbours of all nodes, in the order of the nodes."""
+        counts, _, sources, positions = self._join_chunks()
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))), sources, positions
 
     def in_degrees(self) -> NDArray[np.int64]:
-        """[n] int64, of a draw in time: how many in-edges of each node are there at its time."""
-        return self._told()[1]
+        """Return [n] int64, of a draw in time: how many in-edges of each node are there then."""
+        return self._join_chunks()[1]
 
-    def _told(self) -> list[NDArray[np.int64]]:
+    def _join_chunks(self) -> list[NDArray[np.int64]]:
+        """Return counts, in-degrees, sources and positions of all chunks together."""
         empty = [np.empty(0, np.uint32)]
         parts = zip(*self._chunks, strict=True) if self._chunks else [empty] * 4
         return [np.concatenate(part).astype(np.int64) for part in parts]
 
 
 class DrawQuestion(Question):
-    """Several draws, which one server is asked for at once.
+    """Several draws that one server is asked to make at once.
 
     Raises
     ------
-    BadRequest: a draw's nodes are no ids, or no relation can have its name.
+    BadRequest: a draw's nodes are not [n] int64, or its relation's name is malformed.
     """
 
     def __init__(self, server: int, draws: Sequence[NeighbourDraw]) -> None:
@@ -99,13 +101,18 @@ class DrawQuestion(Question):
                 )
         self._draws = draws
         self._pairs = np.cumsum(
-            np.concatenate([_no_ids(), *(each.count_pairs() for each in draws)])
+            np.concatenate([_no_ids(), *(draw.count_pairs() for draw in draws)])
         )
         self._ends = np.cumsum([draw.nodes.size for draw in draws]).tolist()
         super().__init__(server, self._ends[-1] if self._ends else 0)
 
     def end_of_request(self, start: int, limit: int) -> int:
-        """See :class:`Question`; a request has no more pairs than nodes, if it is for several."""
+        """Return the end of a request with at most ``limit`` nodes and ``limit`` pairs.
+
+        Raises
+        ------
+        BadRequest: the pairs of a single node exceed the limit.
+        """
         end = super().end_of_request(start, limit)
         before = self._pairs[start - 1] if start else 0
         alone = self._pairs[start] - before
@@ -118,18 +125,18 @@ class DrawQuestion(Question):
         return min(end, max(start + 1, fitting))
 
     def request(self, start: int, end: int) -> bytes:
-        """See :class:`Question`."""
-        asked = []
+        """Return the serialised ``SampleNeighborsRequest`` for some of the nodes."""
+        requests = []
         for draw, stop in zip(self._draws, self._ends, strict=True):
             first = stop - draw.nodes.size
             part = slice(max(start - first, 0), min(max(end - first, 0), draw.nodes.size))
             if part.start < part.stop:
-                asked.append(draw.request(part))
-        return features_pb2.SampleNeighborsRequest(draws=asked).SerializeToString()
+                requests.append(draw.request(part))
+        return features_pb2.SampleNeighborsRequest(draws=requests).SerializeToString()
 
     def take(self, message: bytes, seed: int) -> None:
-        """See :class:`Question`."""
-        # Of those whose nodes have not all been answered, the first one with any.
+        """Add the neighbours of a ``NeighborChunk``; errors as :meth:`Question.take`."""
+        # The first draw that lacks the answer for any node; draws without nodes lack none.
         draw, stop = next(
             (draw, stop)
             for draw, stop in zip(self._draws, self._ends, strict=True)

@@ -1,4 +1,4 @@
-"""Who may talk to a feature server: certificates, tokens, and addresses that need neither."""
+"""Certificates and tokens of connections, and the check that no address goes without them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LONGEST_TOKEN: Final = 4096
 
 @dataclass(frozen=True)
 class Security:
-    """What protects connections, at either end. Files are read again when they have changed.
+    """How connections are protected, at either end. Files are read again when they have changed.
 
     Attributes
     ----------
-    tls_ca: PEM file of those who vouch for the other end. A client needs it for TLS; a server that
-        has it takes only clients that show a certificate of theirs (mutual TLS).
+    tls_ca: PEM file of the authorities that sign the other end's certificate. A client needs it for
+        TLS. A server that has it accepts only clients with such a certificate (mutual TLS).
     tls_certificate, tls_key: PEM files of this end. A server needs them for TLS.
-    token_file: what every request has to carry is its content, without blanks around it.
-    insecure: whether addresses beyond this machine's loopback may do without TLS.
+    token_file: file with the token that every request must carry; blanks around it are ignored.
+    insecure: whether addresses beyond this machine's loopback may be used without TLS.
     """
 
     tls_ca: str = ""
@@ -43,7 +43,7 @@ class Security:
     insecure: bool = False
 
     def check_server(self, listen: str) -> None:
-        """Refuse files that do not fit each other, and to listen in the open.
+        """Check that a server's files fit each other, and that ``listen`` is protected.
 
         Raises
         ------
@@ -59,8 +59,12 @@ class Security:
             raise SecurityError(_in_the_open("listening on", listen, "tls_certificate and tls_key"))
 
     def check_client(self, addresses: Sequence[str]) -> None:
-        """Refuse files that do not fit each other, and to talk in the open; raises as
-        :meth:`check_server`."""
+        """Check that a client's files fit each other, and that all addresses are protected.
+
+        Raises
+        ------
+        SecurityError: as :meth:`check_server`.
+        """
         self._check_pair()
         if self.tls_certificate and not self.tls_ca:
             raise SecurityError(
@@ -69,7 +73,7 @@ class Security:
             )
         if self.tls_ca or self.insecure:
             return
-        for address in (each for several in addresses for each in several.split(",")):
+        for address in ",".join(addresses).split(","):
             if not is_loopback(address):
                 raise SecurityError(_in_the_open("talking to", address, "tls_ca"))
 
@@ -84,9 +88,10 @@ class Security:
             _read_token(self.token_file)
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Those of a server, which takes changed files for connections from then on; None = plain.
+        """Make a grpc server's credentials; None = no TLS.
 
-        Changed files that cannot be used are told on stderr, and those before them stay.
+        New connections use changed files. If these cannot be used, a warning is written to stderr
+        and the old certificates stay in use.
         """
         if not self.tls_certificate:
             return None
@@ -108,11 +113,11 @@ class Security:
         return grpc.dynamic_ssl_server_credentials(configuration(), renew, bool(self.tls_ca))
 
     def server_context(self) -> ssl.SSLContext | None:
-        """That of a server of another protocol as its files are now; None = plain.
+        """Make a server's context for other protocols from the present files; None = no TLS.
 
         Raises
         ------
-        SecurityError: as of :meth:`check_server`.
+        SecurityError: as :meth:`check_server`.
         """
         if not self.tls_certificate:
             return None
@@ -122,7 +127,7 @@ class Security:
         return context
 
     def channel_credentials(self) -> grpc.ChannelCredentials | None:
-        """Those of a client as its files are now; None = plain."""
+        """Make a client's credentials from the present files; None = no TLS."""
         if not self.tls_ca:
             return None
         ca, chain, key = self._read_tls()
@@ -130,25 +135,24 @@ class Security:
 
     @property
     def tls_files(self) -> list[str]:
-        """Paths of what TLS rests on."""
-        return [each for each in (self.tls_ca, self.tls_certificate, self.tls_key) if each]
+        """The paths of the files that TLS needs."""
+        return [path for path in (self.tls_ca, self.tls_certificate, self.tls_key) if path]
 
     def _read_tls(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """Contents of tls_ca, tls_certificate and tls_key; raises as :meth:`_load_tls`."""
+        """Read the contents of tls_ca, tls_certificate and tls_key; raise as :meth:`_load_tls`."""
         self._load_tls()
         ca, chain, key = (
-            Path(each).read_bytes() if each else None
-            for each in (self.tls_ca, self.tls_certificate, self.tls_key)
+            Path(path).read_bytes() if path else None
+            for path in (self.tls_ca, self.tls_certificate, self.tls_key)
         )
         return ca, chain, key
 
     def _load_tls(self) -> ssl.SSLContext:
-        """A server's context of the files that there are.
+        """Load the files that are set into a server's context.
 
         Raises
         ------
-        SecurityError: one cannot be read or is nothing of the kind, or key and certificate are no
-            pair.
+        SecurityError: a file cannot be read or is no PEM file, or key and certificate do not match.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if self.tls_ca:
@@ -158,7 +162,7 @@ class Security:
                 raise _unreadable("tls_ca", self.tls_ca, "PEM certificates", error) from error
         if self.tls_certificate:
             try:
-                # A key with a pass phrase would ask for it on the terminal.
+                # Without a password OpenSSL would ask for a pass phrase on the terminal.
                 context.load_cert_chain(
                     self.tls_certificate,
                     self.tls_key,
@@ -172,14 +176,14 @@ class Security:
 
 
 PLAIN: Final = Security()
-"""loopback alone, open to all of this machine"""
+"""no TLS and no token: for addresses on this machine's loopback only"""
 
 
 @dataclass
 class Token:
-    """The content of a token file, read again once that has changed.
+    """The content of a token file, which is read again when it has changed.
 
-    A file that is gone or empty meanwhile leaves the token as it was: it may be in the making.
+    A missing or empty file leaves the token unchanged, since it may be about to be written.
     """
 
     path: str
@@ -191,7 +195,7 @@ class Token:
 
     @property
     def value(self) -> str:
-        """As it is now."""
+        """The present token."""
         if self._files.have_changed():
             try:
                 self._value = _read_token(self.path)
@@ -200,22 +204,22 @@ class Token:
         return self._value
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a request carries."""
+        """Return the metadata by which a request carries the token."""
         return ((HEADER, f"{_SCHEME}{self.value}"),)
 
     def is_shown_by(self, metadata: Sequence[Any]) -> bool:
-        """Whether a request carries it; takes as long for a wrong one as for the right one."""
-        shown = [value for key, value in metadata if key == HEADER]
+        """Return whether a request carries the token, in a time that does not depend on it."""
+        values = [value for key, value in metadata if key == HEADER]
         expected = f"{_SCHEME}{self.value}".encode()
-        return len(shown) == 1 and hmac.compare_digest(_as_bytes(shown[0]), expected)
+        return len(values) == 1 and hmac.compare_digest(_as_bytes(values[0]), expected)
 
 
 class TokenGuard(grpc.ServerInterceptor):
-    """Refuses requests that do not carry the token, before anything of them is read.
+    """Refuses requests without the token before their messages are read.
 
     Parameters
     ----------
-    on_refusal: called with the path of the method of each.
+    on_refusal: called with the method's full name for every refused request.
     """
 
     def __init__(self, token: Token, on_refusal: Callable[[str], None]) -> None:
@@ -226,7 +230,7 @@ class TokenGuard(grpc.ServerInterceptor):
             events.note("refused token", "a request without the token", peer=context.peer())
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "expected this cluster's token")
 
-        # Of a stream nothing is read until somebody asks for it.
+        # As a stream method the handler gets the call before any message is read.
         self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
 
     def intercept_service(
@@ -234,7 +238,7 @@ class TokenGuard(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """See :class:`grpc.ServerInterceptor`."""
+        """Return the handler of a call: the usual one, or one that refuses it."""
         if self._token.is_shown_by(handler_call_details.invocation_metadata or ()):
             return continuation(handler_call_details)
         self._on_refusal(handler_call_details.method)
@@ -242,38 +246,41 @@ class TokenGuard(grpc.ServerInterceptor):
 
 
 class WatchedFiles:
-    """Says whether files have changed since it was last asked, or made."""
+    """Detects changes of files by their time, size and inode. Safe to use from several threads."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths, self._lock = tuple(paths), threading.Lock()
-        self._seen = self._look()
+        self._states = self._read_states()
 
     def have_changed(self) -> bool:
-        """Whether they have; one that is gone has."""
-        now = self._look()
+        """Return whether a file has changed or gone since the last call or since this was made."""
+        states = self._read_states()
         with self._lock:
-            has_changed, self._seen = now != self._seen, now
+            has_changed, self._states = states != self._states, states
         return has_changed
 
-    def _look(self) -> list[tuple[int, ...]]:
-        found: list[tuple[int, ...]] = []
+    def _read_states(self) -> list[tuple[int, ...]]:
+        states: list[tuple[int, ...]] = []
         for path in self._paths:
             try:
-                told = Path(path).stat()
+                status = Path(path).stat()
             except OSError:
-                found.append(())
+                states.append(())
             else:
-                found.append((told.st_mtime_ns, told.st_size, told.st_ino))
-        return found
+                states.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        return states
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``host:port`` leads nowhere but to this machine; unknown names may lead anywhere."""
+    """Return whether ``host:port`` is an address of this machine's loopback only.
+
+    A name that cannot be resolved is not, since it may later lead anywhere.
+    """
     try:
-        found = socket.getaddrinfo(address.rpartition(":")[0].strip("[]") or None, None)
+        addresses = socket.getaddrinfo(address.rpartition(":")[0].strip("[]") or None, None)
     except (OSError, UnicodeError):
         return False
-    hosts = [str(each[4][0]).partition("%")[0] for each in found]
+    hosts = [str(address[0]).partition("%")[0] for *_, address in addresses]
     return all(ipaddress.ip_address(host).is_loopback for host in hosts)
 
 
@@ -282,7 +289,7 @@ def _read_token(path: str) -> str:
         token = Path(path).read_text(encoding="ascii").strip()
     except (OSError, UnicodeError) as error:
         raise _unreadable("token_file", path, "a line of ASCII", error) from None
-    # What it is must not be told.
+    # The error must not contain the token.
     if not _SHORTEST_TOKEN <= len(token) <= _LONGEST_TOKEN or not token.isprintable():
         raise SecurityError(
             f"token_file: {path}: expected a line of {_SHORTEST_TOKEN} to {_LONGEST_TOKEN:,} "

@@ -30,36 +30,36 @@ DEFAULT_THREADS: Final = 16
 DEFAULT_DRAIN_SECONDS: Final = 10.0
 _QUICK_THREADS: Final = 2
 _REQUESTS_AT_ONCE: Final = 1024
-"""requests that run or wait; those beyond are refused, since each that waits holds its ids"""
+"""requests that run or wait; more are refused, since each waiting request holds memory"""
 _STREAMS_A_CONNECTION: Final = 64
 _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 """the signals that end a server"""
 
 
 class FeatureServer:
-    """A shard's grpc server with the health service beside it.
+    """A grpc server of one shard, with the standard health service.
 
     Parameters
     ----------
-    shard: what is served.
+    shard: the tables to serve.
     listen: "host:port"; port 0 takes a free one.
-    threads: requests answered at the same time; more wait their turn.
+    threads: requests answered at the same time; further ones wait.
     ids_per_request: the most ids that one request may ask for.
-    send_seconds: how long a reader may leave a chunk of rows unread.
-    security: who may ask.
-    metrics: "host:port" where metrics are read; "" = nowhere.
-    memory: bytes that replies under way and waiting requests may hold; None = 1 GiB, or a quarter
-        of what can be had, if that is less.
+    send_seconds: how long a client may leave a chunk of rows unread.
+    security: certificates and token of the connections.
+    metrics: "host:port" where Prometheus reads metrics; "" = nowhere.
+    memory: bytes that running replies and waiting requests may hold; None = 1 GiB, or a quarter of
+        the available memory if that is less.
 
     Attributes
     ----------
-    address: "host:port" with the port that was taken.
-    metrics_port: where metrics are read; None = nowhere.
+    address: "host:port" with the port that was bound.
+    metrics_port: the port of the metrics; None = there is none.
 
     Raises
     ------
     ListenError: ``listen`` or ``metrics`` is malformed or cannot be bound.
-    SecurityError: ``security`` cannot be used, or leaves ``listen`` open to others.
+    SecurityError: ``security`` cannot be used, or does not protect ``listen``.
     """
 
     def __init__(
@@ -74,29 +74,31 @@ class FeatureServer:
         metrics: str = "",
         memory: int | None = None,
     ) -> None:
-        held = MemoryInFlight(default_memory() if memory is None else memory)
-        held.pool = CountedPool(threads, "feature")
-        self._flow = FlowControl(threads, send_seconds, held, largest_request(ids_per_request))
+        in_flight = MemoryInFlight(default_memory() if memory is None else memory)
+        in_flight.pool = CountedPool(threads, "feature")
+        self._flow = FlowControl(threads, send_seconds, in_flight, largest_request(ids_per_request))
         self._servicer = FeatureServicer(shard, self._flow, ids_per_request)
-        counted = self._servicer.metrics
+        metrics_of_server = self._servicer.metrics
         self._grpc = grpc.server(
-            held.pool,
+            in_flight.pool,
             options=_server_options(ids_per_request),
             maximum_concurrent_rpcs=_REQUESTS_AT_ONCE,
             interceptors=[
-                TokenGuard(Token(each), counted.refused_token)
-                for each in [security.token_file]
-                if each
+                TokenGuard(Token(path), metrics_of_server.count_refused_token)
+                for path in [security.token_file]
+                if path
             ]
-            + [WaitingGuard(held, counted.refused_waiting)],
+            + [WaitingGuard(in_flight, metrics_of_server.count_refused_waiting)],
         )
         quick = futures.ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="health")
         self._grpc.add_generic_rpc_handlers(self._servicer.handlers(quick))
         self.address = bind(self._grpc, listen, security)
-        self.metrics_port = MetricsPort(counted.registry, metrics, security) if metrics else None
+        self.metrics_port: MetricsPort | None = None
+        if metrics:
+            self.metrics_port = MetricsPort(metrics_of_server.registry, metrics, security)
 
     def start(self) -> None:
-        """Answer requests from now on, and say so to health checks."""
+        """Start to answer requests; health checks succeed from now on."""
         self._flow.start()
         self._grpc.start()
         if self.metrics_port is not None:
@@ -104,11 +106,11 @@ class FeatureServer:
         self._servicer.is_serving = True
 
     def stop(self, drain_seconds: float) -> bool:
-        """Refuse new requests, finish those that run, cancel what outlasts ``drain_seconds``.
+        """Refuse new requests and let running ones finish for at most ``drain_seconds``.
 
         Returns
         -------
-        Whether everything had ended a second after the drain limit.
+        Whether all requests had ended a second after that limit.
         """
         self._servicer.is_serving = False
         has_ended = self._grpc.stop(drain_seconds).wait(drain_seconds + 1.0)
@@ -134,18 +136,24 @@ def serve(
     metrics: str = "",
     memory: int | None = None,
 ) -> None:
-    """Serve ``directory``/server-<server> until SIGTERM or SIGINT; returns after the drain.
+    """Serve ``directory``/server-<server> until SIGTERM or SIGINT; return after the drain.
 
-    Once it listens, one line with the bound address goes to stdout, and ``{"server", "address",
-    "pid"}`` as JSON to ``port_file``, with ``"metrics"`` where they are read. Must run in the main
-    thread.
+    Once the server listens, it prints one line with the bound address and writes ``{"server",
+    "address", "pid"}`` as JSON to ``port_file``, with ``"metrics"`` if there is a metrics port.
+    Must run in the main thread. Parameters not listed are those of :class:`FeatureServer`.
+
+    Parameters
+    ----------
+    die_with_parent: process id of the parent; the server stops when it ends.
+    drain_seconds: as of :meth:`FeatureServer.stop`.
+    sources: as of :meth:`Shard.open`.
 
     Raises
     ------
-    ManifestError, SourceError, ListenError, SecurityError: nothing is served.
+    ManifestError, SourceError, ListenError, SecurityError: the server could not start.
     """
-    # Waited for and not handled: a handler that runs inside a lock of what it calls would hang.
-    # Blocked before any thread starts, so that none of them gets the signal instead.
+    # The main thread waits for signals. A handler could deadlock if it ran while its thread held a
+    # lock that it needs. Signals are blocked before any thread starts, so that none receives them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     if die_with_parent is not None:
         end_with_parent(die_with_parent)

@@ -1,7 +1,7 @@
-"""The handlers of the feature service: what each request is answered with, and nothing else.
+"""The handlers of the feature service.
 
-Requests arrive as bytes and are decoded here: grpcio keeps some memory of every request that a
-deserialiser of its own refuses.
+Requests arrive as bytes and are decoded here, since grpcio leaks memory for every request that one
+of its deserialisers refuses.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class FeatureServicer:
 
     Parameters
     ----------
-    shard: what is served.
-    flow: how many requests are answered at once, and how long a reader may take.
+    shard: the tables to serve.
+    flow: limits of running replies.
 
     Attributes
     ----------
-    metrics: what it has answered.
+    metrics: counts of the requests and replies.
     ids_per_request: the most ids that one ``FetchRows`` may ask for.
+    is_serving: the answer to health checks.
     """
 
     def __init__(
@@ -81,7 +82,6 @@ class FeatureServicer:
         self.shard = shard
         self.ids_per_request = ids_per_request
         self.is_serving = False
-        """what health checks are told"""
         self._flow = flow
         self.metrics = ServerMetrics(shard.server, shard.servers, flow)
         self._own_name = name_part(shard.server, shard.division)
@@ -89,32 +89,35 @@ class FeatureServicer:
     def fetch_rows(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        """Serialised ``RowChunk`` messages: the rows of the request's ids, in their order.
+        """Yield serialised ``RowChunk`` messages with the rows of the request's ids, in order.
 
-        What cannot be answered ends the call with INVALID_ARGUMENT and a text that names it, and
-        what exceeds a limit of this server's with RESOURCE_EXHAUSTED.
+        A request that cannot be answered ends the call with INVALID_ARGUMENT and a text that names
+        the reason. A request that exceeds a limit of this server ends it with RESOURCE_EXHAUSTED.
         """
         return self._reply("FetchRows", self._rows, requests, context)
 
     def sample_neighbors(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
-        """Serialised ``NeighborChunk`` messages: what is drawn, in the order of the request's
-        draws and their nodes; ends as :meth:`fetch_rows`."""
+        """Yield serialised ``NeighborChunk`` messages, in the order of the draws and their nodes.
+
+        Errors end the call as in :meth:`fetch_rows`.
+        """
         return self._reply("SampleNeighbors", self._neighbours, requests, context)
 
     def describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """A ``ServerDescription``: index, tables, versions and limits of this server."""
+        """Answer with a ``ServerDescription``: index, tables, versions and limits."""
         try:
             _decode(features_pb2.DescribeRequest, request)
         except BadRequest as error:
             self._refuse_at_once("Describe", context, str(error))
             return b""
+        field_names = [field.name for field in fields(TableDescription)]
         tables = []
         for table in self.shard.tables.values():
-            told = {each.name: getattr(table.spec, each.name) for each in fields(TableDescription)}
-            tables.append(features_pb2.TableDescription(**told))
-        described = features_pb2.ServerDescription(
+            spec = {name: getattr(table.spec, name) for name in field_names}
+            tables.append(features_pb2.TableDescription(**spec))
+        description = features_pb2.ServerDescription(
             server=self.shard.server,
             servers=self.shard.servers,
             tables=tables,
@@ -126,11 +129,11 @@ class FeatureServicer:
             ids_per_request=self.ids_per_request,
             division=self.shard.division,
         )
-        self.metrics.ended("Describe", grpc.StatusCode.OK)
-        return described.SerializeToString()
+        self.metrics.count_request("Describe", grpc.StatusCode.OK)
+        return description.SerializeToString()
 
     def check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        """A ``HealthCheckResponse`` of the standard health service."""
+        """Answer with a ``HealthCheckResponse`` of the standard health service."""
         try:
             service = _decode(health_pb2.HealthCheckRequest, request).service
         except BadRequest as error:
@@ -140,20 +143,20 @@ class FeatureServicer:
             text = f"service: expected {SERVICE} or none"
             self._refuse_at_once("Check", context, text, grpc.StatusCode.NOT_FOUND)
             return b""
-        self.metrics.ended("Check", grpc.StatusCode.OK)
+        self.metrics.count_request("Check", grpc.StatusCode.OK)
         statuses = health_pb2.HealthCheckResponse
         status = statuses.SERVING if self.is_serving else statuses.NOT_SERVING
         return health_pb2.HealthCheckResponse(status=status).SerializeToString()
 
     def handlers(self, quick: futures.ThreadPoolExecutor) -> list[grpc.GenericRpcHandler]:
-        """All methods under their names; messages are serialised and decoded in them.
+        """Return the handlers of all methods, which take and return serialised messages.
 
-        To gRPC requests for rows are streams, of one message: it is read here, once it has been
-        counted, and given up if it does not come.
+        A request for rows or neighbours is a stream of one message to gRPC. The handler can then
+        count the call before it reads the message, and give it up if no message comes.
 
         Parameters
         ----------
-        quick: threads for what is answered at once, so that it never waits for rows.
+        quick: threads for requests that need no rows, so that these never wait for others.
         """
         describe, check = partial(self.describe), partial(self.check)
         for method in (describe, check):
@@ -173,12 +176,12 @@ class FeatureServicer:
         ]
 
     def _receive(self, requests: Iterator[bytes], stream: Stream) -> bytes:
-        """The one request of a call.
+        """Read the single request of a call, and reserve the memory that it needs.
 
         Raises
         ------
-        BadRequest: there is none.
-        MemoryExhausted: what it comes to is not to be had.
+        BadRequest: no request came.
+        MemoryExhausted: the memory is not available.
         """
         request = next(requests, None)
         if request is None:
@@ -196,22 +199,22 @@ class FeatureServicer:
         for part in writer.parts:
             chosen = rows[part]
             message = writer.write(chosen.size, partial(table.gather, chosen))
-            stream.sends(message, rows=chosen.size)
+            stream.count_message(message, rows=chosen.size)
             yield message
 
     def _neighbours(self, requests: Iterator[bytes], stream: Stream) -> Iterator[bytes]:
         request = self._receive(requests, stream)
         seeds = ChunkSeeds(request)
-        asked_for = stream.held
-        self._flow.hold(stream, asked_for + COPIES_OF_DRAW * CHUNK_BYTES)
-        # All of them before the first is answered.
-        for in_edges, asked in self._look_up_draws(request):
-            for drawn, in_degrees in in_edges.draw(asked, EDGES_PER_CHUNK):
+        request_bytes = stream.held
+        self._flow.hold(stream, request_bytes + COPIES_OF_DRAW * CHUNK_BYTES)
+        # All draws are checked before the first is answered.
+        for in_edges, draw in self._look_up_draws(request):
+            for drawn, in_degrees in in_edges.draw(draw, EDGES_PER_CHUNK):
                 message = write_neighbours(drawn, in_degrees, seeds.take())
-                # A node of very many neighbours has a chunk as large as it is.
+                # The chunk of a node with very many neighbours exceeds the usual size.
                 drawn_bytes = COPIES_OF_DRAW * max(CHUNK_BYTES, len(message))
-                self._flow.hold(stream, asked_for + drawn_bytes, asks=False)
-                stream.sends(message, neighbours=drawn[1].size)
+                self._flow.hold(stream, request_bytes + drawn_bytes, asks=False)
+                stream.count_message(message, neighbours=drawn[1].size)
                 yield message
 
     def _reply(
@@ -221,10 +224,10 @@ class FeatureServicer:
         requests: Iterator[bytes],
         context: grpc.ServicerContext,
     ) -> Iterator[bytes]:
-        """A reply, which is counted; what is refused meanwhile ends the call."""
+        """Yield and count a reply's messages; a refusal ends the call with a status and text."""
         status, stream = grpc.StatusCode.UNKNOWN, Stream(context)
         try:
-            self._check_expected(context)
+            self._check_addressee(context)
             with self._flow.admit(stream):
                 yield from answer(requests, stream)
             status = grpc.StatusCode.OK
@@ -238,11 +241,11 @@ class FeatureServicer:
             context.set_trailing_metadata(retry_hint(self._flow.memory.waiting))
             _refuse(context, str(error), status)
         except (GeneratorExit, grpc.RpcError):
-            # Who asked has gone, or does not read.
+            # The client has gone or does not read.
             status = grpc.StatusCode.CANCELLED
             raise
         finally:
-            self.metrics.replied(method, status, stream)
+            self.metrics.count_reply(method, status, stream)
 
     def _refuse_at_once(
         self,
@@ -251,28 +254,30 @@ class FeatureServicer:
         text: str,
         code: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT,
     ) -> None:
-        self.metrics.ended(method, code)
+        self.metrics.count_request(method, code)
         _refuse(context, text, code)
 
-    def _check_expected(self, context: grpc.ServicerContext) -> None:
-        """Refuse who expects another server, or another division, at this address.
+    def _check_addressee(self, context: grpc.ServicerContext) -> None:
+        """Check that the client expects this server and division at this address.
 
         Raises
         ------
-        BadRequest: says which.
+        BadRequest: it expects another one; names both.
         """
         for key, expected in context.invocation_metadata():
             if key == PART_HEADER and expected != self._own_name:
-                found = f"found {self._own_name} at its address"
-                raise BadRequest(f"expected {expected!s:.200}, {found}")
+                raise BadRequest(
+                    f"expected {expected!s:.200}, found {self._own_name} at its address"
+                )
 
     def _look_up(self, raw: bytes) -> tuple[Table | RoundedRows, NDArray[np.int64]]:
-        """The table and the rows of it that a serialised ``FetchRowsRequest`` asks for, rounded if
-        it wants them so.
+        """Decode a ``FetchRowsRequest`` into a table and [n] int64 rows of it.
+
+        The table rounds its rows if the request names a form.
 
         Raises
         ------
-        BadRequest: there are no such rows, or that is no request; names the field.
+        BadRequest: the request is malformed, or there are no such rows; names the field.
         """
         request = _decode(features_pb2.FetchRowsRequest, raw)
         for field in ("kind", "type", "dtype", "form"):
@@ -283,28 +288,28 @@ class FeatureServicer:
         return RoundedRows(table, request.form) if request.form else table, rows
 
     def _look_up_draws(self, raw: bytes) -> list[tuple[InEdges, ServerDraw]]:
-        """What a serialised ``SampleNeighborsRequest`` asks for; errors as of :meth:`_look_up`."""
+        """Decode and check a ``SampleNeighborsRequest``; errors as of :meth:`_look_up`."""
         request = _decode(features_pb2.SampleNeighborsRequest, raw)
-        left = without = self.ids_per_request
-        found = []
-        for draw in request.draws:
-            check_name("relation", draw.relation)
-            in_edges = self.shard.edges_into(draw.relation)
-            how = HopDraw.checked(draw.method, draw.fanout, draw.key)
-            nodes = decode_ids(draw.nodes, left)
-            until = decode_ids(draw.times, left, "times") if draw.times else None
+        nodes_left = pairs_left = self.ids_per_request
+        draws = []
+        for message in request.draws:
+            check_name("relation", message.relation)
+            in_edges = self.shard.edges_into(message.relation)
+            how = HopDraw.parse(message.method, message.fanout, message.key)
+            nodes = decode_ids(message.nodes, nodes_left)
+            until = decode_ids(message.times, nodes_left, "times") if message.times else None
             if how.in_time and not nodes.size:
                 until = nodes
-            ends = [
-                decode_ids(getattr(draw, field), without, field)
+            pairs = [
+                decode_ids(getattr(message, field), pairs_left, field)
                 for field in ("without_sources", "without_destinations")
             ]
-            asked = ServerDraw(nodes, how, until, *ends)
-            in_edges.check(asked)
-            left -= nodes.size
-            without -= asked.dst.size
-            found.append((in_edges, asked))
-        return found
+            draw = ServerDraw(nodes, how, until, *pairs)
+            in_edges.check(draw)
+            nodes_left -= nodes.size
+            pairs_left -= draw.dst.size
+            draws.append((in_edges, draw))
+        return draws
 
 
 def _decode(kind: type[_Request], raw: bytes) -> _Request:
@@ -317,6 +322,6 @@ def _decode(kind: type[_Request], raw: bytes) -> _Request:
 
 
 def _refuse(context: Any, text: str, code: grpc.StatusCode) -> None:
-    """End a call with a status. ``context.abort`` does so by an exception, which costs more."""
+    """End a call with a status and a text, without the exception that ``context.abort`` raises."""
     context.set_code(code)
     context.set_details(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")

@@ -1,8 +1,8 @@
 """One server's rows on disk: ``shard.json`` and the memory-mapped tables that it names.
 
-A table holds the rows of one kind ("features", "labels") of one node type, or of the edges of one
-relation, whose global ids are [first_id, first_id + count). Tables are never read whole: the page
-cache decides what stays.
+A table holds the features or the labels of one node type, or the features of one relation's edges.
+Their global ids are [first_id, first_id + count). Tables are never loaded whole; the page cache
+decides which parts stay in memory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NPY_ERRORS: Final = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""what numpy raises of a file that is no .npy file, or has an altered header"""
+"""the errors that numpy raises for a file that is no .npy file or has a damaged header"""
 SCHEMA_VERSION: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+/[A-Za-z0-9_.+-]+)?")
 FEATURES: Final = "features"
@@ -60,7 +60,7 @@ _DIVISION: Final = re.compile(r"[0-9a-f]{0,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """What a table holds.
+    """The name, range and format of a table's rows.
 
     Attributes
     ----------
@@ -87,14 +87,14 @@ class TableSpec(TableDescription):
 
 
 class Table(ABC):
-    """One table, whatever its rows come from.
+    """A table of rows that are found by global id.
 
     Attributes
     ----------
-    spec: what it holds.
-    name: for errors.
+    spec: name, range and format of the rows.
+    name: the table's name in errors.
     row_bytes: size of a row.
-    scratch_bytes: what reading a row takes beside it.
+    scratch_bytes: memory that reading a row needs besides the row itself.
     """
 
     scratch_bytes = 0
@@ -105,14 +105,14 @@ class Table(ABC):
         self.name = f"{spec.kind}/{spec.type} of server {server}"
 
     def expect(self, dtype: str, dim: int) -> None:
-        """Raise BadRequest unless rows are ``dim`` elements of ``dtype``."""
+        """Check that rows have ``dim`` elements of ``dtype``; raise BadRequest if not."""
         if dtype != self.spec.dtype:
             raise BadRequest(f"dtype: {self.name} is {self.spec.dtype}, not {dtype!r}")
         if dim != self.spec.dim:
             raise BadRequest(f"dim: rows of {self.name} have {self.spec.dim} elements, not {dim}")
 
     def local_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] int64 global ids -> [n] rows of this table.
+        """Convert [n] int64 global ids to rows of this table.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Table(ABC):
 
 
 class MappedTable(Table):
-    """One memory-mapped table.
+    """A table whose rows are read from a memory-mapped file.
 
     Attributes
     ----------
@@ -146,25 +146,25 @@ class MappedTable(Table):
         self._bytes = array.view(np.uint8).reshape(spec.count, self.row_bytes)
         self._read_ahead: Callable[[NDArray[Any], NDArray[np.int64]], None] | None = None
         if read_rows_alone(array):
-            # Only here: compiled kernels take a server longer to import than all else.
+            # Imported here only, since importing compiled kernels dominates a server's start.
             from cache_server.read_ahead import read_ahead
 
             self._read_ahead = read_ahead
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """See :class:`Table`."""
+        """Copy rows from the map into ``out``; see :meth:`Table.gather`."""
         if self._read_ahead is not None:
             self._read_ahead(self._bytes, rows)
-        # With mode="raise" numpy would gather into a buffer of its own first.
+        # With mode="raise" numpy would gather into a temporary buffer first.
         np.take(self._bytes, rows, axis=0, out=out, mode="clip")
 
 
 class SourceTable(Table):
-    """Features that a class of one's own reads.
+    """A table whose features are read by a user's class.
 
     Parameters
     ----------
-    original_ids: of the table's rows.
+    original_ids: [count] int64, the original id of every row.
     """
 
     def __init__(
@@ -179,13 +179,13 @@ class SourceTable(Table):
         self._original_ids = original_ids
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """See :class:`Table`; BadRequest tells what the source failed with."""
+        """Read rows from the source into ``out``; raise BadRequest if the source fails."""
         try:
-            read = self._source.read(self._original_ids[rows])
+            features = self._source.read(self._original_ids[rows])
         except SourceError as error:
             raise BadRequest(str(error)) from error
-        wanted = little_endian(self.spec.dtype)
-        out[:] = read.astype(wanted, copy=False).view(np.uint8).reshape(out.shape)
+        dtype = little_endian(self.spec.dtype)
+        out[:] = features.astype(dtype, copy=False).view(np.uint8).reshape(out.shape)
 
 
 class Shard:
@@ -193,10 +193,10 @@ class Shard:
 
     Attributes
     ----------
-    server, servers: index of this server, and how many there are.
+    server, servers: index of this server, and the number of servers.
     tables: by (kind, type).
-    division: fingerprint of the partitioned directory that this is a part of; "" if none.
-    in_edges: of its own nodes by relation (src/rel/dst), where topology is partitioned.
+    division: fingerprint of the partitioned directory that this is a part of; "" = none.
+    in_edges: in-edges of the server's nodes by relation (src/rel/dst), if topology is partitioned.
     """
 
     def __init__(
@@ -221,12 +221,12 @@ class Shard:
 
         Parameters
         ----------
-        sources: by node type, where its features come from instead of a table.
+        sources: by node type, the class that provides its features instead of a table.
 
         Raises
         ------
-        ManifestError: the manifest or a table is missing, or does not say or hold what it should.
-        SourceError: a source cannot be had, or its rows are not what it says.
+        ManifestError: the manifest or a table is missing or malformed.
+        SourceError: a source cannot be made, or its rows are not as it declares.
         """
         path = Path(directory) / MANIFEST
         server, servers, division, specs = _read_manifest(path)
@@ -236,26 +236,36 @@ class Shard:
             if not (spec.kind == FEATURES and spec.type in sources)
         }
         for node_type, request in sources.items():
-            own = _open_source(path.parent.parent, node_type, server, request)
-            tables[FEATURES, node_type] = own
+            table = _open_source(path.parent.parent, node_type, server, request)
+            tables[FEATURES, node_type] = table
         in_edges = _open_in_edges(path.parent.parent, server)
         return cls(server, servers, tables, division, in_edges)
 
     def edges_into(self, relation: str) -> InEdges:
-        """The in-edges of a relation; BadRequest naming what exists if there are none."""
-        found = self.in_edges.get(relation)
-        if found is None:
+        """Return the in-edges of a relation.
+
+        Raises
+        ------
+        BadRequest: there are none; names the relations that exist.
+        """
+        in_edges = self.in_edges.get(relation)
+        if in_edges is None:
             raise BadRequest(
                 f"relation: server {self.server} has no in-edges of {relation!r}; it has those of "
                 f"{', '.join(self.in_edges) or 'nothing'}"
             )
-        return found
+        return in_edges
 
     def table(self, kind: str, type: str) -> Table:
-        """The table of a kind and node type; BadRequest naming what exists if there is none."""
-        found = self.tables.get((kind, type))
-        if found is not None:
-            return found
+        """Return the table of a kind and node type.
+
+        Raises
+        ------
+        BadRequest: there is none; names the tables that exist.
+        """
+        table = self.tables.get((kind, type))
+        if table is not None:
+            return table
         kinds = sorted({k for k, _ in self.tables})
         if kind not in kinds:
             raise BadRequest(
@@ -269,7 +279,7 @@ class Shard:
 
 
 def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
-    """What a server's neighbours are drawn from, where topology is partitioned."""
+    """Open the in-edges of a server's nodes by relation; empty unless topology is partitioned."""
     file = partitioned / "partition.json"
     if not file.exists():
         return {}
@@ -280,7 +290,7 @@ def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
         offsets = description["offsets"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ManifestError(f"{file}: cannot be read: {error!r}") from error
-    # Kernels take a second to import, which servers of rows alone need not wait for.
+    # Importing the kernels takes a second, which servers without in-edges save.
     from cache_server.in_edges import open_in_edges
 
     return open_in_edges(partitioned, server, offsets)
@@ -289,20 +299,20 @@ def _open_in_edges(partitioned: Path, server: int) -> Mapping[str, InEdges]:
 def _open_source(
     partitioned: Path, node_type: str, server: int, request: SourceRequest
 ) -> SourceTable:
-    """A table of the features that a source has of a server's nodes."""
+    """Open a source as the feature table of a server's nodes."""
     nodes = read_nodes(partitioned, node_type, server)
     source = open_source(request, node_type, server, nodes.original_ids)
-    own = nodes.original_ids[nodes.first : nodes.stop]
-    source.check(np.asarray(own))
+    original_ids = nodes.original_ids[nodes.first : nodes.stop]
+    source.check(np.asarray(original_ids))
     spec = TableDescription(
         kind=FEATURES,
         type=node_type,
         first_id=nodes.first,
-        count=own.size,
+        count=original_ids.size,
         dim=source.dim,
         dtype=source.dtype.name,
     )
-    return SourceTable(spec, source, own, server)
+    return SourceTable(spec, source, original_ids, server)
 
 
 def write_manifest(
@@ -312,7 +322,7 @@ def write_manifest(
     tables: Sequence[TableSpec],
     division: str = "",
 ) -> Path:
-    """Write ``directory``/shard.json for table files that are already there; returns its path.
+    """Write ``directory``/shard.json for existing table files, and return its path.
 
     Parameters
     ----------
@@ -344,7 +354,7 @@ def set_division(directory: Path, division: str) -> None:
 
     Raises
     ------
-    ManifestError: the manifest is missing or malformed, or that is no fingerprint.
+    ManifestError: the manifest is missing or malformed, or ``division`` is no fingerprint.
     """
     server, servers, _, specs = _read_manifest(directory / MANIFEST)
     write_manifest(directory, server, servers, specs, division)
@@ -428,13 +438,13 @@ def _integer(path: Path, mapping: dict[str, Any], key: str, least: int, field: s
 
 
 def _map_table(directory: Path, spec: TableSpec) -> NDArray[Any]:
-    """[count, dim] memory-mapped, after checking that the file is what the manifest says."""
+    """Map a table, [count, dim], and check that its file is as the manifest says."""
     path = directory / spec.file
     try:
-        # Opening a pipe would wait for whoever writes to it.
+        # Opening a pipe would block until somebody writes to it.
         if not stat.S_ISREG(path.stat().st_mode):
             raise ManifestError(f"{path}: expected a file, found something else")
-        # An empty file part cannot be mapped.
+        # An empty array cannot be mapped.
         array = np.load(path, mmap_mode="r" if spec.count else None, allow_pickle=False)
     except OSError as error:
         raise ManifestError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes in bytes as people write them, such as "16GiB"."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ _UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a size such as "800M", "16GiB" or "1.5G" (powers of 1024); None if it is none."""
+    """Return the bytes of a size such as "800M" or "1.5GiB" (powers of 1024); None = malformed."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     return None if match is None else int(float(match[1]) * 2 ** _UNITS[match[2].upper()])

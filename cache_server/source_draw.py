@@ -1,10 +1,10 @@
-"""The numba kernels of samplers that draw sources: one variate decides for all their out-edges.
+"""Kernels of samplers that draw sources, so that one variate decides for all out-edges of a node.
 
-Specified in docs/draws.md. The neighbour lists of a frontier are put in a row, flags say whose
-source was drawn, and the edges taken are copied in the order of the lists: 9 bytes for every edge
-listed. Passes of one kind of access each take a quarter of the time of a single pass. Threads write
-only entries of their own, and sums are of integers, so nothing depends on threads or on the order
-of nodes.
+The neighbour lists of a frontier are concatenated, flags mark the edges whose source was drawn, and
+these are copied in the order of the lists. That takes 9 bytes for every edge of the lists. Passes
+with one kind of access each take a quarter of the time of a single pass. Each thread writes its own
+entries only, and sums are of integers, so results depend neither on threads nor on the order of
+nodes. Specified in docs/draws.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ UNIT: Final = 1 << 32
 def neighbour_lists(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], frontier: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The neighbour lists of a frontier in a row: [n + 1] int64 bounds and [listed] int64 ids."""
+    """Concatenate the neighbour lists of a frontier.
+
+    Returns
+    -------
+    [n + 1] int64 bounds of the lists, and [listed] int64 ids of their sources.
+    """
     bounds = np.empty(frontier.size + 1, np.int64)
     bounds[0] = 0
     firsts = np.empty(frontier.size, np.int64)
@@ -52,7 +57,7 @@ def labor_flags(
     fanout: int,
     key: np.uint64,
 ) -> NDArray[np.bool_]:
-    """[listed] bool: whether LABOR-0 draws each edge of the neighbour lists.
+    """Return [listed] bool: whether LABOR-0 draws each edge of the neighbour lists.
 
     Parameters
     ----------
@@ -64,7 +69,7 @@ def labor_flags(
     for i in numba.prange(bounds.size - 1):
         start, stop = bounds[i], bounds[i + 1]
         degree = np.uint64(stop - start)
-        # Where all are taken the comparison holds anyway: below() is less than the degree.
+        # Needs no case for degrees up to the fanout: below() is always less than the degree.
         for j in range(start, stop):
             drawn = variate(absorb(key, np.uint64(original_ids[listed[j]])), np.uint64(0))
             flags[j] = below(drawn, degree) < np.uint64(fanout)
@@ -80,13 +85,13 @@ def layer_flags(
     certain: np.uint64,
     key: np.uint64,
 ) -> NDArray[np.bool_]:
-    """[listed] bool: whether each source of the neighbour lists is in the layer's sample.
+    """Return [listed] bool: whether each source of the neighbour lists is in the layer's sample.
 
     Parameters
     ----------
     original_ids, weights: [sources] int64 and uint32.
-    factor: a source is drawn where its variate lies below its weight times this.
-    certain: weights from here on are always drawn.
+    factor: a source is drawn if its variate is below its weight times this.
+    certain: sources of at least this weight are always drawn.
     key: key of (seed, epoch, iteration, hop, relation).
     """
     flags = np.empty(listed.size, np.bool_)
@@ -101,7 +106,7 @@ def layer_flags(
 def take_flagged(
     bounds: NDArray[np.int64], listed: NDArray[np.int64], flags: NDArray[np.bool_]
 ) -> Drawn:
-    """The edges whose flag is set, in the order of the neighbour lists."""
+    """Return the edges whose flag is set, in the order of the neighbour lists."""
     taken = np.count_nonzero(flags)
     offsets = np.empty(bounds.size, np.int64)
     offsets[0] = 0
@@ -111,7 +116,7 @@ def take_flagged(
     for i in range(bounds.size - 1):
         start = bounds[i]
         for j in range(start, bounds[i + 1]):
-            # Without a branch: whether an edge is taken is a coin toss to the processor.
+            # There is no branch here, since the processor could not predict it.
             sources[place] = listed[j]
             positions[place] = j - start
             place += flags[j]
@@ -123,9 +128,9 @@ def take_flagged(
 def column_weights(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], out_degrees: NDArray[np.int64]
 ) -> NDArray[np.uint32]:
-    """[sources] uint32: the squared column norms of the normalised adjacency, in fixed point.
+    """Return [sources] uint32: squared column norms of the normalised adjacency, in fixed point.
 
-    0 for a source without out-edges, at least 1 for any other.
+    They are 0 for a source without out-edges and at least 1 for any other.
     """
     sums = np.zeros(out_degrees.size, np.uint64)
     for destination in range(indptr.size - 1):
@@ -148,7 +153,7 @@ def inverse_probabilities(
     factor: np.uint64,
     certain: np.uint64,
 ) -> NDArray[np.float64]:
-    """[n] float64: one over the probability of each node; 1 also for those of weight 0."""
+    """Return [n] float64: one over the probability of each node; 1 for nodes of weight 0."""
     inverse = np.ones(nodes.size, np.float64)
     for i in range(nodes.size):
         weight = np.uint64(weights[nodes[i]])

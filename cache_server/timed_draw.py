@@ -1,4 +1,4 @@
-"""The numba kernels of draws in time. Specified in docs/draws.md."""
+"""Kernels of draws from the edges that are there at a time. Specified in docs/draws.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = NDArray[np.int64]
 
 @kernel
 def _count(indptr: Ids, times: Ids, node: np.int64, until: np.int64) -> np.int64:
-    """How many in-edges of a node are there at a time."""
+    """Return how many in-edges of a node are there at a time."""
     first, last = indptr[node], indptr[node + 1]
     if not times.size:
         return last - first
@@ -25,12 +25,14 @@ def _count(indptr: Ids, times: Ids, node: np.int64, until: np.int64) -> np.int64
 
 @kernel(parallel=True)
 def count_until(indptr: Ids, times: Ids, nodes: Ids, until: Ids) -> Ids:
-    """[n] int64: how many in-edges nodes have that are there at a time; parameters as of
-    :func:`draw_until`."""
-    found = np.empty(nodes.size, np.int64)
+    """Return [n] int64: how many in-edges of each node are there at its time.
+
+    Parameters are those of :func:`draw_until`.
+    """
+    counts = np.empty(nodes.size, np.int64)
     for i in numba.prange(nodes.size):
-        found[i] = _count(indptr, times, nodes[i], until[i])
-    return found
+        counts[i] = _count(indptr, times, nodes[i], until[i])
+    return counts
 
 
 @kernel(parallel=True)
@@ -53,14 +55,16 @@ def draw_until(
 
     Parameters
     ----------
-    indptr, indices, times, by_time: of the relation's topology; the latter two may be empty, where
-        edges are there always.
+    indptr, indices: CSC of the relation.
+    times, by_time: [edges] int64, the ascending times of each list, and the positions of its edges
+        in that order; both empty if edges have no times and are always there.
     original_ids: [destinations] int64, original id of every destination.
     frontier, until: [n] int64, destinations to expand, and their roots' times.
-    fanout: neighbours a destination, -1 = all. recent: whether the latest are taken.
+    fanout: neighbours a destination, -1 = all.
+    recent: whether the latest edges are taken instead of a draw.
     key: key of (seed, epoch, iteration, hop, relation).
-    nodes, bounds, places: destinations whose lists lack some, as of
-        :func:`cache_server.neighbour_draw.draw_hop_without`, by the places that these have by time.
+    nodes, bounds, places: edges that may not be drawn, as of
+        :func:`cache_server.neighbour_draw.draw_hop_without`, but with places in order of time.
 
     Returns
     -------
@@ -85,12 +89,13 @@ def draw_until(
             for j in range(start, stop):
                 positions[j] = left[i] - 1 - (j - start)
         else:
-            own = absorb(absorb(key, np.uint64(original_ids[frontier[i]])), np.uint64(until[i]))
-            draw_positions(own, left[i], stop - start, positions[start:stop])
+            node_key = absorb(key, np.uint64(original_ids[frontier[i]]))
+            version_key = absorb(node_key, np.uint64(until[i]))
+            draw_positions(version_key, left[i], stop - start, positions[start:stop])
         for j in range(start, stop):
             place = positions[j]
             for k in range(begin, end):
-                # Those that are left close ranks.
+                # Convert a place among the remaining edges to one in the whole list.
                 place += place >= places[k]
             positions[j] = by_time[first + place] if times.size else place
             sources[j] = indices[first + positions[j]]

@@ -1,4 +1,4 @@
-"""Refusing requests that there is no memory for, before they wait for a thread."""
+"""Refuses requests that would exceed the memory limit before they wait for a thread."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from cache_server.wire import FETCH_ROWS, SAMPLE_NEIGHBORS
 
 
 class WaitingGuard(grpc.ServerInterceptor):
-    """Lets requests for rows and neighbours wait as long as there is memory for them.
+    """Lets requests for rows and neighbours wait only while there is memory for them.
 
     Parameters
     ----------
-    memory: what waits and what is answered hold.
-    on_refusal: called with the path of the method of each that is refused.
+    memory: counts what waiting requests and running replies hold.
+    on_refusal: called with the method's full name for every refused request.
     """
 
     def __init__(self, memory: MemoryInFlight, on_refusal: Callable[[str], None]) -> None:
         self._memory = memory
         self._on_refusal = on_refusal
-        # A thread of its own: those of rows are what there is too little of.
+        # Refusals have a thread of their own, since the threads for rows are all busy.
         self._pool = futures.ThreadPoolExecutor(1, thread_name_prefix="refusals")
 
     def intercept_service(
@@ -35,7 +35,7 @@ class WaitingGuard(grpc.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], grpc.RpcMethodHandler],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """See :class:`grpc.ServerInterceptor`."""
+        """Return the handler of a call: the usual one, or one that refuses it."""
         method = handler_call_details.method
         if method in (FETCH_ROWS, SAMPLE_NEIGHBORS):
             try:
@@ -48,7 +48,7 @@ class WaitingGuard(grpc.ServerInterceptor):
         return continuation(handler_call_details)
 
     def _refuse(self, text: str, _requests: Any, context: grpc.ServicerContext) -> Iterator[bytes]:
-        # Of a stream nothing is read until somebody asks for it.
+        # The method is a stream, so the request's message is never read.
         events.note("no room", text, peer=context.peer())
         context.set_trailing_metadata(retry_hint(self._memory.waiting))
         context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)

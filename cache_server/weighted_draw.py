@@ -1,8 +1,9 @@
-"""The numba kernels of draws in proportion to edges' weights, and with replacement.
+"""Kernels of draws in proportion to edges' weights, and of draws with replacement.
 
-Specified in docs/draws.md. A draw takes one variate and one column of the list's alias table; what
-was drawn before is drawn again. Where that does not come to an end soon, because what is left
-weighs little, a number below the weight that is left is looked up in the running sums of weights.
+A draw takes one variate and one column of the list's alias table. A position that was drawn before
+is rejected and drawn anew. If that takes too long, because the remaining positions have little
+weight, a number below the remaining weight is looked up in the running sums of weights instead.
+Specified in docs/draws.md.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from cache_server.neighbour_draw import lacks
 from cache_server.prefetch import prefetch
 
 _NODES_A_TURN: Final = 64
-"""whose draws share what was allocated"""
+"""nodes that one thread draws for with the same buffers"""
 _AHEAD: Final = 4
-"""how many lists before its draws a table is asked for"""
+"""how many lists ahead of its draws a table is prefetched"""
 _LINE: Final = 16
-"""columns of a cache line"""
-_FETCHED: Final = 256
-"""columns of a list that are asked for before its draws"""
+"""columns of a table in a cache line"""
+_PREFETCHED: Final = 256
+"""most columns of a list that are prefetched"""
 _ROUND: Final = 16
-"""attempts by an alias table whose variates are made together"""
-_SEARCHED: Final = 1 << 32
-"""counter of the first variate that is searched for, larger than any attempt's"""
+"""attempts by an alias table whose variates are computed together"""
+_FIRST_SEARCH_COUNTER: Final = 1 << 32
+"""counter of the first variate that is looked up in the sums; larger than any attempt's"""
 
 Ids = NDArray[np.int64]
 Table = NDArray[np.uint32]
@@ -39,11 +40,11 @@ Table = NDArray[np.uint32]
 
 @kernel
 def _make_tickets(key: np.uint64, counter: np.int64, degree: np.int64, out: Table) -> None:
-    """Which column each of the next attempts looks at, in the high half, and which part of it, in
-    units of 2^-16, in the low half: the highest bits of variate * degree.
+    """Write the column of each of the next attempts, and which part of it the variate hits.
 
-    Both factors are taken apart so that a product needs no more than 64 bits, and the loop becomes
-    vector instructions.
+    The column is in the high half of a ticket, the part in units of 2^-16 in the low half. Together
+    they are the highest bits of variate * degree. The factors are split so that products fit 64
+    bits, and the loop can be compiled to vector instructions.
     """
     wide = np.uint64(degree)
     for i in range(_ROUND):
@@ -54,7 +55,7 @@ def _make_tickets(key: np.uint64, counter: np.int64, degree: np.int64, out: Tabl
 
 @kernel
 def _look_up(sums: Ids, first: np.int64, degree: np.int64, x: np.uint64) -> np.int64:
-    """What a variate means to the alias table of a list, to the last unit."""
+    """Return the position that a variate draws from the exact columns of a list."""
     own, other = np.empty(degree, np.int64), np.empty(degree, np.int64)
     capacity = fill_columns(sums, first, degree, own, other)
     column = np.int64(below(x, np.uint64(degree)))
@@ -75,16 +76,19 @@ def _draw_by_table(
     start: np.int64,
     stop: np.int64,
 ) -> np.int64:
-    """Draw positions of a list by its alias table until ``out[start:stop]`` is full, or a round
-    finds nothing new; returns where the next one belongs.
+    """Draw positions of a list by its alias table into ``out[start:stop]``.
+
+    Ends when that is full, or after a round of attempts without a new position. Returns the index
+    in ``out`` of the next position.
 
     Parameters
     ----------
-    tickets: [_ROUND] uint32, to be written over.
+    tickets: [_ROUND] uint32, a buffer.
     """
     at, before, counter = start, start - 1, np.int64(0)
-    # One bit for every residue modulo 64 drawn so far: usually settles that a pick is new, and is
-    # exact for shorter lists. What is nobody's counts as drawn.
+    # One bit for each residue modulo 64 drawn so far. A clear bit proves that a pick is new; for
+    # lists of up to 63 edges a set bit proves that it is not. The part of a column that belongs to
+    # no edge has the position ``degree``, which counts as drawn.
     seen = np.uint64(1) << np.uint64(degree & 63)
     while at > before:
         before = at
@@ -92,7 +96,7 @@ def _draw_by_table(
         for i in range(_ROUND):
             column, part = np.int64(tickets[i] >> 16), np.int64(tickets[i] & 0xFFFF)
             share, other = table[first + column] >> 16, np.int64(table[first + column] & 0xFFFF)
-            # Without a branch: whose part it is is a coin toss to the processor.
+            # There is no branch here, since the processor could not predict it.
             pick = column ^ ((column ^ other) & -np.int64(part > share))
             if part == share:
                 pick = _look_up(sums, first, degree, variate(key, np.uint64(counter + i)))
@@ -115,7 +119,7 @@ def _draw_by_table(
 
 @kernel
 def _find(sums: Ids, first: np.int64, degree: np.int64, x: np.int64) -> np.int64:
-    """The first position of a list up to which weights add up to more than ``x``."""
+    """Return the first position of a list up to which weights add up to more than ``x``."""
     low, high = np.int64(0), degree - 1
     while low < high:
         middle = (low + high) >> 1
@@ -130,8 +134,7 @@ def _find(sums: Ids, first: np.int64, degree: np.int64, x: np.int64) -> np.int64
 def _enter(
     sums: Ids, first: np.int64, place: np.int64, starts: Ids, widths: Ids, size: np.int64
 ) -> np.int64:
-    """Insert a position's interval of weights among those that are taken, which ascend; returns its
-    weight."""
+    """Insert a position's interval into the ascending excluded intervals, and return its weight."""
     start, width = weight_before(sums, first, place), weight_at(sums, first, place)
     at = size
     while at > 0 and starts[at - 1] > start:
@@ -154,12 +157,12 @@ def _draw_by_search(
     at: np.int64,
     stop: np.int64,
 ) -> None:
-    """Draw positions of a list into ``out[at:stop]``, stepping over those that may not be drawn and
-    those that were: ``out[start:at]``.
+    """Draw positions of a list into ``out[at:stop]`` by a search in the sums of weights.
 
     Parameters
     ----------
-    lacking: ascending: positions that may not be drawn.
+    lacking: the positions that may not be drawn, ascending.
+    replace: whether positions may repeat; if not, those in ``out[start:at]`` are not drawn either.
     """
     size, total = np.int64(0), weight_before(sums, first, degree)
     most = lacking.size + stop - start
@@ -172,10 +175,10 @@ def _draw_by_search(
             total -= _enter(sums, first, out[i], starts, widths, size)
             size += 1
     for i in range(at, stop):
-        counter = np.uint64(_SEARCHED + i - start)
+        counter = np.uint64(_FIRST_SEARCH_COUNTER + i - start)
         x = np.int64(below(variate(key, counter), np.uint64(total)))
         for j in range(size):
-            # Taken intervals ascend, so once one is not reached no later one is.
+            # Excluded intervals ascend, so if ``x`` does not reach one, it reaches no later one.
             x += widths[j] if x >= starts[j] else 0
         out[i] = _find(sums, first, degree, x)
         if not replace:
@@ -185,8 +188,8 @@ def _draw_by_search(
 
 @kernel
 def _fetch_table(table: Table, first: np.int64, degree: np.int64) -> None:
-    """Ask for the columns of a list that will be drawn from."""
-    last = first + min(degree, np.int64(_FETCHED)) - 1
+    """Prefetch the columns of a list."""
+    last = first + min(degree, np.int64(_PREFETCHED)) - 1
     for column in range(first, last, _LINE):
         prefetch(table, column)
     prefetch(table, last)
@@ -196,7 +199,7 @@ def _fetch_table(table: Table, first: np.int64, degree: np.int64) -> None:
 def _lists(
     indptr: Ids, original_ids: Ids, frontier: Ids, key: np.uint64
 ) -> tuple[Ids, Ids, NDArray[np.uint64]]:
-    """[n] int64, int64 and uint64: where the list of each node begins, its length and its key."""
+    """Return [n] int64 starts and lengths of the nodes' lists, and [n] uint64 keys."""
     size = frontier.size
     firsts, degrees = np.empty(size, np.int64), np.empty(size, np.int64)
     keys = np.empty(size, np.uint64)
@@ -210,7 +213,7 @@ def _lists(
 
 @kernel(parallel=True)
 def _left(degrees: Ids, frontier: Ids, nodes: Ids, bounds: Ids) -> Ids:
-    """[n] int64: how many positions of its list each node may draw."""
+    """Return [n] int64: how many positions of each node's list may be drawn."""
     left = degrees.copy()
     if nodes.size:
         for i in numba.prange(frontier.size):
@@ -221,7 +224,7 @@ def _left(degrees: Ids, frontier: Ids, nodes: Ids, bounds: Ids) -> Ids:
 
 @kernel
 def _all_but(degree: np.int64, lacking: Ids, out: Ids, start: np.int64) -> None:
-    """All positions of a list in ascending order, but those that may not be drawn."""
+    """Write all positions of a list that may be drawn, in ascending order."""
     at, skipped = start, np.int64(0)
     for place in range(degree):
         if skipped < lacking.size and lacking[skipped] == place:
@@ -246,16 +249,18 @@ def draw_by_weight(
     places: Ids,
     replace: bool,
 ) -> Drawn:
-    """Draw neighbours of a frontier, each in proportion to its weight among those that are left.
+    """Draw neighbours of a frontier, each in proportion to its weight among the remaining ones.
+
+    Parameters not listed are those of :func:`cache_server.neighbour_draw.draw_hop`.
 
     Parameters
     ----------
     sums, table: [edges] int64 and uint32, running sums of weights and alias tables of the neighbour
         lists (docs/draws.md).
     fanout: positive.
-    nodes, bounds, places: destinations whose lists lack some, as of
-        :func:`cache_server.neighbour_draw.draw_hop_without`; the rest as of ``draw_hop``.
-    replace: whether all are left after a draw; then a list gives ``fanout`` edges, or none.
+    nodes, bounds, places: edges that may not be drawn, as of
+        :func:`cache_server.neighbour_draw.draw_hop_without`.
+    replace: whether draws are with replacement. A list then gives ``fanout`` edges, or none.
     """
     size = frontier.size
     firsts, degrees, keys = _lists(indptr, original_ids, frontier, key)
@@ -267,12 +272,11 @@ def draw_by_weight(
     sources = np.empty(offsets[size], np.int64)
     positions = np.empty(offsets[size], np.int64)
     ends = offsets[:size].copy()
-    # Most lists are drawn here, with little else in the loop; the next one draws what is missing.
+    # This loop draws from most lists and does little else; the next one draws what is missing.
     for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
         tickets = np.empty(_ROUND, np.uint32)
         for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
-            # Lists are as far apart in memory as nodes are; while one is drawn from, the lines of
-            # others are on their way.
+            # Lists are far apart in memory, so the next ones are prefetched during each draw.
             ahead = min(i + _AHEAD, size - 1)
             if degrees[ahead] > fanout:
                 _fetch_table(table, firsts[ahead], degrees[ahead])
@@ -300,7 +304,7 @@ def draw_by_weight(
                 )
         for j in range(start, stop):
             sources[j] = first + positions[j]
-    # Apart, as in draw_hop, so that many loads are under way at once.
+    # In a loop of its own, as in draw_hop, so that many loads run at once.
     for j in numba.prange(sources.size):
         sources[j] = indices[sources[j]]
     return offsets, sources, positions
@@ -318,12 +322,9 @@ def draw_with_replacement(
     bounds: Ids,
     places: Ids,
 ) -> Drawn:
-    """Draw ``fanout`` neighbours of every destination that has any, each from all of them and all
-    equally likely.
+    """Draw ``fanout`` neighbours of every destination that has any, uniformly with replacement.
 
-    Parameters
-    ----------
-    as of :func:`draw_by_weight`.
+    Parameters are those of :func:`draw_by_weight`.
     """
     size = frontier.size
     firsts, degrees, keys = _lists(indptr, original_ids, frontier, key)
@@ -339,11 +340,11 @@ def draw_with_replacement(
         for j in range(start, offsets[i + 1]):
             place = np.int64(below(variate(keys[i], np.uint64(j - start)), left))
             for k in range(begin, end):
-                # Those that are left close ranks.
+                # Convert a place among the remaining edges to one in the whole list.
                 place += place >= places[k]
             positions[j] = place
             sources[j] = firsts[i] + place
-    # Apart, as in draw_hop, so that many loads are under way at once.
+    # In a loop of its own, as in draw_hop, so that many loads run at once.
     for j in numba.prange(sources.size):
         sources[j] = indices[sources[j]]
     return offsets, sources, positions
@@ -351,7 +352,7 @@ def draw_with_replacement(
 
 @kernel
 def _weight_left(sums: Ids, first: np.int64, degree: np.int64, lacking: Ids) -> np.int64:
-    """The weight of all positions of a list but those that may not be drawn."""
+    """Return the weight of all positions of a list that may be drawn."""
     left = weight_before(sums, first, degree)
     for place in lacking:
         left -= weight_at(sums, first, place)
@@ -374,21 +375,21 @@ def inverse_probabilities(
     bounds: Ids,
     places: Ids,
 ) -> NDArray[np.float64]:
-    """[edges] float64: one over the probability of edges that :func:`draw_by_weight` drew.
+    """Return [edges] float64: inverse probabilities of edges that :func:`draw_by_weight` drew.
 
-    Draws are made again: they are the first arrivals of a Poisson process in which an edge arrives
-    at the rate of its weight. With t the time of the first arrival behind them, an edge of weight w
-    counts 1 / (1 - exp(-w t)) times, and sums so weighted have sums over all edges as their
-    expectation (bottom-k samples: Cohen and Kaplan, PODC 2007, section 4).
+    The draws are made again. They are the first arrivals of a Poisson process in which each edge
+    arrives at the rate of its weight. Let t be the time of the first arrival after them. If an edge
+    of weight w counts 1 / (1 - exp(-w t)) times, the expectation of a sum over drawn edges is the
+    sum over all edges (bottom-k samples: Cohen and Kaplan, PODC 2007, section 4).
 
     Parameters
     ----------
-    destinations: [n] int64. offsets, positions: [n + 1] and [edges] int64, of their drawn edges, or
-        of some of them.
-    key, arrivals: keys of draws, and of the times between arrivals.
+    destinations: [n] int64.
+    offsets, positions: [n + 1] and [edges] int64, all or some of their drawn edges.
+    key, arrivals: keys of the draws, and of the times between arrivals.
     """
     size = destinations.size
-    found = np.ones(positions.size, np.float64)
+    inverse = np.ones(positions.size, np.float64)
     for turn in numba.prange((size + _NODES_A_TURN - 1) // _NODES_A_TURN):
         tickets, again = np.empty(_ROUND, np.uint32), np.empty(fanout, np.int64)
         for i in range(turn * _NODES_A_TURN, min(size, (turn + 1) * _NODES_A_TURN)):
@@ -400,15 +401,17 @@ def inverse_probabilities(
             if degree - lacking.size <= fanout or offsets[i] == offsets[i + 1]:
                 continue
             word = np.uint64(original_ids[node])
-            own = absorb(key, word)
+            node_key = absorb(key, word)
             start = at = np.int64(0)
             stop = np.int64(fanout)
             if degree <= LONGEST and not lacking.size:
                 at = _draw_by_table(
-                    own, sums, table, first, degree, False, tickets, again, start, stop
+                    node_key, sums, table, first, degree, False, tickets, again, start, stop
                 )
             if at < stop:
-                _draw_by_search(own, sums, first, degree, lacking, False, again, start, at, stop)
+                _draw_by_search(
+                    node_key, sums, first, degree, lacking, False, again, start, at, stop
+                )
             left = _weight_left(sums, first, degree, lacking)
             times, passed = absorb(arrivals, word), 0.0
             for j in range(fanout + 1):
@@ -418,8 +421,8 @@ def inverse_probabilities(
                 left -= weight_at(sums, first, again[j]) if j < fanout else np.int64(0)
             for j in range(offsets[i], offsets[i + 1]):
                 weight = np.float64(weight_at(sums, first, positions[j]))
-                found[j] = -1.0 / np.expm1(-weight * passed)
-    return found
+                inverse[j] = -1.0 / np.expm1(-weight * passed)
+    return inverse
 
 
 @kernel(parallel=True)
@@ -434,14 +437,12 @@ def inverse_frequencies(
     bounds: Ids,
     places: Ids,
 ) -> NDArray[np.float64]:
-    """[edges] float64: one over how often an edge is among ``fanout`` draws by weight with
-    replacement, in expectation (Hansen and Hurwitz, Annals of Mathematical Statistics 14(4), 1943).
+    """Return [edges] float64: one over the expected number of times that each edge is drawn.
 
-    Parameters
-    ----------
-    as of :func:`inverse_probabilities`.
+    This is for ``fanout`` draws by weight with replacement (Hansen and Hurwitz, Annals of
+    Mathematical Statistics 14(4), 1943). Parameters are those of :func:`inverse_probabilities`.
     """
-    found = np.empty(positions.size, np.float64)
+    inverse = np.empty(positions.size, np.float64)
     for i in numba.prange(destinations.size):
         node = destinations[i]
         first = indptr[node]
@@ -449,5 +450,5 @@ def inverse_frequencies(
         total = _weight_left(sums, first, indptr[node + 1] - first, places[begin:end])
         for j in range(offsets[i], offsets[i + 1]):
             weight = np.float64(weight_at(sums, first, positions[j]))
-            found[j] = np.float64(total) / (weight * fanout)
-    return found
+            inverse[j] = np.float64(total) / (weight * fanout)
+    return inverse

@@ -1,8 +1,8 @@
-"""What crosses the network: raw little-endian bytes to and from numpy, and how much at once.
+"""The wire format: raw little-endian bytes to and from numpy, and the sizes of messages.
 
-A ``RowChunk`` is read and written here by hand, in the protobuf encoding of its two fields, so that
-rows are copied once on either side instead of three times; any generated stub reads the same
-bytes. Specified in docs/feature-service.md.
+``RowChunk`` messages are encoded and decoded here by hand, in protobuf's encoding of their two
+fields. So rows are copied once on either side instead of three times, and generated stubs can still
+read them. Specified in docs/feature-service.md.
 """
 
 from __future__ import annotations
@@ -28,47 +28,51 @@ CHUNK_BYTES: Final = 1 << 20
 IDS_PER_REQUEST: Final = 1 << 20
 ID_BYTES: Final = 8
 NAME_BYTES: Final = 256
-"""the longest kind or type that is asked for, in UTF-8"""
+"""longest name of a kind or type, in UTF-8"""
 DTYPES: Final = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint16")
 
 PART_HEADER: Final = "hopper-part"
-"""of requests for rows and neighbours: of whom they are expected. It costs next to nothing: HTTP/2
-sends a header that was sent before as a number."""
+"""header of requests for rows and neighbours that names the server they are meant for. It costs
+almost nothing, since HTTP/2 sends a repeated header as a number."""
 
 _LARGEST: Final = 0xFFFF_FFFF
 EDGES_PER_CHUNK: Final = CHUNK_BYTES // 8
-"""of which a chunk of neighbours tells the source and the position"""
+"""edges in a chunk of neighbours, each with its source and position"""
 
-# Of RowChunk and NeighborChunk: field 1, length-delimited, and field 2, of 64 bits.
+# RowChunk and NeighborChunk have field 1, length-delimited, and field 2, of 64 bits.
 _DATA_TAG: Final = 0x0A
 _CHECKSUM_TAG: Final = 0x11
 _CHECKSUM: Final = struct.Struct("<BQ")
 
 
 def largest_request(ids_per_request: int) -> int:
-    """Bytes of a request that are read: four arrays of ids, and room for one above the limit, so
-    that the refusal can name it."""
+    """Return the largest size in bytes of a request that is received.
+
+    It has room for four arrays of ids, and for some ids above the limit, so that a refusal can say
+    how many came.
+    """
     return 4 * ID_BYTES * ids_per_request + (1 << 20)
 
 
 def little_endian(name: str) -> np.dtype[Any]:
-    """The little-endian dtype of one of :data:`DTYPES`; ValueError for any other name."""
+    """Return the little-endian dtype of a name in :data:`DTYPES`; raise ValueError for others."""
     if name not in DTYPES:
         raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
     return np.dtype(name).newbyteorder("<")
 
 
 def encode_ids(ids: NDArray[np.int64]) -> bytes:
-    """[n] int64 -> 8 n bytes, little-endian."""
+    """Encode [n] int64 as 8 n little-endian bytes."""
     return ids.astype("<i8", copy=False).tobytes()
 
 
 def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
-    """8 n bytes, little-endian -> [n] int64.
+    """Decode 8 n little-endian bytes to [n] int64.
 
     Parameters
     ----------
-    field: for errors.
+    limit: the most ids that are allowed.
+    field: name of the field, for errors.
 
     Raises
     ------
@@ -83,12 +87,12 @@ def decode_ids(raw: bytes, limit: int, field: str = "ids") -> NDArray[np.int64]:
 
 
 def rows_per_chunk(row_bytes: int) -> int:
-    """How many rows of ``row_bytes`` go into a chunk of about 1 MiB (at least one)."""
+    """Return how many rows of ``row_bytes`` fill a chunk of about 1 MiB, at least one."""
     return max(1, CHUNK_BYTES // row_bytes)
 
 
 def name_part(server: int, division: str) -> str:
-    """What a server is called that serves a part of a division."""
+    """Name the server of one part of a division, for :data:`PART_HEADER` and errors."""
     return f"server {server} of the division {division}"
 
 
@@ -97,27 +101,35 @@ class AlteredChunk(ValueError):
 
 
 class ChunkSeeds:
-    """The seeds of the checksums of one reply: chunks that answer another request, or that stand at
-    another place of the stream, do not pass for the right ones."""
+    """The seeds of the checksums of one reply's chunks.
+
+    They depend on the request and on the chunk's place in the stream, so a chunk of another request
+    or place has a wrong checksum.
+    """
 
     def __init__(self, request: bytes) -> None:
         self._next = xxhash.xxh3_64_intdigest(request)
 
     def take(self) -> int:
-        """The seed of the next chunk."""
+        """Return the seed of the next chunk."""
         seed = self._next
         self._next = (seed + 1) & 0xFFFF_FFFF_FFFF_FFFF
         return seed
 
 
 class ChunkWriter:
-    """Builds the ``RowChunk`` messages of one reply in one buffer that is used again and again.
+    """Builds the ``RowChunk`` messages of one reply in a single buffer.
 
     Parameters
     ----------
-    rows: rows in the whole reply.
+    rows: number of rows in the reply.
     row_bytes: bytes in a row.
     request: the serialised request that is answered.
+
+    Attributes
+    ----------
+    parts: slices of the reply's rows, one for each message.
+    chunk_rows, chunk_bytes: number and size of the rows in the largest message.
     """
 
     def __init__(self, rows: int, row_bytes: int, request: bytes) -> None:
@@ -127,20 +139,17 @@ class ChunkWriter:
         self._body: NDArray[np.uint8] = np.empty((0, row_bytes), np.uint8)
         step = max(1, min(rows, rows_per_chunk(row_bytes)))
         self.parts = [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
-        """which rows of the reply each message holds"""
         self.chunk_rows = min(step, rows)
-        """in the largest message"""
         self.chunk_bytes = self.chunk_rows * row_bytes
-        """of its rows"""
 
     def write(self, rows: int, fill: Callable[[NDArray[np.uint8]], None]) -> bytes:
-        """The next message: ``fill`` is called with [rows, row_bytes] uint8 to fill in."""
+        """Build the next message; ``fill`` writes its rows to a [rows, row_bytes] uint8 array."""
         if rows != len(self._body):
             self._allocate(rows)
         fill(self._body)
         checksum = xxhash.xxh3_64_intdigest(self._body.data, self._seeds.take())
-        place = len(self._message) - _CHECKSUM.size
-        _CHECKSUM.pack_into(self._message, place, _CHECKSUM_TAG, checksum)
+        offset = len(self._message) - _CHECKSUM.size
+        _CHECKSUM.pack_into(self._message, offset, _CHECKSUM_TAG, checksum)
         return bytes(self._message)
 
     def _allocate(self, rows: int) -> None:
@@ -154,18 +163,18 @@ class ChunkWriter:
 
 
 def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> bytes:
-    """A serialised ``NeighborChunk``: what was drawn for some nodes.
+    """Serialise the neighbours of some nodes as a ``NeighborChunk``.
 
     Parameters
     ----------
-    in_degrees: [n] int64, in draws in time; otherwise none.
+    in_degrees: [n] int64 for draws in time; empty for others.
 
     Raises
     ------
     BadRequest: an id, a position or a degree needs more than 32 bits.
     """
     offsets, sources, positions = drawn
-    if any(each.size and each.max() > _LARGEST for each in (sources, positions, in_degrees)):
+    if any(array.size and array.max() > _LARGEST for array in (sources, positions, in_degrees)):
         raise BadRequest(f"relation: ids, positions or degrees above {_LARGEST} cannot be told")
     counts = np.diff(offsets)
     body = np.concatenate(([counts.size], counts, in_degrees, sources, positions)).astype("<u4")
@@ -177,17 +186,20 @@ def write_neighbours(drawn: Drawn, in_degrees: NDArray[np.int64], seed: int) -> 
 def read_neighbours(
     message: bytes, seed: int, *, in_time: bool = False
 ) -> tuple[NDArray[np.uint32], ...]:
-    """Of a serialised ``NeighborChunk``: [n] counts, [n] in-degrees, [edges] source ids and [edges]
-    positions, all uint32 and without a copy.
+    """Read a serialised ``NeighborChunk`` without copying.
 
     Parameters
     ----------
-    in_time: whether draws are in time; otherwise there are no in-degrees.
+    in_time: whether the draw is in time; if not, there are no in-degrees.
+
+    Returns
+    -------
+    [n] counts, [n] or [0] in-degrees, [edges] source ids and [edges] positions, all uint32.
 
     Raises
     ------
-    AlteredChunk: as of :func:`read_chunk`.
-    ValueError: it does not hold what its counts say.
+    AlteredChunk: as :func:`read_chunk`.
+    ValueError: the chunk's size does not fit its counts.
     """
     data = read_chunk(message, seed)
     words = np.frombuffer(data.data, "<u4", count=data.size // 4)
@@ -201,12 +213,11 @@ def read_neighbours(
 
 
 def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
-    """The ``data`` of a serialised chunk as [bytes] uint8, without a copy.
+    """Return the ``data`` field of a serialised chunk as [bytes] uint8, without copying.
 
     Raises
     ------
-    AlteredChunk: the message does not have just a chunk's two fields, or its checksum is of other
-        data.
+    AlteredChunk: the message has other fields than a chunk's two, or its checksum is wrong.
     """
     if message[:1] == bytes([_DATA_TAG]):
         length, start = _read_varint(message, 1)
@@ -219,11 +230,11 @@ def read_chunk(message: bytes, seed: int) -> NDArray[np.uint8]:
 
 
 def check_name(field: str, name: str) -> None:
-    """Refuse a kind or type that no server has.
+    """Check that a name can be the kind or type of a table.
 
     Raises
     ------
-    BadRequest: it is too long, or is no text; names the field.
+    BadRequest: it is too long, or is no valid text; names the field.
     """
     try:
         size = len(name.encode())
@@ -243,10 +254,10 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(message: bytes, start: int) -> tuple[int, int]:
-    """(value, offset after it); an unfinished varint gives a length that cannot fit."""
+    """Return a varint's value and the offset after it; unfinished = a value that cannot fit."""
     value = 0
-    for place, byte in enumerate(message[start : start + 10]):
-        value |= (byte & 0x7F) << (7 * place)
+    for index, byte in enumerate(message[start : start + 10]):
+        value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return value, start + place + 1
+            return value, start + index + 1
     return len(message), len(message)

@@ -353,7 +353,7 @@ class GroupTrainer:
         mine: NDArray[np.bool_],
     ) -> torch.Tensor:
         """[n, dim]: features of distinct nodes of a type, zeros where they are not ``mine`` [n]."""
-        found = rows.own(self.reads.inputs[name].node_type, ids, mine)
+        found = rows.stored_local(self.reads.inputs[name].node_type, ids, mine)
         if not self.reads_in_place:
             return found.gathered().to(self._device).to(self.dtype)
         return found.to(self.dtype)

@@ -121,7 +121,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
             rank, links, shared = state.cluster.rank, state.trainer.links, None
             roots: Mapping[str, NDArray[np.int64]]
             if links is None:
-                own = batch.homed_at(rank)
+                own = batch.of_home(rank)
                 roots = {self._target: state.trainer.sampler.versions(self._target, own)}
             else:
                 pairs = pairs_by_rank(links, batch, state.cluster.world)
@@ -147,7 +147,7 @@ class Cooperative(Engine[CooperativePlan, CooperativeInputs]):
         """Those of other ranks that travel as they are, on the device that computes; collective."""
         trainer, device = self.state.trainer, self.state.cluster.device
         # They are counted where this rank reads all of its own.
-        rows = self.state.rows.counted_apart()
+        rows = self.state.rows.with_own_counts()
 
         def read(name: str, ids: NDArray[np.int64]) -> Tensor:
             found = rows.gather("features", trainer.reads.inputs[name].node_type, ids)

@@ -55,7 +55,7 @@ class SharedRoots:
 def pairs_by_rank(links: LinkBatches, batch: GlobalBatch, world: int) -> list[Pairs]:
     """By rank, the pairs of the links of a batch whose home it is."""
     moment = batch.epoch, batch.iteration
-    return [links.pairs(batch.homed_at(rank), *moment) for rank in range(world)]
+    return [links.pairs(batch.of_home(rank), *moment) for rank in range(world)]
 
 
 def roots_of_pairs(pairs: Sequence[Pairs]) -> dict[str, Ids]:

@@ -171,7 +171,7 @@ class Trials(Engine[TrialsPlan, Passes]):
             hand_out(self.state.cluster, tensor, self._home(trial), what)
 
     def _sample(self, trial: int, batch: GlobalBatch) -> list[Subgraph]:
-        roots = batch.homed_at(self.state.cluster.rank)
+        roots = batch.of_home(self.state.cluster.rank)
         return self.models[trial].trainer.sample(roots, batch.epoch, batch.iteration)
 
     def _read_later(self, trial: int, plan: TrialsPlan, rows: InputRows) -> Iterator[Pass]:

@@ -35,4 +35,4 @@ class ZeroHop(OneGroup):
 
     def roots_of(self, batch: GlobalBatch) -> NDArray[np.int64]:
         """See :class:`OneGroup`."""
-        return batch.homed_at(self.state.cluster.rank)
+        return batch.of_home(self.state.cluster.rank)

@@ -1,4 +1,4 @@
-"""Rows of features and labels, wherever they live."""
+"""Sources of feature and label rows: local files, other servers, caches and devices."""
 
 from hopper.features.cached import CachedRows, HeldRows, Lookups
 from hopper.features.local import LocalRows

@@ -1,4 +1,4 @@
-"""Rows of other servers of which some are kept here."""
+"""A cache in front of a source of remote rows, and the counts of its hits and misses."""
 
 from __future__ import annotations
 
@@ -16,150 +16,156 @@ from hopper.traffic import Traffic
 
 
 class HeldRows(Protocol):
-    """Some rows of one node type, as :class:`hopper.hetero.row_cache.RowCache` keeps them."""
+    """A cache of some rows of one node type, such as :class:`hopper.hetero.row_cache.RowCache`."""
 
     @property
     def dim(self) -> int:
-        """Of a row."""
+        """The number of elements in a row."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a row."""
+        """The dtype of a row."""
 
     @property
     def evicts(self) -> bool:
-        """Whether rows make room for others."""
+        """Whether the cache replaces rows by newer ones."""
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int32]:
-        """[n]: where the rows of ids are; -1 = not here."""
+        """Return [n] int32: the slot of each id's row, -1 where it is not cached."""
 
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """``out[places]`` become the rows in these places."""
+        """Copy the rows in ``slots`` to ``out[places]``."""
 
     def missed(
         self, ids: NDArray[np.int64], table: NDArray[Any], places: NDArray[np.int64]
     ) -> None:
-        """Take note of rows that were asked for and are not here, now in ``table[places]``."""
+        """Tell the cache which ids it lacked; their fetched rows are in ``table[places]``."""
 
 
 class Lookups(NamedTuple):
-    """How many rows were asked for, and found or not."""
+    """How many rows a cache was asked for: ``hits`` that it had, ``misses`` that it lacked."""
 
     hits: int = 0
     misses: int = 0
 
     def plus(self, other: Lookups) -> Lookups:
-        """The sum."""
+        """Return the sum of both counts."""
         return Lookups(self.hits + other.hits, self.misses + other.misses)
 
 
 def look_up(
-    held: HeldRows,
+    cache: HeldRows,
     ids: NDArray[np.int64],
     out: NDArray[Any],
     places: NDArray[np.int64],
     fetch: Callable[[NDArray[np.int64], NDArray[Any], NDArray[np.int64]], None],
 ) -> Lookups:
-    """``out[places]`` become the rows of [n] int64 ``ids``: those that are held, and fetched ones.
+    """Write the rows of ``ids`` to ``out[places]``: cached rows are copied, others fetched.
 
     Parameters
     ----------
-    fetch: as this function, of ids that are not held.
+    ids: [n] int64 global ids.
+    places: [n] int64, distinct rows of ``out``.
+    fetch: called as (ids, out, places) with the ids that are not cached.
     """
-    slots = held.find(ids)
-    here = slots >= 0
-    held.copy(slots[here], out, places[here])
-    missing, gaps = ids[~here], places[~here]
-    if missing.size:
-        fetch(missing, out, gaps)
-        held.missed(missing, out, gaps)
-    return Lookups(ids.size - missing.size, missing.size)
+    slots = cache.find(ids)
+    is_hit = slots >= 0
+    cache.copy(slots[is_hit], out, places[is_hit])
+    missing_ids, missing_places = ids[~is_hit], places[~is_hit]
+    if missing_ids.size:
+        fetch(missing_ids, out, missing_places)
+        cache.missed(missing_ids, out, missing_places)
+    return Lookups(ids.size - missing_ids.size, missing_ids.size)
 
 
 class Counts:
-    """How many rows were looked for, by node type."""
+    """Hits and misses by node type."""
 
     def __init__(self) -> None:
         self.lookups: dict[str, Lookups] = {}
 
 
 class CountedLookups:
-    """Rows that are held, and how many of those that were looked for were found.
+    """Caches of several node types, whose hits and misses are counted.
 
     Parameters
     ----------
-    held: by node type.
-    counts: where lookups are counted.
+    caches: by node type.
+    counts: where hits and misses are counted; None = in a new object.
     """
 
-    def __init__(self, held: Mapping[str, HeldRows], counts: Counts | None = None) -> None:
-        self._held = dict(held)
+    def __init__(self, caches: Mapping[str, HeldRows], counts: Counts | None = None) -> None:
+        self._caches = dict(caches)
         self._counts = counts or Counts()
 
     @property
     def node_types(self) -> list[str]:
-        """Those of which rows are held, in order of name."""
-        return sorted(self._held)
+        """The node types that have a cache, in order of name."""
+        return sorted(self._caches)
 
     def look_up(
         self, node_type: str, ids: Array, out: Array, places: Array, fetch: Callable[..., None]
     ) -> None:
-        """:func:`look_up` among the rows of a type that are held."""
-        found = look_up(self._held[node_type], ids, out, places, fetch)
+        """Call :func:`look_up` with the cache of a node type, and count hits and misses."""
+        counted = look_up(self._caches[node_type], ids, out, places, fetch)
         lookups = self._counts.lookups
-        lookups[node_type] = lookups.get(node_type, Lookups()).plus(found)
+        lookups[node_type] = lookups.get(node_type, Lookups()).plus(counted)
 
     def take_lookups(self) -> dict[str, Lookups]:
-        """By node type, since the last call; starts from zero again."""
-        taken, self._counts.lookups = self._counts.lookups, {}
-        return dict.fromkeys(self.node_types, Lookups()) | taken
+        """Return the counts by node type since the last call, and set them to zero."""
+        counted, self._counts.lookups = self._counts.lookups, {}
+        return dict.fromkeys(self.node_types, Lookups()) | counted
 
 
 class CachedRows(CountedLookups):
-    """A source of remote rows that asks another one for those that it does not have.
+    """A source of remote rows that serves cached rows itself and fetches the others.
 
-    Rows come out as they are stored, so nothing but the
-    traffic tells whether there is a cache.
+    A cached row equals the stored one, so a cache changes the traffic and nothing else.
 
     Parameters
     ----------
-    remote: where missing rows come from.
-    held: by node type; features of other types, and labels, are not looked for.
+    remote: the source of rows that are not cached.
+    caches: by node type. Features of other types, and all labels, are always fetched.
     """
 
-    def __init__(self, remote: RemoteSource, held: Mapping[str, HeldRows]) -> None:
-        super().__init__(held)
+    def __init__(self, remote: RemoteSource, caches: Mapping[str, HeldRows]) -> None:
+        super().__init__(caches)
         self._remote = remote
 
-    def ask_first(self, held: Mapping[str, HeldRows]) -> CachedRows:
-        """From now on look for what is missing here among other rows that are held."""
-        found = CachedRows(self._remote, held)
-        self._remote = found
-        return found
+    def add_level(self, caches: Mapping[str, HeldRows]) -> CachedRows:
+        """Ask further caches for the rows that these lack, before asking the source.
 
-    def not_kept(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of [n] int64 ids whose rows are not here for good."""
-        held = self._held.get(node_type)
-        return ids if held is None or held.evicts else ids[held.find(ids) < 0]
+        Returns
+        -------
+        The new level, which counts its own hits and misses.
+        """
+        level = CachedRows(self._remote, caches)
+        self._remote = level
+        return level
+
+    def without_permanent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of [n] int64 ids that no cache holds permanently."""
+        cache = self._caches.get(node_type)
+        return ids if cache is None or cache.evicts else ids[cache.find(ids) < 0]
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """See :class:`RemoteSource`; none are held."""
+        """Fetch columns from their server; columns are never cached."""
         return self._remote.columns(node_type, ids, server)
 
     def count_into(self, traffic: Traffic) -> None:
-        """See :class:`RemoteSource`."""
+        """Count the bytes of fetched rows in ``traffic`` from now on."""
         self._remote.count_into(traffic)
 
     def one_operation(self) -> AbstractContextManager[None]:
-        """See :class:`RemoteSource`."""
+        """Let all fetches in the block share one deadline."""
         return self._remote.one_operation()
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`FeatureSource`."""
-        held = self._held.get(node_type)
-        if kind != "features" or held is None:
+        """Read rows, cached ones from the cache; see :meth:`FeatureSource.gather`."""
+        cache = self._caches.get(node_type)
+        if kind != "features" or cache is None:
             return self._remote.gather(kind, node_type, ids)
-        out = np.empty((ids.size, held.dim), held.dtype)
+        out = np.empty((ids.size, cache.dim), cache.dtype)
         self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
 
@@ -171,9 +177,8 @@ class CachedRows(CountedLookups):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """See :class:`RowFiller`."""
-        held = self._held.get(node_type)
-        if kind != "features" or held is None:
+        """Read rows into a table, cached ones from the cache; see :meth:`RowFiller.fill`."""
+        if kind != "features" or node_type not in self._caches:
             self._remote.fill(kind, node_type, ids, out, places)
             return
         self.look_up(node_type, ids, out, places, partial(self._remote.fill, kind, node_type))

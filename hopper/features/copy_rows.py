@@ -1,4 +1,4 @@
-"""Kernels that read rows of a table while other threads run."""
+"""Kernels that read rows of a table without holding the GIL."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from hopper.kernel_threads import threads_for
 def copy_rows(
     table: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any], places: NDArray[np.int64]
 ) -> None:
-    """``out[places] = table[rows]``; other threads run meanwhile.
+    """Assign ``table[rows]`` to ``out[places]`` while other threads run.
 
     Parameters
     ----------
-    table, out: [n, dim] and [m, dim] of one dtype, C-contiguous. rows, places: [k], in range.
+    table, out: [n, dim] and [m, dim] of one dtype, C-contiguous.
+    rows, places: [k] int64 rows of ``table`` and of ``out``, in range.
     """
     word = _widest_word(table.shape[1] * table.itemsize)
     with threads_for(rows.size):
@@ -28,11 +29,12 @@ def copy_rows(
 
 
 def read_pages(table: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Have the pages of some rows of a mapped table read into memory; other threads run meanwhile.
+    """Read the pages of some rows of a mapped table into memory while other threads run.
 
     Parameters
     ----------
-    table: [n, dim], C-contiguous. rows: [k], in range.
+    table: [n, dim], C-contiguous.
+    rows: [k] int64, in range.
     """
     if table.size:
         _touch(np.asarray(table).view(np.uint8), rows, mmap.PAGESIZE)
@@ -57,10 +59,10 @@ def _copy(
 
 @kernel
 def _touch(table: NDArray[np.uint8], rows: NDArray[np.int64], page: int) -> int:
-    # The sum is returned, so that reading is not left out.
-    found, last = 0, table.shape[1] - 1
+    # The sum is returned so that the compiler cannot leave out the reads.
+    total, last = 0, table.shape[1] - 1
     for row in rows:
-        for place in range(0, last, page):
-            found += table[row, place]
-        found += table[row, last]
-    return found
+        for offset in range(0, last, page):
+            total += table[row, offset]
+        total += table[row, last]
+    return total

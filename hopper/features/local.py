@@ -1,4 +1,4 @@
-"""Rows of one server, read from its own files, or from where its features come from instead."""
+"""Rows of one server, read from its files or from a feature source that replaces them."""
 
 from __future__ import annotations
 
@@ -22,24 +22,29 @@ from hopper.partition import PartitionedGraph
 
 
 class LocalRows:
-    """Reads the rows that one server stores, by memory map."""
+    """Reads the rows that one server stores, through memory maps of its files."""
 
     def __init__(self, graph: PartitionedGraph, server: int) -> None:
         self._graph = graph
         self._server = server
         self._tables: dict[tuple[RowKind, str], NDArray[Any]] = {}
         self._alone: set[tuple[RowKind, str]] = set()
-        """tables that memory does not hold"""
+        """tables that do not fit memory, whose rows are read one by one"""
         self._mapped: dict[str, Tensor] = {}
         self._faults = -1
-        """pages that this process had waited for when rows were last located"""
+        """major page faults of this process when rows were last located"""
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`FeatureSource`; an id of another server is an error."""
+        """Read rows of this server; see :meth:`FeatureSource.gather`.
+
+        Raises
+        ------
+        GraphError: another server stores one of the ids, or the source cannot read it.
+        """
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             return self._read(node_type, ids)
-        return np.take(self._ready(kind, node_type, rows), rows, axis=0)
+        return np.take(self._prepare(kind, node_type, rows), rows, axis=0)
 
     def fill(
         self,
@@ -49,40 +54,40 @@ class LocalRows:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """See :class:`RowFiller`."""
+        """Read rows of this server into a table; errors as :meth:`gather`."""
         rows = self._rows(kind, node_type, ids)
         if self._is_sourced(kind, node_type):
             out[places] = self._read(node_type, ids)
         else:
-            copy_rows(self._ready(kind, node_type, rows), rows, out, places)
+            copy_rows(self._prepare(kind, node_type, rows), rows, out, places)
 
     def part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64] | None
     ) -> RowPart:
-        """Features of nodes of this server, where they are stored.
+        """Describe where the features of some of this server's nodes are stored, without copying.
 
         Parameters
         ----------
-        places: [n] int64, ascending: which rows of a whole they are; None = all of it.
+        places: [n] int64, ascending: the rows of the whole matrix that this part fills; None = all.
         """
         rows = self._rows("features", node_type, ids)
-        whole = None if places is None else torch.from_numpy(places)
+        whole_rows = None if places is None else torch.from_numpy(places)
         if self._is_sourced("features", node_type):
-            return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole)
-        stored = self._ready("features", node_type, rows)
+            return RowPart(torch.from_numpy(self._read(node_type, ids)), None, whole_rows)
+        stored = self._prepare("features", node_type, rows)
         table = self._mapped.get(node_type)
         if table is None:
             table = self._mapped[node_type] = _read_only(stored)
-        # Where memory holds all that is read, nothing waits for a disk; until it does, this thread
-        # had better wait than the one that computes.
+        # New page faults mean that the table is not in memory yet. This thread then waits for the
+        # disk, so that the computing thread need not.
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
         if faults != self._faults and ("features", node_type) not in self._alone:
             self._faults = faults
             read_pages(stored, rows)
-        return RowPart(table, torch.from_numpy(rows), whole)
+        return RowPart(table, torch.from_numpy(rows), whole_rows)
 
     def row_format(self, kind: RowKind, node_type: str) -> tuple[int, np.dtype[Any]]:
-        """How many numbers a row has, and of which dtype."""
+        """Return the number of elements in a row, and their dtype."""
         if self._is_sourced(kind, node_type):
             source = self._graph.feature_sources[node_type](self._server)
             return source.dim, source.dtype
@@ -93,7 +98,7 @@ class LocalRows:
         return kind == "features" and node_type in self._graph.feature_sources
 
     def _read(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, dim]: features of this server's nodes that are in no file of the graph."""
+        """Read features of this server's nodes from their source: [n, dim]."""
         source = self._graph.feature_sources[node_type](self._server)
         try:
             return source.read(self._graph.original_ids(node_type)[ids])
@@ -101,38 +106,39 @@ class LocalRows:
             raise GraphError(str(error)) from error
 
     def _rows(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[n] int64: the local rows of ids, all of this server."""
-        rows, here = self._graph.stored(node_type, self._server).find(ids)
-        if not here.all():
+        """Return [n] int64, the local rows of ids; raise GraphError for an id of another server."""
+        rows, is_here = self._graph.stored(node_type, self._server).find(ids)
+        if not is_here.all():
             raise GraphError(
-                f"{kind}/{node_type}: node {ids[~here][0]} is not stored on server {self._server}"
+                f"{kind}/{node_type}: node {ids[~is_here][0]} is not stored on server "
+                f"{self._server}"
             )
         return rows
 
-    def _ready(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """As :meth:`_table`, once the disk has been asked for these rows of it."""
+    def _prepare(self, kind: RowKind, node_type: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return :meth:`_table` after starting to read ``rows`` from the disk."""
         table = self._table(kind, node_type)
         if (kind, node_type) in self._alone:
             read_ahead(table, rows)
         return table
 
     def _table(self, kind: RowKind, node_type: str) -> NDArray[Any]:
-        """[rows, dim] memory map of this server's rows."""
-        found = self._tables.get((kind, node_type))
-        if found is None:
+        """Return the memory map of this server's rows: [rows, dim]."""
+        table = self._tables.get((kind, node_type))
+        if table is None:
             read = self._graph.features if kind == "features" else self._graph.labels
             stored = read(node_type, self._server)
             if stored is None:
                 raise GraphError(f"{self._graph.path}: node type {node_type!r} has no {kind}")
             if read_rows_alone(stored):
                 self._alone.add((kind, node_type))
-            found = stored if stored.ndim == 2 else stored[:, None]
-            self._tables[kind, node_type] = found
-        return found
+            table = stored if stored.ndim == 2 else stored[:, None]
+            self._tables[kind, node_type] = table
+        return table
 
 
 def _read_only(table: NDArray[Any]) -> Tensor:
-    """The same memory; torch warns that it has no tensors that cannot be written to."""
+    """Share a read-only array's memory with a tensor, without torch's warning about it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(table)

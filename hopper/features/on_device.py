@@ -1,6 +1,6 @@
-"""Feature rows on the device that trains: some are held there, others are read and copied.
+"""A cache of feature rows in the memory of the training device.
 
-What a miss costs is then the whole way: reading a row, wherever it is stored, and copying it.
+A hit costs no copy to the device. A miss reads the row from its source and copies it there.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from hopper.features.source import FeatureSource
 
 
 class _CountsOfThread(Counts, local):
-    """Every thread has its own."""
+    """Counts of which every thread has its own."""
 
 
 class DeviceRows(CountedLookups):
-    """Rows of some nodes in the memory of a device. Every thread's lookups are counted apart.
+    """Feature rows, of which some are cached in the memory of a device.
 
-    Hits and misses meet in one buffer, in the order asked for. Rows come out as they are stored.
+    Each thread counts its own hits and misses. Rows have the dtype in which they are stored.
 
     Parameters
     ----------
-    held: by node type, of the array module of the device; rows of other types are copied.
-    one_reader: of whoever is asked for missing rows: one lock for both, since either may be asked
-        first.
+    caches: by node type, in arrays of the device. Rows of other types are always copied.
+    one_reader: the lock of the source of missing rows. Both share one lock, so that threads that
+        take them in different orders cannot wait for each other.
 
     Attributes
     ----------
-    evicts: whether rows make room for others.
+    evicts: whether any of the caches replaces rows by newer ones.
     """
 
     def __init__(
-        self, device: torch.device, held: Mapping[str, HeldRows], one_reader: RLock
+        self, device: torch.device, caches: Mapping[str, HeldRows], one_reader: RLock
     ) -> None:
-        super().__init__(held, _CountsOfThread())
+        super().__init__(caches, _CountsOfThread())
         self._one_reader = one_reader
-        self.evicts = any(each.evicts for each in held.values())
+        self.evicts = any(cache.evicts for cache in caches.values())
         self._device = device
         self._np = array_module(device.type)
 
     def read(self, source: FeatureSource, node_type: str, ids: NDArray[np.int64]) -> Tensor:
-        """[n, dim], on the device, in the dtype that is stored: features of [n] int64 global ids.
+        """Return the features of [n] int64 global ids on the device: [n, dim], in their order.
 
         Parameters
         ----------
-        source: is asked for rows that are not here.
+        source: where rows are read that are not cached.
         """
-        held = self._held.get(node_type)
-        if held is None:
+        cache = self._caches.get(node_type)
+        if cache is None:
             return to_device(source.gather("features", node_type, ids), self._device)
-        out = self._np.empty((ids.size, held.dim), held.dtype)
+        out = self._np.empty((ids.size, cache.dim), cache.dtype)
         places, fetch = self._np.arange(ids.size), partial(self._fetch, source, node_type)
         with self._one_reader:
             self.look_up(node_type, self._np.asarray(ids), out, places, fetch)
         return torch.as_tensor(out, device=self._device)
 
     def absent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of [n] int64 ids whose rows are not here."""
-        held = self._held.get(node_type)
-        if held is None:
+        """Return those of [n] int64 ids whose rows are not cached on the device."""
+        cache = self._caches.get(node_type)
+        if cache is None:
             return ids
         with self._one_reader:
-            return ids[on_host(held.find(self._np.asarray(ids))) < 0]
+            return ids[on_host(cache.find(self._np.asarray(ids))) < 0]
 
     def _fetch(
         self, source: FeatureSource, node_type: str, ids: Array, out: Array, places: Array

@@ -1,4 +1,4 @@
-"""A run's graph, with features from a class of one's own where the configuration says so."""
+"""Opening a run's graph, with user-defined feature sources where the configuration names them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from hopper.plug_ins import PlugIn, find_plug_in
 
 
 def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
-    """Open a configuration's partitioned directory; widths of features are then those of their
-    sources, wherever a schema tells them.
+    """Open a configuration's partitioned directory.
+
+    Where a class provides the features of a node type (``data.features``), the graph's schema has
+    that class's width and dtype.
 
     Parameters
     ----------
-    server: whose rows are tried, before anything depends on them.
+    server: the server of which a few rows are read, to check the sources.
 
     Raises
     ------
-    GraphError: as of :meth:`hopper.partition.PartitionedGraph.open`.
-    ConfigError: a source cannot be found or made, or gives something else than it says.
+    GraphError: the directory cannot be opened (:meth:`hopper.partition.PartitionedGraph.open`).
+    ConfigError: a source cannot be found or made, or its rows differ from what it declares.
     """
     graph = PartitionedGraph.open(config.data.partitioned)
     sources: dict[str, Callable[[int], CheckedSource]] = {}
@@ -37,13 +39,13 @@ def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
         if node_type not in node_types:
             raise ConfigError(f"{key}: expected a node type: {', '.join(node_types)}")
         options = config.data.features_options.get(node_type, {})
-        made = _maker(key, name, options, node_type, node_types[node_type].count)
-        first = _try(made, graph, node_type, min(server, graph.book.servers - 1))
-        sources[node_type] = made
+        make = _source_factory(key, name, options, node_type, node_types[node_type].count)
+        source = _make_and_check(make, graph, node_type, min(server, graph.book.servers - 1))
+        sources[node_type] = make
         node_types[node_type] = replace(
             node_types[node_type],
-            feature_dim=first.dim,
-            feature_dtype=first.dtype_name,
+            feature_dim=source.dim,
+            feature_dtype=source.dtype_name,
             feature_error=None,
         )
     graph.feature_sources = sources
@@ -52,22 +54,22 @@ def open_graph(config: Config, server: int = 0) -> PartitionedGraph:
 
 
 def own_server(config: Config) -> int:
-    """The server of the rank that torchrun's environment names."""
+    """Return the server of this process's rank, which torchrun's environment tells."""
     return int(os.environ.get("RANK", 0)) // config.cluster.ranks_per_server
 
 
-def _maker(
+def _source_factory(
     key: str, name: str, options: Mapping[str, Any], node_type: str, count: int
 ) -> Callable[[int], CheckedSource]:
-    """Makes the source of a server, once."""
-    found: PlugIn[RowSource] = find_plug_in(
+    """Return a function that makes the source of a server at its first call, and keeps it."""
+    plug_in: PlugIn[RowSource] = find_plug_in(
         *(key, name, RowSource, {}, options, ["node_type", "count", "server"]),
         options_key=f"data.features_options.{node_type}",
     )
 
     @cache
     def make(server: int) -> CheckedSource:
-        source = found.make(node_type=node_type, count=count, server=server)
+        source = plug_in.make(node_type=node_type, count=count, server=server)
         try:
             return CheckedSource(name, node_type, source)
         except SourceError as error:
@@ -76,14 +78,14 @@ def _maker(
     return make
 
 
-def _try(
+def _make_and_check(
     make: Callable[[int], CheckedSource], graph: PartitionedGraph, node_type: str, server: int
 ) -> CheckedSource:
-    """A server's source, some of whose rows were read."""
+    """Make a server's source and read a few of its rows."""
     source, stored = make(server), graph.stored(node_type, server)
-    own = slice(stored.first, stored.stop) if stored.ids is None else stored.ids
+    nodes = slice(stored.first, stored.stop) if stored.ids is None else stored.ids
     try:
-        source.check(graph.original_ids(node_type)[own])
+        source.check(graph.original_ids(node_type)[nodes])
     except SourceError as error:
         raise ConfigError(f"data.features: {error}") from error
     return source

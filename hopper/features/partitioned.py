@@ -1,4 +1,4 @@
-"""Rows of the whole partitioned graph: a rank's own server by file, the others by request."""
+"""Rows of the whole partitioned graph: local ones read from files, remote ones fetched."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from hopper.traffic import Traffic
 
 @dataclass
 class RowCounts:
-    """Input rows of a stretch of training.
+    """How many input rows were read, and from where. Rows cached on the device are not counted.
 
-    local: read from the rank's own server. remote: needed from other servers, counted for every
-    group that needs them. remote_unique: those that were fetched. cached: those that were found in
-    a cache in host memory. Rows that are held on the device are none of these. lookups: by node
-    type, how many were looked for in a cache, wherever it is.
+    Attributes
+    ----------
+    local: read from the rank's own server.
+    remote: needed from other servers, counted for every group that needs them.
+    remote_unique: fetched from other servers.
+    cached: remote rows found in a cache in host memory.
+    lookups: hits and misses of all caches, those on the device included, by node type.
     """
 
     local: int = 0
@@ -42,30 +45,30 @@ class RowCounts:
     lookups: dict[str, Lookups] = field(default_factory=dict)
 
     def add(self, other: RowCounts) -> None:
-        """Count another stretch too."""
+        """Add another count to this one."""
         self.local += other.local
         self.remote += other.remote
         self.remote_unique += other.remote_unique
         self.cached += other.cached
-        for name, found in other.lookups.items():
-            self.lookups[name] = self.lookups.get(name, Lookups()).plus(found)
+        for node_type, counted in other.lookups.items():
+            self.lookups[node_type] = self.lookups.get(node_type, Lookups()).plus(counted)
 
 
 class PartitionedRows:
-    """Splits a request between this server's files and a source of remote rows.
+    """Reads local rows from this server's files and remote ones from a source of remote rows.
 
-    Several threads may read; of other servers one reads at a time.
+    Several threads may read at once, but only one of them reads from other servers at a time.
 
     Parameters
     ----------
-    remote: where rows of other servers come from; None where there is one server only.
+    remote: the source of other servers' rows; None where there is only one server.
     traffic: where bytes between servers are counted.
 
     Attributes
     ----------
-    on_device: what is held where the rank trains; whoever reads rows for that place looks there
-        first, and asks here for those that are missing.
-    one_reader: held by whoever reads from other servers.
+    on_device: the rows cached on the device that trains, if any. Whoever needs rows on the device
+        asks it first.
+    one_reader: the lock of the thread that reads from other servers.
     """
 
     def __init__(
@@ -85,8 +88,8 @@ class PartitionedRows:
         self._cache: CachedRows | None = None
         self._ahead: CachedRows | None = None
         self.one_reader = RLock()
-        # One for who reads from other servers, one for who reads rows that have come from there.
-        # numba's number of threads is every thread's own.
+        # Two: the reader of other servers, and the reader of pre-gathered rows, may run at once.
+        # numba keeps its number of threads per thread, so each must be told.
         self._fetchers = ThreadPoolExecutor(
             2,
             thread_name_prefix="remote-rows",
@@ -94,36 +97,38 @@ class PartitionedRows:
             initargs=(numba.get_num_threads(),),
         )
 
-    def counted_apart(self) -> PartitionedRows:
-        """The same rows, but rows and bytes that are read here are counted here alone, until they
-        are taken over."""
-        other = copy.copy(self)
-        other.rows, other.traffic = RowCounts(), self.traffic.apart()
-        return other
+    def with_own_counts(self) -> PartitionedRows:
+        """Return a view of the same rows that counts rows and bytes for itself.
+
+        :meth:`take_over` adds its counts to another object's.
+        """
+        view = copy.copy(self)
+        view.rows, view.traffic = RowCounts(), self.traffic.apart()
+        return view
 
     def take_over(self, other: PartitionedRows) -> None:
-        """Count what was read elsewhere as read here; it starts from zero again."""
+        """Add the counts of ``other`` to these, and set them to zero there."""
         self.rows.add(other.rows)
         self.traffic.add(other.traffic.take())
         other.rows = RowCounts()
 
     def is_local(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: which rows this server stores."""
+        """Return [n] bool: which rows this server stores."""
         return self.graph.stored(node_type, self.server).contains(ids)
 
     def is_mapped(self, node_type: str) -> bool:
-        """Whether this server's features of a type lie in a file, where they are read in place."""
+        """Return whether this server's features of a type are in a file that can be mapped."""
         return node_type not in self.graph.feature_sources
 
-    def not_kept(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of [n] int64 ids of other servers whose rows no cache has for good."""
+    def without_permanent(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of [n] int64 ids of other servers that no cache holds permanently."""
         if self.on_device is not None and not self.on_device.evicts:
             ids = self.on_device.absent(node_type, ids)
-        return ids if self._cache is None else self._cache.not_kept(node_type, ids)
+        return ids if self._cache is None else self._cache.without_permanent(node_type, ids)
 
     @contextmanager
     def one_operation(self) -> Iterator[None]:
-        """Let all remote rows that are read within share one deadline."""
+        """Let all reads of remote rows in the block share one deadline."""
         if self.remote is None:
             yield
             return
@@ -132,7 +137,7 @@ class PartitionedRows:
 
     @contextmanager
     def _reading(self, remote: RemoteSource) -> Iterator[None]:
-        """Be the one who reads from other servers; what this takes is counted here."""
+        """Hold the lock for reading from other servers, and count rows and bytes of the block."""
         with self.one_reader:
             remote.count_into(self.traffic)
             try:
@@ -141,11 +146,12 @@ class PartitionedRows:
                 if self._cache is not None:
                     self.rows.add(RowCounts(lookups=self._cache.take_lookups()))
                 if self._ahead is not None:
-                    found = sum(each.hits for each in self._ahead.take_lookups().values())
-                    self.rows.add(RowCounts(cached=found, remote_unique=-found))
+                    counted = self._ahead.take_lookups().values()
+                    hits = sum(lookups.hits for lookups in counted)
+                    self.rows.add(RowCounts(cached=hits, remote_unique=-hits))
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`FeatureSource`."""
+        """Read rows of any servers; see :meth:`FeatureSource.gather`."""
         local = self.is_local(node_type, ids)
         if self.remote is None or local.all():
             return self.gather_with(kind, node_type, ids, local, None)
@@ -156,9 +162,9 @@ class PartitionedRows:
         return out
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """See :class:`InputRows`."""
+        """Fetch remote rows, leave local ones in place; see :meth:`InputRows.stored`."""
         local = self.is_local(node_type, ids)
-        return self.stored_with(node_type, ids, local, self._fetched)
+        return self.stored_with(node_type, ids, local, self._fetch_part)
 
     def stored_with(
         self,
@@ -167,30 +173,35 @@ class PartitionedRows:
         local: NDArray[np.bool_],
         remote: Callable[[str, NDArray[np.int64], NDArray[np.int64]], RowPart],
     ) -> StoredRows:
-        """:meth:`stored`, with ``local`` known.
+        """Do what :meth:`stored` does with remote rows from a function.
 
         Parameters
         ----------
-        remote: makes the part of other servers' rows, of node type, ids and places in the whole.
+        local: [n] bool, which ids are of this server.
+        remote: called as (node type, ids of other servers, their rows in the result).
         """
-        here, away = np.flatnonzero(local), np.flatnonzero(~local)
-        self.rows.local += int(here.size)
-        self.rows.remote += int(away.size)
+        local_places, remote_places = np.flatnonzero(local), np.flatnonzero(~local)
+        self.rows.local += int(local_places.size)
+        self.rows.remote += int(remote_places.size)
         parts = []
-        if here.size or not away.size:
-            parts.append(self.local.part(node_type, ids[here], here if away.size else None))
-        if away.size:
-            parts.append(remote(node_type, ids[away], away))
+        if local_places.size or not remote_places.size:
+            places = local_places if remote_places.size else None
+            parts.append(self.local.part(node_type, ids[local_places], places))
+        if remote_places.size:
+            parts.append(remote(node_type, ids[remote_places], remote_places))
         return StoredRows.of(parts, ids.size)
 
-    def _fetched(
+    def _fetch_part(
         self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64]
     ) -> RowPart:
         return RowPart(torch.from_numpy(self.fetch(node_type, ids)), None, torch.from_numpy(places))
 
     def whole(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """[n, dim]: as :meth:`stored`, which is what this server has of them where features are
-        divided by dimension; other servers' columns are then fetched too."""
+        """Return features with all of their columns: [n, dim].
+
+        Differs from :meth:`stored` only where features are divided by dimension: the columns of
+        other servers are then fetched too.
+        """
         if self.remote is None or self.graph.layout.has_whole_rows(node_type):
             return self.stored(node_type, ids)
         with self._reading(self.remote):
@@ -203,15 +214,23 @@ class PartitionedRows:
         rows = torch.from_numpy(np.concatenate(parts, 1))
         return StoredRows.of([RowPart(rows)], ids.size)
 
-    def own(self, node_type: str, ids: NDArray[np.int64], mine: NDArray[np.bool_]) -> StoredRows:
-        """[n, dim]: features of distinct nodes, zeros where they are not ``mine`` [n], which are
-        nodes of this server."""
+    def stored_local(
+        self, node_type: str, ids: NDArray[np.int64], mine: NDArray[np.bool_]
+    ) -> StoredRows:
+        """Return features of distinct nodes, [n, dim], with zeros for all but some local nodes.
+
+        Parameters
+        ----------
+        mine: [n] bool, which rows to read; this server stores them.
+        """
         places = np.flatnonzero(mine)
         self.rows.local += int(places.size)
         return StoredRows.of([self.local.part(node_type, ids[places], places)], ids.size)
 
     def fetch(self, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """[n, dim]: features of distinct nodes of other servers, to be read from here later.
+        """Fetch features of distinct nodes of other servers: [n, dim].
+
+        The rows are counted as fetched, not as read; whoever reads them counts that.
 
         Raises
         ------
@@ -232,68 +251,75 @@ class PartitionedRows:
         local: NDArray[np.bool_],
         remote: RowFiller | None,
     ) -> NDArray[Any]:
-        """:meth:`gather`, with ``local`` known and remote rows taken from ``remote``.
+        """Do what :meth:`gather` does with remote rows from ``remote``.
 
-        Local rows are copied while remote ones are on their way.
-        """
-        away = np.flatnonzero(~local)
-        if kind == "features":
-            self.rows.local += int(ids.size - away.size)
-            self.rows.remote += int(away.size)
-        if away.size == 0:
-            return self.local.gather(kind, node_type, ids)
-        if remote is None:
-            raise _not_stored(kind, node_type, ids[away[0]])
-        here = np.flatnonzero(local)
-        dim, dtype = self.local.row_format(kind, node_type)
-        out = np.empty((ids.size, dim), dtype)
-        coming = self._fetchers.submit(remote.fill, kind, node_type, ids[away], out, away)
-        try:
-            self.local.fill(kind, node_type, ids[here], out, here)
-        finally:
-            # Nothing may be written to the table behind an error's back.
-            wait([coming])
-        coming.result()
-        return out
-
-    def keep(self, held: Mapping[str, HeldRows]) -> None:
-        """From now on look for remote rows there first.
+        Local rows are copied while remote ones are fetched.
 
         Parameters
         ----------
-        held: by node type.
+        local: [n] bool, which ids are of this server.
+        """
+        remote_places = np.flatnonzero(~local)
+        if kind == "features":
+            self.rows.local += int(ids.size - remote_places.size)
+            self.rows.remote += int(remote_places.size)
+        if remote_places.size == 0:
+            return self.local.gather(kind, node_type, ids)
+        if remote is None:
+            raise _not_stored(kind, node_type, ids[remote_places[0]])
+        local_places = np.flatnonzero(local)
+        dim, dtype = self.local.row_format(kind, node_type)
+        out = np.empty((ids.size, dim), dtype)
+        fetching = self._fetchers.submit(
+            remote.fill, kind, node_type, ids[remote_places], out, remote_places
+        )
+        try:
+            self.local.fill(kind, node_type, ids[local_places], out, local_places)
+        finally:
+            # Even after an error no thread may go on writing to ``out``.
+            wait([fetching])
+        fetching.result()
+        return out
+
+    def keep(self, caches: Mapping[str, HeldRows]) -> None:
+        """Look remote rows up in caches first from now on.
+
+        Parameters
+        ----------
+        caches: by node type.
         """
         assert self.remote is not None
         assert self._cache is None
-        self.remote = self._cache = CachedRows(self.remote, held)
+        self.remote = self._cache = CachedRows(self.remote, caches)
 
-    def keep_for_later(self, held: Mapping[str, HeldRows]) -> None:
-        """From now on keep rows that coming iterations read too; what no cache has is looked for
-        there.
+    def keep_for_later(self, caches: Mapping[str, HeldRows]) -> None:
+        """Keep fetched rows that coming iterations read too, from now on.
+
+        Rows are looked up there after the caches of :meth:`keep`, and before they are fetched.
 
         Parameters
         ----------
-        held: by node type.
+        caches: by node type.
         """
         assert self.remote is not None
         if self._cache is None:
-            self.remote = self._ahead = CachedRows(self.remote, held)
+            self.remote = self._ahead = CachedRows(self.remote, caches)
         else:
-            self._ahead = self._cache.ask_first(held)
+            self._ahead = self._cache.add_level(caches)
 
     def take_rows(self) -> RowCounts:
-        """The counts since the last call; starts from zero again."""
+        """Return the counts since the last call, and set them to zero."""
         self.take_device_lookups()
-        taken, self.rows = self.rows, RowCounts()
+        counts, self.rows = self.rows, RowCounts()
         if self._cache is not None:
-            # Of types that were not looked for too.
-            taken.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
-            found = sum(each.hits for each in taken.lookups.values())
-            taken.add(RowCounts(cached=found, remote_unique=-found))
-        return taken
+            # Node types without any lookup are listed as well.
+            counts.add(RowCounts(lookups=dict.fromkeys(self._cache.node_types, Lookups())))
+            hits = sum(lookups.hits for lookups in counts.lookups.values())
+            counts.add(RowCounts(cached=hits, remote_unique=-hits))
+        return counts
 
     def take_device_lookups(self) -> None:
-        """Count here what this thread has looked for on the device since it last did."""
+        """Count the lookups that this thread has made on the device since the last call."""
         if self.on_device is not None:
             self.rows.add(RowCounts(lookups=self.on_device.take_lookups()))
 

@@ -1,4 +1,4 @@
-"""Pre-gathering: every remote row an iteration needs, fetched once (HopGNN, section 5.2)."""
+"""Pre-gathering: fetching every remote row of an iteration once (HopGNN, section 5.2)."""
 
 from __future__ import annotations
 
@@ -18,82 +18,100 @@ from hopper.ops import RowPart, StoredRows
 
 
 class PregatheredRows:
-    """A source of features whose remote rows were all fetched when it was made.
+    """A source of features that fetches all remote rows when it is made.
 
-    Duplicates are removed over all groups and layers at once, so a row crosses the network at most
-    once an iteration.
+    It removes duplicates over all groups and layers, so a row crosses the network at most once an
+    iteration.
 
     Parameters
     ----------
-    base: where rows come from.
-    requests: by node type, per group, [n] int64 global ids that the group will ask for.
+    base: the source that local rows are read from and remote ones fetched with.
+    requests: by node type, a list of [n] int64 global ids for each group: what it will read.
     """
 
     def __init__(
         self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
     ) -> None:
         self._base = base
-        self._held = {
-            node_type: _fetch(base, node_type, groups, _NOTHING)
+        self._fetched = {
+            node_type: _fetch_missing(base, node_type, groups, _NOTHING)
             for node_type, groups in requests.items()
         }
 
     def with_more(
         self, base: PartitionedRows, requests: Mapping[str, Sequence[NDArray[np.int64]]]
     ) -> PregatheredRows:
-        """The same rows, and what is missing of others that will be asked for, fetched now; others
-        are read, and all counted, elsewhere. Parameters as of the class."""
-        other = copy.copy(self)
-        other._base = base
-        other._held = self._held | {
-            node_type: _fetch(base, node_type, groups, self._held.get(node_type, _NOTHING))
+        """Fetch the rows of further requests that were not fetched before.
+
+        Parameters
+        ----------
+        base, requests: as of the class. ``base`` reads and counts all rows from then on.
+
+        Returns
+        -------
+        A source of the old and the new rows; this one stays as it is.
+        """
+        extended = copy.copy(self)
+        extended._base = base
+        extended._fetched = self._fetched | {
+            node_type: _fetch_missing(
+                base, node_type, groups, self._fetched.get(node_type, _NOTHING)
+            )
             for node_type, groups in requests.items()
         }
-        return other
+        return extended
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`FeatureSource`; a remote row not asked for beforehand is an error."""
-        if kind != "features" or node_type not in self._held:
+        """Read rows without fetching any; see :meth:`FeatureSource.gather`.
+
+        Raises
+        ------
+        GraphError: a remote row was not requested beforehand.
+        """
+        if kind != "features" or node_type not in self._fetched:
             return self._base.gather(kind, node_type, ids)
         local = self._base.is_local(node_type, ids)
-        return self._base.gather_with(kind, node_type, ids, local, self._held[node_type])
+        return self._base.gather_with(kind, node_type, ids, local, self._fetched[node_type])
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """See :class:`InputRows`; a remote row not asked for beforehand is an error."""
-        if node_type not in self._held:
+        """Leave all rows where they are; see :meth:`InputRows.stored`, errors as :meth:`gather`."""
+        if node_type not in self._fetched:
             return self._base.stored(node_type, ids)
         local = self._base.is_local(node_type, ids)
-        return self._base.stored_with(node_type, ids, local, self._held[node_type].part)
+        return self._base.stored_with(node_type, ids, local, self._fetched[node_type].part)
 
 
-def _fetch(
-    base: PartitionedRows, node_type: str, groups: Sequence[NDArray[np.int64]], held: _Held
-) -> _Held:
-    """What is held, and those remote rows of the groups that are not."""
-    away = [ids[~base.is_local(node_type, ids)] for ids in groups]
-    ids = np.unique(np.concatenate(away)) if away else np.empty(0, np.int64)
-    missing = ids[~held.contains(ids)]
-    return held.joined(missing, base.fetch(node_type, missing)) if missing.size else held
+def _fetch_missing(
+    base: PartitionedRows,
+    node_type: str,
+    groups: Sequence[NDArray[np.int64]],
+    fetched: _FetchedRows,
+) -> _FetchedRows:
+    """Fetch the groups' remote rows that are not in ``fetched``; return both together."""
+    remote = [ids[~base.is_local(node_type, ids)] for ids in groups]
+    ids = np.unique(np.concatenate(remote)) if remote else np.empty(0, np.int64)
+    missing = ids[~fetched.contains(ids)]
+    return fetched.merge(missing, base.fetch(node_type, missing)) if missing.size else fetched
 
 
-class _Held:
-    """The fetched rows, found again by binary search."""
+class _FetchedRows:
+    """Fetched rows of one node type, found by binary search in their ascending ids."""
 
     def __init__(self, ids: NDArray[np.int64], rows: NDArray[Any] | None) -> None:
         self._ids = ids
         self._rows = rows
 
     def contains(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[n] bool: which of some ids, ascending, are held."""
+        """Return [n] bool: which of some distinct ids have been fetched."""
         return np.isin(ids, self._ids, assume_unique=True)
 
-    def joined(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> _Held:
-        """These and others."""
+    def merge(self, ids: NDArray[np.int64], rows: NDArray[Any]) -> _FetchedRows:
+        """Return these rows together with others, of ascending ids that are not among these."""
         if self._rows is None:
-            return _Held(ids, rows)
-        every = np.concatenate((self._ids, ids))
-        order = np.argsort(every)
-        return _Held(every[order], np.concatenate((self._rows, rows))[order])
+            return _FetchedRows(ids, rows)
+        all_ids = np.concatenate((self._ids, ids))
+        order = np.argsort(all_ids)
+        return _FetchedRows(all_ids[order], np.concatenate((self._rows, rows))[order])
 
     def fill(
         self,
@@ -107,20 +125,20 @@ class _Held:
         copy_rows(table, rows, out, places)
 
     def part(self, node_type: str, ids: NDArray[np.int64], places: NDArray[np.int64]) -> RowPart:
-        """The rows where they are; ``places`` as :meth:`LocalRows.part` takes them."""
+        """Describe where fetched rows are stored; parameters as of :meth:`LocalRows.part`."""
         table, rows = self._find(node_type, ids)
         return RowPart(*map(torch.from_numpy, (table, rows, places)))
 
     def _find(
         self, node_type: str, ids: NDArray[np.int64]
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The rows, and which of them are those of the ids."""
+        """Return the table of fetched rows, and [n] int64, the rows of ids in it."""
         rows = np.searchsorted(self._ids, ids)
-        found = self._ids[np.minimum(rows, self._ids.size - 1)] if self._ids.size else ids - 1
-        if self._rows is None or (found != ids).any():
-            wrong = ids[found != ids][0]
-            raise GraphError(f"features/{node_type}: node {wrong} was not pre-gathered")
+        nearest = self._ids[np.minimum(rows, self._ids.size - 1)] if self._ids.size else ids - 1
+        if self._rows is None or (nearest != ids).any():
+            missing = ids[nearest != ids][0]
+            raise GraphError(f"features/{node_type}: node {missing} was not pre-gathered")
         return self._rows, rows
 
 
-_NOTHING: Final = _Held(np.empty(0, np.int64), None)
+_NOTHING: Final = _FetchedRows(np.empty(0, np.int64), None)

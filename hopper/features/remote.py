@@ -25,15 +25,19 @@ from hopper.traffic import Traffic
 
 
 class RemoteRows:
-    """Reads rows from the feature servers of their homes, all servers asked at once.
+    """Reads rows from the feature servers that store them, from all servers at once.
 
     Parameters
     ----------
-    addresses: "host:port" by server.
-    deadline: seconds that one gather may take, or one operation of several.
-    make_client: what asks them, of the keywords of :class:`cache_server.client.FeatureClient`.
-    security: how servers and this rank know each other.
-    wire: the form that float32 rows of features are rounded to for the way; "stored" = none.
+    addresses: "host:port" of every server, in order of server index.
+    deadline: seconds that one call may take, or all calls in a block of :meth:`one_operation`.
+    make_client: makes the client; takes the keywords of :class:`cache_server.client.FeatureClient`.
+    security: certificates and token of the connections.
+    wire: the form that float32 features are rounded to on the network; "stored" = not rounded.
+
+    Raises
+    ------
+    ConfigError: the number of addresses is wrong, or feature servers cannot serve this layout.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class RemoteRows:
                 f"cluster.servers: expected {graph.book.servers} addresses, one per partition, "
                 f"got {len(addresses)}"
             )
-        if any(held.part.parts > 1 for held in graph.holdings):
+        if any(holding.part.parts > 1 for holding in graph.holdings):
             raise ConfigError(
                 f"cluster.servers: servers of {graph.path} store some nodes of a type each, which "
                 "feature servers do not serve; expected to read rows by file (LocalRows)"
@@ -59,7 +63,7 @@ class RemoteRows:
         self._deadline = deadline
         self._wire = "" if wire == "stored" else wire
         self._spent: float | None = None
-        """seconds of the operation under way, if there is one"""
+        """seconds that calls have taken in the running :meth:`one_operation` block; None = none"""
         self._traffic = Traffic()
         self._client = make_client(
             addresses,
@@ -70,31 +74,31 @@ class RemoteRows:
         )
 
     def count_into(self, traffic: Traffic) -> None:
-        """See :class:`RemoteSource`; a reply is counted on the server's behalf."""
+        """Count requests, and the servers' replies to them, in ``traffic`` from now on."""
         self._traffic = traffic
 
     def _count(self, _server: int, sent: int, received: int) -> None:
         self._traffic.count("feature", sent + received)
 
     def wait_until_serving(self, limit: float) -> None:
-        """Wait for every server to answer.
+        """Wait until every server answers, for at most ``limit`` seconds.
 
         Raises
         ------
-        ServerLost, DeadlineExceeded: names the server that did not, and the limit.
+        ServerLost, DeadlineExceeded: a server did not answer; names it and the limit.
         """
         with _mapped_errors():
             self._client.wait_until_serving(limit)
 
     def gather(self, kind: RowKind, node_type: str, ids: NDArray[np.int64]) -> NDArray[Any]:
-        """See :class:`FeatureSource`."""
+        """Fetch rows in the order asked for; see :meth:`FeatureSource.gather`."""
         homes = self._graph.book.home(node_type, ids)
         out = self._empty(kind, node_type, len(ids))
         if (homes[1:] >= homes[:-1]).all():
-            # Where ids already stand by home, a reply fills one slice instead of scattered rows.
-            by_server = self._by_server(homes)
-            wanted = {server: ids[part] for server, part in by_server}
-            self._fetch(kind, node_type, wanted, out, dict(by_server))
+            # Ids are in order of their homes already, so each reply fills one slice.
+            slices = self._slice_by_server(homes)
+            wanted = {server: ids[part] for server, part in slices}
+            self._fetch(kind, node_type, wanted, out, dict(slices))
         else:
             self.fill(kind, node_type, ids, out, np.arange(ids.size))
         return out
@@ -102,15 +106,18 @@ class RemoteRows:
     def begin_sampling(
         self, draws: Mapping[int, Sequence[NeighbourDraw]], traffic: Traffic
     ) -> Callable[[], None]:
-        """Begin to draw neighbours of other servers' nodes, by server; several threads may.
+        """Ask other servers to draw neighbours of their nodes, without waiting for the answers.
+
+        Several threads may call this at once.
 
         Parameters
         ----------
-        traffic: where requests and replies are counted, the latter on the servers' behalf.
+        draws: by server. Each draw holds its result once the returned function has returned.
+        traffic: where requests and the servers' replies are counted.
 
         Returns
         -------
-        What waits until all have answered; its errors are those of :meth:`gather`.
+        A function that waits until all servers have answered. It raises as :meth:`gather`.
         """
 
         def count(_server: int, sent: int, received: int) -> None:
@@ -126,7 +133,7 @@ class RemoteRows:
         return wait
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """See :class:`RemoteSource`."""
+        """Fetch the columns that one server stores; see :meth:`RemoteSource.columns`."""
         width = self._graph.layout.columns(node_type, server).width
         out = self._empty("features", node_type, ids.size, width)
         self._fetch("features", node_type, {server: ids}, out, {server: slice(None)})
@@ -140,17 +147,21 @@ class RemoteRows:
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """See :class:`RowFiller`."""
+        """Fetch rows into a table; see :meth:`RowFiller.fill`."""
         homes = self._graph.book.home(node_type, ids)
         order = np.argsort(homes, kind="stable")
-        parts = [(server, order[part]) for server, part in self._by_server(homes[order])]
+        parts = [(server, order[part]) for server, part in self._slice_by_server(homes[order])]
         wanted = {server: ids[part] for server, part in parts}
         self._fetch(kind, node_type, wanted, out, {server: places[part] for server, part in parts})
 
-    def _by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
-        """The stretch of every server that occurs in ascending homes."""
+    def _slice_by_server(self, homes: NDArray[np.int64]) -> list[tuple[int, slice]]:
+        """Return the servers that occur in ascending ``homes``, each with its slice of them."""
         bounds = np.searchsorted(homes, np.arange(self._graph.book.servers + 1)).tolist()
-        return [(i, slice(a, b)) for i, (a, b) in enumerate(pairwise(bounds)) if b > a]
+        return [
+            (server, slice(first, stop))
+            for server, (first, stop) in enumerate(pairwise(bounds))
+            if stop > first
+        ]
 
     def _fetch(
         self,
@@ -174,7 +185,7 @@ class RemoteRows:
 
     @contextmanager
     def one_operation(self) -> Iterator[None]:
-        """See :class:`RemoteSource`."""
+        """Let all fetches in the block share one deadline."""
         self._spent = 0.0
         try:
             yield
@@ -188,7 +199,12 @@ class RemoteRows:
     def _empty(
         self, kind: RowKind, node_type: str, rows: int, width: int | None = None
     ) -> NDArray[Any]:
-        """Room for rows as they are stored; ``width`` numbers of each, None = all."""
+        """Return an uninitialised table for ``rows`` rows in the form in which they are stored.
+
+        Parameters
+        ----------
+        width: feature dimensions of a row; None = all.
+        """
         if kind == "features":
             stored = stored_features(self._graph.schema.table(node_type), width)
             if stored is None:
@@ -202,7 +218,7 @@ class RemoteRows:
 
 @contextmanager
 def _mapped_errors() -> Iterator[None]:
-    """Turn the feature service's errors into Hopper's, texts kept."""
+    """Raise the feature service's errors as Hopper's own, with the same texts."""
     try:
         yield
     except CallDeadlineExceeded as error:

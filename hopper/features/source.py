@@ -1,4 +1,4 @@
-"""The one interface through which rows are read."""
+"""The interfaces through which feature and label rows are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RowKind = Literal["features", "labels"]
 
 
 class RowFiller(Protocol):
-    """Writes rows to given places of a table."""
+    """Reads rows into chosen rows of an existing table."""
 
     def fill(
         self,
@@ -25,13 +25,13 @@ class RowFiller(Protocol):
         out: NDArray[Any],
         places: NDArray[np.int64],
     ) -> None:
-        """Read rows straight into a table.
+        """Read rows directly into a table.
 
         Parameters
         ----------
         ids: [n] int64 global ids, repeats allowed, n may be 0.
-        out: [rows, dim], C-contiguous, of the dtype that is stored. After an error its content is
-            undefined.
+        out: [rows, dim], C-contiguous, of the stored dtype. Its content is undefined after an
+            error.
         places: [n] int64, distinct rows of ``out``.
 
         Raises
@@ -53,22 +53,23 @@ class FeatureSource(Protocol):
 
         Returns
         -------
-        [n, dim] in the dtype that is stored (one-dimensional labels have dim 1).
+        [n, dim] in the stored dtype. One-dimensional labels have dim 1.
 
         Raises
         ------
-        GraphError: an id or a node type that does not exist, or a type without such rows.
-        ServerLost, DeadlineExceeded: a remote row could not be had.
+        GraphError: an id or the node type does not exist, or the type has no rows of this kind.
+        ServerLost, DeadlineExceeded: a remote row could not be fetched.
         """
         ...
 
 
 class InputRows(FeatureSource, Protocol):
-    """Rows of the whole graph, as models read them."""
+    """Reads rows of the whole graph for models."""
 
     def stored(self, node_type: str, ids: NDArray[np.int64]) -> StoredRows:
-        """[n, dim]: features of distinct nodes, in the order asked for. Those of other servers are
-        fetched now, others read when they are multiplied.
+        """Return the features of distinct nodes in the order asked for: [n, dim].
+
+        Rows of other servers are fetched now. Local ones are read when they are multiplied.
 
         Raises
         ------
@@ -78,10 +79,10 @@ class InputRows(FeatureSource, Protocol):
 
 
 class RemoteSource(FeatureSource, RowFiller, Protocol):
-    """Rows of other servers; it is used by one thread at a time."""
+    """Reads rows of other servers. Only one thread may use it at a time."""
 
     def columns(self, node_type: str, ids: NDArray[np.int64], server: int) -> NDArray[Any]:
-        """[n, columns]: what one server stores of features that are divided by dimension.
+        """Read the columns that one server stores of features divided by dimension: [n, columns].
 
         Raises
         ------
@@ -90,9 +91,9 @@ class RemoteSource(FeatureSource, RowFiller, Protocol):
         ...
 
     def count_into(self, traffic: Traffic) -> None:
-        """From now on count bytes there."""
+        """Count transferred bytes in ``traffic`` from now on."""
         ...
 
     def one_operation(self) -> AbstractContextManager[None]:
-        """Let all that is read within share one deadline; elsewhere each read has its own."""
+        """Let all reads in the block share one deadline; outside it each has its own."""
         ...

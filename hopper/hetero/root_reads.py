@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from cache_server.kernel import kernel
 from hopper.graph.directory import GraphDirectory
 from hopper.hetero.presample import FIRST_EPOCH, VisitCounter
@@ -115,7 +115,7 @@ class RootReads:
             for iteration, first in enumerate(range(0, self._roots.size, BATCH)):
                 places = np.arange(first, min(first + BATCH, self._roots.size))
                 moment = FIRST_EPOCH + epoch
-                order = permuted(self._sampler.seed, moment, self._roots.size, places)
+                order = permute(self._sampler.seed, moment, self._roots.size, places)
                 subgraph = self._sampler.sample(self._roots[order], moment, iteration)
                 yield subgraph, epoch < self._epochs
 

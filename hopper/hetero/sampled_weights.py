@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.errors import RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.links import ends_of
@@ -77,7 +77,7 @@ def sampled_weights(
 
 def _first_in_order(seed: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     places = np.arange(min(BATCHES * BATCH_SIZE, ids.size))
-    return ids[permuted(seed, 0, ids.size, places)]
+    return ids[permute(seed, 0, ids.size, places)]
 
 
 def _roots_by_type(graph: GraphDirectory) -> dict[str, NDArray[np.int64]]:

@@ -1,8 +1,8 @@
-"""Neighbour sampling in whole arrays: on a GPU by CuPy, and the same code in host memory by NumPy.
+"""Neighbour sampling by array operations: with CuPy on a GPU, or with NumPy in host memory.
 
 It draws exactly what :class:`hopper.micrograph.sample.NeighborSampler` draws (docs/draws.md). The
-topologies of all relations lie behind one another, and a hop draws for the frontiers of all
-relations at once: almost no kernel is run once a relation (HiFuse, section 4.3).
+topologies of all relations are concatenated, and a hop draws for the frontiers of all relations at
+once. So almost no GPU kernel is launched per relation (HiFuse, section 4.3).
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _HALF: Final = np.uint64(32)
 
 
 class ArraySampler(NeighborSampler):
-    """Node-wise sampling where an array module has its arrays; see :class:`NeighborSampler`.
+    """Node-wise sampling without replacement in arrays of NumPy or CuPy.
 
-    Nodes come back in host memory, edges stay where they were drawn.
+    The nodes of a subgraph are returned in host memory. Its edges stay where they were drawn.
+    Parameters not listed are those of :class:`NeighborSampler`.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ class ArraySampler(NeighborSampler):
 
     Raises
     ------
-    As :class:`NeighborSampler`; RequestError: a relation's edges are cut over several servers.
+    RequestError: a server has only some of a destination's in-edges in a relation.
     """
 
     def __init__(
@@ -52,15 +53,18 @@ class ArraySampler(NeighborSampler):
         **options: Unpack[SamplerOptions],
     ) -> None:
         super().__init__(topologies, original_ids, target, fanouts, seed, **options)
-        cut = [str(each) for each, own in self.topologies.items() if own.positions is not None]
+        cut = [
+            str(relation)
+            for relation, topology in self.topologies.items()
+            if topology.positions is not None
+        ]
         if cut:
             raise RequestError(
                 f"sampler.device: a server has some of the edges of {', '.join(cut)} only, which "
                 "are drawn in host memory alone; expected cpu"
             )
         self._np = module
-        # Relations under several names may share a topology, and so the type that it ends in: each
-        # is stored once.
+        # Several names of one relation share a topology, which is stored once.
         stored: dict[int, tuple[int, Topology, str]] = {}
         first_row = 0
         for relation, topology in self.topologies.items():
@@ -74,53 +78,57 @@ class ArraySampler(NeighborSampler):
         for _, topology, node_type in stored.values():
             indptr.append(topology.indptr + first_edge)
             first_edge += topology.indices.size
-            # A row at the end of each that stands for no node.
+            # An indptr has one more element than nodes, so the ids get a last one without meaning.
             originals.append(np.append(self.original_ids[node_type], 0))
-        self._indptr = self._merged(indptr)
-        self._originals = self._merged(originals)
-        self._indices = self._merged([topology.indices for _, topology, _ in stored.values()])
+        self._indptr = self._concatenate(indptr)
+        self._originals = self._concatenate(originals)
+        self._indices = self._concatenate([topology.indices for _, topology, _ in stored.values()])
 
-    def _merged(self, parts: Sequence[NDArray[np.int64]]) -> Array:
-        found = np.concatenate([*parts, np.empty(0, np.int64)])
-        return self._np.asarray(found.astype(np.int64, copy=False))
+    def _concatenate(self, parts: Sequence[NDArray[np.int64]]) -> Array:
+        whole = np.concatenate([*parts, np.empty(0, np.int64)])
+        return self._np.asarray(whole.astype(np.int64, copy=False))
 
     def sample(self, roots: Roots, epoch: int, iteration: int) -> Subgraph:
-        """See :class:`NeighborSampler`; of roots of the target type alone."""
+        """Sample the subgraph of distinct roots, all of the target type.
+
+        Parameters and errors are those of :meth:`NeighborSampler.sample`.
+        """
         assert not isinstance(roots, Mapping)
         xp = self._np
         self._check_roots(roots, self.target)
         if np.unique(roots).size != roots.size:
             raise ValueError("a root occurs twice in one batch")
-        frontiers = {each: xp.empty(0, np.int64) for each in self.original_ids}
+        frontiers = {node_type: xp.empty(0, np.int64) for node_type in self.original_ids}
         frontiers[self.target] = xp.asarray(np.ascontiguousarray(roots, dtype=np.int64))
-        # Of all node types, allocated anew: filling one takes less than telling what to clear.
+        # New tables are made for every batch: filling them takes less time than clearing rows.
         tables = {
-            each: xp.full(ids.size, UNSEEN, np.int32) for each, ids in self.original_ids.items()
+            node_type: xp.full(ids.size, UNSEEN, np.int32)
+            for node_type, ids in self.original_ids.items()
         }
         tables[self.target][frontiers[self.target]] = xp.arange(roots.size, dtype=np.int32)
-        sizes = [{each: len(own) for each, own in frontiers.items()}]
+        sizes = [{node_type: len(ids) for node_type, ids in frontiers.items()}]
         hops = []
         for hop in range(len(self.fanouts)):
-            hops.append(self._hop(hop, (epoch, iteration), frontiers, tables))
-            sizes.append({each: len(own) for each, own in frontiers.items()})
-        nodes = {each: on_host(own) for each, own in frontiers.items()}
+            hops.append(self._draw_hop(hop, (epoch, iteration), frontiers, tables))
+            sizes.append({node_type: len(ids) for node_type, ids in frontiers.items()})
+        nodes = {node_type: on_host(ids) for node_type, ids in frontiers.items()}
         return self._subgraph(nodes, sizes, hops, (epoch, iteration))
 
-    def _hop(
+    def _draw_hop(
         self,
         hop: int,
         moment: tuple[int, int],
         frontiers: dict[str, Array],
         tables: Mapping[str, Array],
     ) -> dict[Relation, HopEdges]:
-        """Draw one hop of every relation; frontiers grow."""
+        """Draw one hop of every relation, and add new sources to the frontiers."""
         xp = self._np
         destinations = dict(frontiers)
-        drawn = [each for each in self.topologies if self.is_drawn(each, hop)]
+        drawn = [relation for relation in self.topologies if self.is_drawn(relation, hop)]
         none = xp.empty(0, np.int64)
-        rows = [destinations[each.dst] + self._first_row[each] for each in drawn]
-        counts = np.array([len(own) for own in rows], np.int64)
-        keys = [self.hop_key(NEIGHBOURS, moment, hop, each) for each in drawn]
+        rows = [destinations[relation.dst] + self._first_row[relation] for relation in drawn]
+        counts = np.array([len(relation_rows) for relation_rows in rows], np.int64)
+        keys = [self.hop_key(NEIGHBOURS, moment, hop, relation) for relation in drawn]
         offsets, sources, positions = self._draw(
             xp.concatenate([*rows, none]),
             xp.asarray(np.repeat(np.array(keys, np.uint64), counts)),
@@ -128,28 +136,32 @@ class ArraySampler(NeighborSampler):
         )
         firsts = np.concatenate(([0], np.cumsum(counts)))
         bounds = on_host(offsets[xp.asarray(firsts)])
-        places = {each: index for index, each in enumerate(drawn)}
-        found_rows = self._discover(drawn, bounds, sources, frontiers, tables)
+        index_of = {relation: index for index, relation in enumerate(drawn)}
+        source_rows = self._discover(drawn, bounds, sources, frontiers, tables)
         edges = {}
         for relation in self.topologies:
-            if relation not in places:
-                nothing = xp.zeros(len(destinations[relation.dst]) + 1, np.int64)
-                edges[relation] = HopEdges(nothing, none, none)
+            if relation not in index_of:
+                indptr = xp.zeros(len(destinations[relation.dst]) + 1, np.int64)
+                edges[relation] = HopEdges(indptr, none, none)
                 continue
-            at = places[relation]
-            own = slice(int(bounds[at]), int(bounds[at + 1]))
-            indptr = offsets[int(firsts[at]) : int(firsts[at + 1]) + 1] - bounds[at]
-            edges[relation] = HopEdges(indptr, found_rows[own], positions[own])
+            index = index_of[relation]
+            part = slice(int(bounds[index]), int(bounds[index + 1]))
+            indptr = offsets[int(firsts[index]) : int(firsts[index + 1]) + 1] - bounds[index]
+            edges[relation] = HopEdges(indptr, source_rows[part], positions[part])
         return edges
 
     def _draw(self, rows: Array, keys: Array, fanout: int) -> tuple[Array, Array, Array]:
-        """The in-edges of rows of the merged topologies: [n + 1] offsets, [edges] sources and
-        positions.
+        """Draw in-edges of rows of the concatenated topologies.
 
         Parameters
         ----------
-        rows: [n] int64. keys: [n] uint64, of each row's relation at this hop.
-        fanout: -1 = all.
+        rows: [n] int64.
+        keys: [n] uint64, the key of each row's relation at this hop.
+        fanout: neighbours a row; -1 = all.
+
+        Returns
+        -------
+        [n + 1] int64 offsets, and [edges] int64 sources and positions.
         """
         xp = self._np
         starts = self._indptr[rows]
@@ -159,15 +171,15 @@ class ArraySampler(NeighborSampler):
         if len(rows):
             xp.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
-        # The row of each edge: CuPy repeats by one number alone.
-        of_row = xp.searchsorted(offsets[1:], xp.arange(total), side="right")
-        positions = xp.arange(total) - offsets[of_row]
-        some = xp.flatnonzero(degrees > counts)
-        if len(some):
-            own = _absorb(keys[some], self._originals[rows[some]].astype(np.uint64))
-            places = offsets[some][:, None] + xp.arange(fanout)[None, :]
-            positions[places] = _draw_positions(xp, own, degrees[some], fanout)
-        return offsets, self._indices[starts[of_row] + positions], positions
+        # The row of each edge. CuPy's repeat does not take one count per element.
+        row_of_edge = xp.searchsorted(offsets[1:], xp.arange(total), side="right")
+        positions = xp.arange(total) - offsets[row_of_edge]
+        partial = xp.flatnonzero(degrees > counts)
+        if len(partial):
+            node_keys = _absorb(keys[partial], self._originals[rows[partial]].astype(np.uint64))
+            edges = offsets[partial][:, None] + xp.arange(fanout)[None, :]
+            positions[edges] = _draw_positions(xp, node_keys, degrees[partial], fanout)
+        return offsets, self._indices[starts[row_of_edge] + positions], positions
 
     def _discover(
         self,
@@ -177,32 +189,39 @@ class ArraySampler(NeighborSampler):
         frontiers: dict[str, Array],
         tables: Mapping[str, Array],
     ) -> Array:
-        """[edges] int64: the frontier row of each source; frontiers grow by those that are new, in
-        order of first appearance."""
+        """Return [edges] int64, the frontier row of each source.
+
+        New sources are added to their frontiers in order of first appearance.
+        """
         xp = self._np
-        found = xp.empty(len(sources), np.int64)
-        for node_type in sorted({each.src for each in drawn}):
-            # Relations are sorted by type of source first.
-            of_type = [place for place, each in enumerate(drawn) if each.src == node_type]
-            own = slice(int(bounds[of_type[0]]), int(bounds[of_type[-1] + 1]))
-            ids, table, known = sources[own], tables[node_type], frontiers[node_type]
+        source_rows = xp.empty(len(sources), np.int64)
+        for node_type in sorted({relation.src for relation in drawn}):
+            # Relations are sorted by source type, so those of one type are adjacent.
+            indices = [i for i, relation in enumerate(drawn) if relation.src == node_type]
+            part = slice(int(bounds[indices[0]]), int(bounds[indices[-1] + 1]))
+            ids, table, known = sources[part], tables[node_type], frontiers[node_type]
             unseen = ids[table[ids] == UNSEEN]
             if len(unseen):
                 distinct, first = xp.unique(unseen, return_index=True)
-                fresh = distinct[xp.argsort(first)]
-                rows = xp.arange(len(known), len(known) + len(fresh), dtype=np.int32)
-                table[fresh] = rows
-                frontiers[node_type] = xp.concatenate((known, fresh))
-            found[own] = table[ids]
-        return found
+                new = distinct[xp.argsort(first)]
+                rows = xp.arange(len(known), len(known) + len(new), dtype=np.int32)
+                table[new] = rows
+                frontiers[node_type] = xp.concatenate((known, new))
+            source_rows[part] = table[ids]
+        return source_rows
 
 
 def _draw_positions(xp: ModuleType, keys: Array, populations: Array, count: int) -> Array:
-    """[n, count] int64: distinct positions of [0, population) each, in the order of Floyd's draws.
+    """Draw ``count`` distinct positions of each [0, population), in the order of Floyd's algorithm.
 
     Parameters
     ----------
-    keys: [n] uint64. populations: [n] int64, more than ``count``.
+    keys: [n] uint64.
+    populations: [n] int64, each more than ``count``.
+
+    Returns
+    -------
+    [n, count] int64.
     """
     turns = xp.arange(count)
     tops = populations[:, None] - count + turns[None, :]
@@ -210,8 +229,8 @@ def _draw_positions(xp: ModuleType, keys: Array, populations: Array, count: int)
     variates = _mix(keys[:, None] + counters[None, :])
     picks = _high_word(variates, (tops + 1).astype(np.uint64)).astype(np.int64)
     for turn in range(1, count):
-        is_there = (picks[:, :turn] == picks[:, turn : turn + 1]).any(axis=1)
-        picks[:, turn] = xp.where(is_there, tops[:, turn], picks[:, turn])
+        is_repeat = (picks[:, :turn] == picks[:, turn : turn + 1]).any(axis=1)
+        picks[:, turn] = xp.where(is_repeat, tops[:, turn], picks[:, turn])
     return picks
 
 
@@ -226,7 +245,7 @@ def _absorb(keys: Array, words: Array) -> Array:
 
 
 def _high_word(x: Array, y: Array) -> Array:
-    """The high 64 bits of the 128-bit products of uint64."""
+    """Return the high 64 bits of the 128-bit products of uint64."""
     low_x, high_x, low_y, high_y = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
     low_high, high_low = low_x * high_y, high_x * low_y
     middle = (low_x * low_y >> _HALF) + (low_high & _LOW) + (high_low & _LOW)

@@ -1,5 +1,7 @@
-"""In-edges that lie on other servers alone: their servers draw among them, and the rank among those
-that are here meanwhile."""
+"""Draws from in-edges of which each server stores those of its own nodes.
+
+Other servers draw for their nodes while the rank draws for the nodes whose in-edges are here.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,15 @@ Ids = NDArray[np.int64]
 
 
 class AskedDraw(NamedTuple):
-    """A hop's draw of one relation.
+    """A hop's draw in one relation.
 
     Attributes
     ----------
-    stored: the relation as it is stored. nodes: [n] int64 global ids of destinations.
-    is_here: [n] bool, whose in-edges the rank's server stores.
-    until: [n] int64, the times of their roots, in draws in time.
+    stored: the relation as it is stored.
+    how: the method, fanout and key.
+    nodes: [n] int64 global ids of destinations.
+    is_here: [n] bool, whether the rank's server stores each one's in-edges.
+    until: [n] int64 times of their roots, for draws in time.
     left_out: edges that may not be drawn.
     """
 
@@ -43,12 +47,13 @@ class AskedDraw(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitDraw:
-    """Where the in-edges of a draw's destinations lie.
+    """A draw's destinations, split by the server that draws for them.
 
     Attributes
     ----------
-    here: [k] int64, those whose in-edges the rank's own server stores.
-    others: by server, which of the others are its. draws: by server, what it was asked.
+    here: [k] int64, indices of the destinations that the rank draws for.
+    others: by server, indices of the destinations that it draws for.
+    draws: by server, the draw that it was asked to make.
     """
 
     here: Ids
@@ -56,33 +61,35 @@ class SplitDraw:
     draws: Mapping[int, NeighbourDraw]
 
     def order(self) -> Ids:
-        """[n] int64: where each destination stands among those here and, server by server, the
-        others."""
-        places = np.concatenate([self.here, *self.others.values()])
-        found = np.empty(places.size, np.int64)
-        found[places] = np.arange(places.size)
-        return found
+        """Return [n] int64: each destination's index in ``here`` followed by all of ``others``."""
+        split = np.concatenate([self.here, *self.others.values()])
+        index_in_split = np.empty(split.size, np.int64)
+        index_in_split[split] = np.arange(split.size)
+        return index_in_split
 
 
 class DrawsElsewhere:
-    """Draws among in-edges of which servers store some: each of its own nodes all.
+    """Draws from in-edges that are divided over servers.
 
     Parameters
     ----------
-    remote: asks other servers; they draw what the rank would (docs/draws.md).
-    traffic: where bytes are counted until they are taken.
+    remote: asks other servers, which draw what the rank itself would (docs/draws.md).
+    book: tells which server stores a node.
+    traffic: where bytes are counted until :meth:`take_sent` takes them.
     """
 
     def __init__(self, remote: RemoteRows, book: PartitionBook, traffic: Traffic) -> None:
         self._remote, self._book, self._traffic = remote, book, traffic
 
     def take_sent(self) -> dict[Cause, int]:
-        """The bytes by cause since the last call."""
+        """Return the bytes by cause since the last call."""
         return self._traffic.take()
 
     def begin(self, asked: Mapping[Relation, AskedDraw]) -> Draws:
-        """Ask other servers to draw for those of a hop's destinations whose in-edges are not here:
-        each server once for all relations."""
+        """Ask other servers for their part of a hop's draws, each with one request.
+
+        The returned object waits for the answers.
+        """
         splits = {relation: self._split(draw) for relation, draw in asked.items()}
         by_server: dict[int, list[NeighbourDraw]] = {}
         for split in splits.values():
@@ -95,29 +102,30 @@ class DrawsElsewhere:
         here = np.flatnonzero(is_here)
         if here.size == nodes.size:
             return SplitDraw(here, {}, {})
-        away = np.flatnonzero(~is_here)
-        homes = self._book.home(stored.dst, nodes[away])
-        others = {int(server): away[homes == server] for server in np.unique(homes)}
-        ends = () if left_out is None else (left_out.src, left_out.dst)
+        elsewhere = np.flatnonzero(~is_here)
+        homes = self._book.home(stored.dst, nodes[elsewhere])
+        others = {int(server): elsewhere[homes == server] for server in np.unique(homes)}
+        excluded_pairs = () if left_out is None else (left_out.src, left_out.dst)
         draws = {
             server: NeighbourDraw(
                 str(stored),
                 how,
-                nodes[places],
+                nodes[indices],
                 self._book.total(stored.src),
-                None if until is None else until[places],
-                *ends,
+                None if until is None else until[indices],
+                *excluded_pairs,
             )
-            for server, places in others.items()
+            for server, indices in others.items()
         }
         return SplitDraw(here, others, draws)
 
 
 class Draws:
-    """The draws of one hop under way.
+    """The running draws of one hop.
 
     Parameters
     ----------
+    splits: by relation.
     wait: waits for the answers of other servers.
     """
 
@@ -125,12 +133,12 @@ class Draws:
         self._splits, self._wait = splits, wait
 
     def here(self, relation: Relation, destinations: Ids) -> Ids:
-        """Those of a relation's destinations that the rank draws for."""
+        """Return the destinations of a relation that the rank draws for."""
         split = self._splits[relation]
         return destinations[split.here] if split.others else destinations
 
     def stitch(self, relation: Relation, here: Drawn) -> Drawn:
-        """What was drawn for all destinations of a relation, in their order.
+        """Join the rank's and the servers' draws for a relation, in the order of destinations.
 
         Parameters
         ----------
@@ -144,28 +152,38 @@ class Draws:
         self._wait()
         if not split.others:
             return here
-        parts = [here, *(split.draws[server].drawn() for server in split.others)]
+        parts = [here, *(split.draws[server].neighbours() for server in split.others)]
         order = split.order()
         counts = np.concatenate([np.diff(offsets) for offsets, _, _ in parts])
         sources, positions = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
         return _reorder(counts, sources, positions, order)
 
     def in_degrees(self, relation: Relation, here: Ids) -> Ids:
-        """[n] int64: of all destinations of a relation that is drawn in time, how many in-edges are
-        there at their times; parameters and errors as of :meth:`stitch`."""
+        """Return [n] int64: how many in-edges of each destination are there at its time.
+
+        Parameters
+        ----------
+        here: the in-degrees of the destinations that the rank draws for.
+
+        Raises
+        ------
+        As :meth:`stitch`.
+        """
         split = self._splits[relation]
         self._wait()
-        told = [here, *(split.draws[server].in_degrees() for server in split.others)]
-        return np.concatenate(told)[split.order()]
+        parts = [here, *(split.draws[server].in_degrees() for server in split.others)]
+        return np.concatenate(parts)[split.order()]
 
 
 @kernel
 def _reorder(counts: Ids, sources: Ids, positions: Ids, order: Ids) -> Drawn:
-    """Lists in another order.
+    """Reorder lists of drawn edges.
 
     Parameters
     ----------
-    counts: [n] int64, lengths of the lists. order: [n] int64, the list that comes at each place.
+    counts: [n] int64, lengths of the lists.
+    sources, positions: [edges] int64, the lists one after the other.
+    order: [n] int64, the index of the list that comes at each place.
     """
     firsts = np.empty(counts.size, np.int64)
     total = np.int64(0)

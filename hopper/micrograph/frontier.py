@@ -1,10 +1,9 @@
-"""The numba kernels of frontiers: name what draws found.
+"""Kernels of frontiers.
 
-``discover`` turns drawn ids into frontier rows; ``draw_hop_of_part`` draws where some edges are
-elsewhere. Threads write only rows of their own, so the result depends neither on their number nor
-on their timing.
-``discover`` stays on one thread: without branches it takes a fraction of the draws' time, and each
-split of it over two threads that was measured took longer.
+``discover`` gives drawn nodes their frontier rows. ``draw_hop_of_part`` draws from lists of which
+only a part is here. Each thread writes its own rows only, so results depend neither on the number
+of threads nor on their timing. ``discover`` runs on one thread: without branches it takes a
+fraction of the draws' time, and every measured split over two threads took longer.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cache_server.draw import absorb, draw_positions
 from cache_server.hop_draw import Drawn
 from cache_server.kernel import kernel
 
-# Frontier tables hold the row of a node, or one of these.
+# The entry of a frontier table for a node that has no row yet.
 UNSEEN: Final = -1
 
 
@@ -34,12 +33,14 @@ def draw_hop_of_part(
     fanout: int,
     key: np.uint64,
 ) -> Drawn:
-    """What :func:`draw_hop` draws among all edges, as far as it is here.
+    """Draw from all in-edges as ``draw_hop`` does, and return the drawn edges that are stored here.
+
+    Parameters not listed are those of :func:`cache_server.neighbour_draw.draw_hop`.
 
     Parameters
     ----------
-    stored: [edges] int64, where each edge stands among all of its destination's; ascending.
-    degrees: [destinations] int64, how many in-edges a destination has in all.
+    stored: [edges] int64, ascending for each destination: each edge's position in the whole list.
+    degrees: [destinations] int64, lengths of the whole lists.
     """
     size = frontier.size
     starts = np.zeros(size + 1, np.int64)
@@ -47,18 +48,18 @@ def draw_hop_of_part(
         degree = degrees[frontier[i]]
         starts[i + 1] = starts[i] + (degree if fanout < 0 else min(degree, fanout))
     drawn = np.empty(starts[size], np.int64)
-    places = np.empty(starts[size], np.int64)
+    edges = np.empty(starts[size], np.int64)
     offsets = np.zeros(size + 1, np.int64)
     for i in numba.prange(size):
         node, start, stop = frontier[i], starts[i], starts[i + 1]
-        own = absorb(key, np.uint64(original_ids[node]))
-        draw_positions(own, degrees[node], stop - start, drawn[start:stop])
+        node_key = absorb(key, np.uint64(original_ids[node]))
+        draw_positions(node_key, degrees[node], stop - start, drawn[start:stop])
         first, last = indptr[node], indptr[node + 1]
         for j in range(start, stop):
-            place = first + np.searchsorted(stored[first:last], drawn[j])
-            found = place < last and stored[place] == drawn[j]
-            places[j] = place if found else -1
-            offsets[i + 1] += found
+            edge = first + np.searchsorted(stored[first:last], drawn[j])
+            is_here = edge < last and stored[edge] == drawn[j]
+            edges[j] = edge if is_here else -1
+            offsets[i + 1] += is_here
     for i in range(size):
         offsets[i + 1] += offsets[i]
     sources = np.empty(offsets[size], np.int64)
@@ -66,23 +67,18 @@ def draw_hop_of_part(
     for i in numba.prange(size):
         at = offsets[i]
         for j in range(starts[i], starts[i + 1]):
-            if places[j] >= 0:
-                sources[at] = indices[places[j]]
+            if edges[j] >= 0:
+                sources[at] = indices[edges[j]]
                 positions[at] = drawn[j]
                 at += 1
     return offsets, sources, positions
 
 
 def keep(drawn: Drawn, chosen: NDArray[np.bool_]) -> Drawn:
-    """Some of the edges that were drawn.
-
-    Parameters
-    ----------
-    chosen: [edges] bool.
-    """
+    """Return the drawn edges that are ``chosen`` ([edges] bool)."""
     offsets, sources, positions = drawn
-    kept = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)))
-    return kept[offsets], sources[chosen], positions[chosen]
+    chosen_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(chosen, dtype=np.int64)))
+    return chosen_before[offsets], sources[chosen], positions[chosen]
 
 
 @kernel
@@ -102,19 +98,19 @@ def discover(
     [edges] int64 rows, and [new] int64 ids of the new nodes: the i-th has row ``known + i``.
     """
     rows = np.empty(sources.size, np.int64)
-    fresh = np.empty(sources.size + 1, np.int64)
-    found = 0
+    new_nodes = np.empty(sources.size + 1, np.int64)
+    new = 0
     for i in range(sources.size):
-        # Without a branch: whether a node is new is a coin toss to the processor.
+        # There is no branch here, since the processor could not predict it.
         node = sources[i]
         row = table[node]
         is_new = row == UNSEEN
-        row = known + found if is_new else np.int64(row)
+        row = known + new if is_new else np.int64(row)
         table[node] = row
-        fresh[found] = node
+        new_nodes[new] = node
         rows[i] = row
-        found += is_new
-    return rows, fresh[:found].copy()
+        new += is_new
+    return rows, new_nodes[:new].copy()
 
 
 @kernel

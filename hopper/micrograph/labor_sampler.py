@@ -1,8 +1,8 @@
 """LABOR-0 (Balin and Catalyurek, Layer-Neighbor Sampling, NeurIPS 2023, section 3.2).
 
-Destinations share one variate per source, so they tend to take the same sources: a batch reaches
-fewer nodes than under node-wise sampling with the same fanouts. A source is taken or not whatever
-else is in the frontier, which is what placement invariance needs (design.md, invariant 1).
+Destinations share one variate per source, so they tend to take the same sources. A batch then
+reaches fewer nodes than under node-wise sampling with the same fanouts. Whether an edge is drawn
+does not depend on the other nodes of the frontier, so draws do not depend on who makes them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hopper.micrograph.sample import NeighborSampler, SamplerOptions
 
 
 class LaborSampler(NeighborSampler):
-    """Takes edge (u, v) where the variate of u lies below ``fanout / in_degree(v)``.
+    """Draws edge (u, v) if the variate of u is below ``fanout / in_degree(v)``.
 
-    A destination has ``fanouts[l]`` sampled in-neighbours a relation in expectation, all of them
-    where it has no more; it may have none. Parameters and errors as :class:`NeighborSampler`.
+    A destination gets ``fanouts[l]`` in-neighbours a relation in expectation, and all of them if it
+    has no more. It may get none. Parameters and errors are those of :class:`NeighborSampler`.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class LaborSampler(NeighborSampler):
         self.inclusions = [None if fanout == -1 else ByInDegree(fanout) for fanout in fanouts]
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
-        """See :class:`NeighborSampler`."""
-        return self.drawn_by("labor", LABOR, hop, relation, moment)
+        """Draw by LABOR-0; see :meth:`NeighborSampler.how`."""
+        return self.make_draw("labor", LABOR, hop, relation, moment)
 
 
 @dataclass(frozen=True)
 class ByInDegree:
-    """Edges into v are drawn with probability ``min(1, fanout / in_degree(v))``."""
+    """The inclusion of LABOR-0: edges into v are drawn with ``min(1, fanout / in_degree(v))``."""
 
     fanout: int
     equally_likely: bool = True
@@ -58,7 +58,7 @@ class ByInDegree:
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """See :class:`hopper.micrograph.subgraph.Inclusion`."""
+        """Return [edges] float64: ``max(1, in_degree(v) / fanout)`` for each edge into v."""
         by_destination = (block.in_degree().to(torch.float64) / self.fanout).clamp(min=1.0)
         return by_destination.repeat_interleave(
             block.edges_per_destination(), output_size=block.num_edges

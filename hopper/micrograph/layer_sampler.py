@@ -1,9 +1,9 @@
 """Layer-wise sampling after FastGCN (Chen, Ma and Xiao, ICLR 2018, section 3.1).
 
 FastGCN draws the nodes of a layer independently of the frontier, in proportion to the squared
-column norms of the normalised adjacency. Here each node is drawn or not by a variate of its own
-(Poisson sampling) instead of n times with replacement, so that whether a node is in the sample
-depends on nothing else (design.md, invariant 1); the probabilities are the same.
+column norms of the normalised adjacency. It draws n nodes with replacement. Here a variate for each
+node decides whether it is drawn (Poisson sampling), with the same probabilities, so that a draw
+depends on no other node.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class LayerSampler(NeighborSampler):
     """Takes all in-edges of the frontier whose source is in the layer's sample.
 
     Source u is in the sample of hop l with probability ``min(1, layer_sizes[l] q(u))``, per
-    relation, where q adds up to 1 over the relation's sources. Making a sampler reads every edge
-    once, and keeps 4 bytes per source. Parameters and errors as :class:`NeighborSampler`, except:
+    relation, where q adds up to 1 over the relation's sources. The constructor reads every edge
+    once and keeps 4 bytes per source. Parameters and errors not listed are those of
+    :class:`NeighborSampler`.
 
     Parameters
     ----------
-    fanouts: the layer sizes: nodes in the sample of each hop, first hop first; -1 takes all
-        neighbours.
+    fanouts: the expected size of each hop's sample, first hop first; -1 takes all neighbours.
     """
 
     size_key: ClassVar[str] = "layer_sizes"
@@ -63,7 +63,7 @@ class LayerSampler(NeighborSampler):
 
     @classmethod
     def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
-        """See :class:`NeighborSampler`."""
+        """Refuse typed models and partitioned topology; see :meth:`NeighborSampler.check`."""
         if typed:
             raise RequestError(
                 "sampler.kind: 'layer' draws one sample of the whole graph per relation, which "
@@ -82,7 +82,7 @@ class LayerSampler(NeighborSampler):
         destinations: NDArray[np.int64],
         moment: tuple[int, int],
     ) -> Drawn:
-        """See :class:`NeighborSampler`."""
+        """Take in-edges from sources in the hop's sample; see :meth:`NeighborSampler.draw`."""
         sample = self._samples[hop]
         if sample is None:
             return super().draw(hop, relation, destinations, moment)
@@ -98,34 +98,34 @@ class LayerSampler(NeighborSampler):
 
 
 class Thresholds(NamedTuple):
-    """A source of weight w is drawn where w >= certain or its variate < w * factor."""
+    """A source of weight w is drawn if w >= certain or its variate < w * factor."""
 
     weights: NDArray[np.uint32]
-    """[sources] uint32"""
+    """[sources] uint32 importance of every source"""
     factor: np.uint64
     certain: np.uint64
 
 
 class LayerSample:
-    """The sample of one hop: which sources can be in it, and how likely each is.
+    """The sample of one hop: the probability of each source to be in it.
 
     Parameters
     ----------
-    size: expected number of nodes in the sample, were none certain to be in it; positive.
-    weights: per relation, [sources] uint32, importance of every source.
+    size: expected number of nodes in the sample if none is certain to be in it; positive.
+    weights: per relation, [sources] uint32 importance of every source.
     """
 
     equally_likely: Final = False
 
     def __init__(self, size: int, weights: Mapping[Relation, NDArray[np.uint32]]) -> None:
         self.thresholds = {
-            relation: make_thresholds(size, each) for relation, each in weights.items()
+            relation: make_thresholds(size, importance) for relation, importance in weights.items()
         }
 
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """See :class:`hopper.micrograph.subgraph.Inclusion`."""
+        """Return [edges] float64: one over the probability of each edge's source."""
         weights, factor, certain = self.thresholds[block.relation]
         by_source = source_draw.inverse_probabilities(weights, sources, factor, certain)
         by_row = to_device(by_source, block.device)
@@ -133,9 +133,9 @@ class LayerSample:
 
 
 def make_thresholds(size: int, weights: NDArray[np.uint32]) -> Thresholds:
-    """Thresholds that draw each source with probability ``min(1, size * weight / total)``.
+    """Make the thresholds that draw each source with probability ``min(1, size * weight / total)``.
 
-    The probability of those not certain is off by a relative 2**-64 * total / size at most.
+    The relative error of a probability below 1 is at most 2**-64 * total / size.
     """
     total = max(1, int(weights.sum(dtype=np.uint64)))
     certain = -(-total // size)

@@ -1,10 +1,10 @@
 """Data locality of micrographs and subgraphs: R_micro and R_sub (HopGNN, section 4).
 
 R_micro is the mean, over roots, of the share of a root's micrograph that is stored with the root.
-R_sub is the same share for the subgraph of a mini-batch of random roots: the mean, over its roots,
-of the share of the subgraph that is stored with that root. Roots are in no numerator and in every
-denominator, as in the paper, so that with P servers R_sub tends to 1/P. Vertices count
-once, whatever hops reach them, and all node types count.
+R_sub is the mean, over the roots of a random mini-batch, of the share of the batch's subgraph that
+is stored with the root. As in the paper, roots count in denominators but not in numerators, so
+R_sub tends to 1/P on P servers. A vertex counts once, however many hops reach it, and all node
+types count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.errors import RequestError
 from hopper.micrograph.sample import NeighborSampler
 from hopper.micrograph.subgraph import Subgraph
@@ -29,7 +29,7 @@ DEFAULT_BATCH: Final = 1024
 
 @dataclass(frozen=True)
 class Locality:
-    """Both measures and how they were taken."""
+    """R_micro and R_sub, and the parameters they were measured with."""
 
     fanouts: tuple[int, ...]
     roots: int
@@ -43,7 +43,7 @@ class Locality:
     """R_sub in [0, 1]"""
 
     def as_json(self) -> dict[str, Any]:
-        """The "locality" entry of partition.json."""
+        """Return the "locality" entry of partition.json."""
         return {
             "fanouts": list(self.fanouts),
             "roots": self.roots,
@@ -62,21 +62,22 @@ def measure_locality(
     seed: int = 0,
     sampler: type[NeighborSampler] = NeighborSampler,
 ) -> Locality:
-    """Sample micrographs and mini-batches of training roots and count where their vertices live.
+    """Sample micrographs and mini-batches of training roots, and measure R_micro and R_sub.
 
     Parameters
     ----------
-    roots: how many roots to take, in the order of the first epoch's permutation; fewer where the
-        graph has fewer. Without a training split, any node of the target type may be a root.
+    fanouts: one per hop, first hop first; layer sizes for a
+        :class:`~hopper.micrograph.layer_sampler.LayerSampler`.
+    roots: how many roots to sample at most, the first ones of the first epoch's order. Without a
+        training split, any node of the target type may be a root.
     batch_size: roots a mini-batch.
-    seed: of the permutation and of the draws.
-    sampler: what draws; for a :class:`~hopper.micrograph.layer_sampler.LayerSampler`, ``fanouts``
-        are its sizes of layers.
+    seed: seed of the order and of the draws.
+    sampler: class of the sampler.
 
     Raises
     ------
-    RequestError: there is no root to take, or a number below 1.
-    ConfigError: unusable fanouts.
+    RequestError: there are no roots, or ``roots`` or ``batch_size`` is below 1.
+    ConfigError: the fanouts are unusable.
     """
     if roots < 1 or batch_size < 1:
         raise RequestError(
@@ -84,47 +85,48 @@ def measure_locality(
             f"and batches of {batch_size}"
         )
     schema = graph.schema
-    drawing = sampler(
+    drawer = sampler(
         {relation: graph.topology(relation) for relation in schema.relations},
         {node_type: graph.original_ids(node_type) for node_type in schema.node_types},
         schema.target_type(),
         fanouts,
         seed,
     )
-    chosen = _roots(graph, roots, seed)
-    batches = [chosen[first : first + batch_size] for first in range(0, chosen.size, batch_size)]
+    sampled_roots = _first_roots(graph, roots, seed)
+    count = sampled_roots.size
+    batches = [sampled_roots[first : first + batch_size] for first in range(0, count, batch_size)]
     micro = sub = 0.0
     for iteration, batch in enumerate(batches):
-        homes = graph.book.home(drawing.target, batch)
-        whole = drawing.sample(batch, 0, iteration)
-        sub += float(_colocated_shares(whole, graph.book)[homes].sum())
+        homes = graph.book.home(drawer.target, batch)
+        subgraph = drawer.sample(batch, 0, iteration)
+        sub += float(_colocated_shares(subgraph, graph.book)[homes].sum())
         for root, home in zip(batch, homes, strict=True):
-            # The same iteration as the batch, so these are its micrographs.
-            one = drawing.sample(np.array([root]), 0, iteration)
-            micro += float(_colocated_shares(one, graph.book)[home])
+            # In the batch's iteration these are the micrographs of which its subgraph is the union.
+            micrograph = drawer.sample(np.array([root]), 0, iteration)
+            micro += float(_colocated_shares(micrograph, graph.book)[home])
     return Locality(
         fanouts=tuple(fanouts),
-        roots=int(chosen.size),
+        roots=int(count),
         batch_size=batch_size,
         seed=seed,
-        micrograph=micro / chosen.size,
-        subgraph=sub / chosen.size,
+        micrograph=micro / count,
+        subgraph=sub / count,
     )
 
 
-def _roots(graph: PartitionedGraph, wanted: int, seed: int) -> NDArray[np.int64]:
-    """[n] int64 global ids of the first roots in the order of epoch 0."""
+def _first_roots(graph: PartitionedGraph, most: int, seed: int) -> NDArray[np.int64]:
+    """Return [n] int64 global ids of the first ``most`` roots in the order of epoch 0."""
     target = graph.schema.target_type()
     counts = training_roots(graph)
     ids = np.flatnonzero(counts) if counts.any() else np.arange(counts.size)
     if ids.size == 0:
         raise RequestError(f"{graph.path}: node type {target!r} has no node to take as a root")
-    order = permuted(seed, 0, ids.size, np.arange(min(wanted, ids.size)))
+    order = permute(seed, 0, ids.size, np.arange(min(most, ids.size)))
     return graph.global_ids(target)[ids[order]]
 
 
 def _colocated_shares(subgraph: Subgraph, book: PartitionBook) -> NDArray[np.float64]:
-    """[servers] float64: non-root vertices on each server / all vertices."""
+    """Return [servers] float64: non-root vertices on each server over all vertices."""
     counts = np.zeros(book.servers, np.int64)
     total = 0
     for node_type, ids in subgraph.nodes.items():

@@ -1,8 +1,8 @@
-"""Which time steps an iteration has, and what each model trains in them (HopGNN, section 5.3).
+"""The time steps of an iteration, and what each model trains in them (HopGNN, section 5.3).
 
-Unmerged, model d trains its roots of home rank (d + t) mod N at time step t, so there are N steps.
-Merging dissolves steps: the roots of a dissolved step are spread over the remaining steps of the
-same model, which then trains them away from their home. Every rank derives the same steps from the
+Without merging there are N steps, and at step t model d trains its roots of home rank (d + t) mod
+N. Merging dissolves steps: the roots of a dissolved step are spread over the remaining steps of the
+same model, which trains them away from their home. Every rank derives the same steps from the
 global batch alone.
 """
 
@@ -22,10 +22,12 @@ Selection = Literal["fewest", "random"]
 
 @dataclass(frozen=True)
 class TimeSteps:
-    """One iteration's time steps.
+    """The time steps of one iteration.
 
-    ranks: [models, steps] int64, where each model trains at each step.
-    groups: groups[model][step], [roots] int64 global ids that it trains there.
+    Attributes
+    ----------
+    ranks: [models, steps] int64, the rank on which each model trains at each step.
+    groups: ``groups[model][step]`` is [roots] int64, the global ids that the model trains there.
     """
 
     ranks: NDArray[np.int64]
@@ -33,7 +35,7 @@ class TimeSteps:
 
     @property
     def count(self) -> int:
-        """Number of time steps."""
+        """The number of time steps."""
         return int(self.ranks.shape[1])
 
 
@@ -44,16 +46,16 @@ def make_time_steps(
     selection: Selection = "fewest",
     seed: int = 0,
 ) -> TimeSteps:
-    """The time steps of one iteration.
+    """Make the time steps of one iteration.
 
     Parameters
     ----------
-    ranks: number of ranks N, also the number of models.
+    ranks: number of ranks N, which is also the number of models.
     dissolve: how many of the N steps to dissolve, at most N - 1.
-    selection: ``fewest`` dissolves, for all models alike, the step with the fewest roots, and
-        counts anew for the next: models stay on distinct ranks. ``random`` draws a step for each
-        model (section 7.4's comparison): models may meet on a rank.
-    seed: of the draws of ``random``, with the batch's epoch and iteration.
+    selection: ``fewest`` dissolves the step with the fewest roots, the same for all models, and
+        counts anew for the next. Models stay on distinct ranks. ``random`` draws a step for each
+        model (the comparison of section 7.4). Several models may then train on one rank.
+    seed: seed of the draws of ``random``, which also depend on the epoch and iteration.
 
     Raises
     ------
@@ -69,10 +71,10 @@ def make_time_steps(
     for round_index in range(dissolve):
         if selection == "fewest":
             sizes = {step: sum(roots[step].size for roots in remaining) for step in remaining[0]}
-            chosen = [min(sizes, key=lambda step: (sizes[step], step))] * ranks
+            dissolved = [min(sizes, key=lambda step: (sizes[step], step))] * ranks
         else:
-            chosen = _drawn(batch, seed, round_index, [list(roots) for roots in remaining])
-        for roots, step in zip(remaining, chosen, strict=True):
+            dissolved = _draw_steps(batch, seed, round_index, [list(roots) for roots in remaining])
+        for roots, step in zip(remaining, dissolved, strict=True):
             _dissolve(roots, step)
     return TimeSteps(
         ranks=np.array([[(m + step) % ranks for step in remaining[m]] for m in models], np.int64),
@@ -80,21 +82,21 @@ def make_time_steps(
     )
 
 
-def _drawn(
+def _draw_steps(
     batch: GlobalBatch, seed: int, round_index: int, remaining: list[list[int]]
 ) -> list[int]:
-    """For each model one of its remaining steps, drawn for it alone."""
+    """Draw one of the remaining steps for each model, independently of other models."""
     key = np.uint64(key_of(MERGING, seed, batch.epoch, batch.iteration, round_index))
-    drawn = [np.uint64(variate(key, np.uint64(model))) for model in range(len(remaining))]
+    variates = [np.uint64(variate(key, np.uint64(model))) for model in range(len(remaining))]
     return [
-        steps[int(below(each, np.uint64(len(steps))))]
-        for each, steps in zip(drawn, remaining, strict=True)
+        steps[int(below(model_variate, np.uint64(len(steps))))]
+        for model_variate, steps in zip(variates, remaining, strict=True)
     ]
 
 
 def _dissolve(groups: dict[int, NDArray[np.int64]], step: int) -> None:
-    """Spread one step's roots evenly over the others, the first ones taking what is left over."""
+    """Spread one step's roots evenly over the others; the first ones may get one more."""
     roots = groups.pop(step)
-    for other, part in zip(groups, np.array_split(roots, len(groups)), strict=True):
+    for remaining_step, part in zip(groups, np.array_split(roots, len(groups)), strict=True):
         if part.size:
-            groups[other] = np.concatenate((groups[other], part))
+            groups[remaining_step] = np.concatenate((groups[remaining_step], part))

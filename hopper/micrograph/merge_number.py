@@ -1,7 +1,7 @@
-"""How many time steps iterations dissolve (HopGNN, section 5.3).
+"""The search for the best number of dissolved time steps (HopGNN, section 5.3).
 
-The paper compares the times of whole epochs, one after the other. On a machine whose speed drifts
-that takes noise for a gain, so here both numbers are tried within the same epoch, in turn.
+The paper compares the times of successive epochs. If the speed of the machine drifts, that mistakes
+noise for a gain. So here two numbers are compared in alternating iterations of the same epoch.
 """
 
 from __future__ import annotations
@@ -15,73 +15,75 @@ from typing import Any, Final
 MERGE: Final = "merge"
 TRIED: Final = "merge_tried"
 MARGIN: Final = 0.02
-"""what one more dissolved step has to save at least, as a share of an iteration's time"""
+"""share of an iteration's time that one more dissolved step must save at least"""
 LEAST_PAIRS: Final = 10
-"""before a number takes another's place, or is given up because it looks no faster"""
+"""pairs after which a number may be accepted, or rejected because it looks no faster"""
 MOST_PAIRS: Final = 64
-"""of an epoch, and of a comparison"""
+"""most pairs in an epoch, and in a comparison"""
 MOST_EPOCHS: Final = 10
-"""of a comparison"""
+"""most epochs of a comparison"""
 FIRST_PAUSE: Final = 8
-"""epochs from the end of a comparison to a check of what it found"""
+"""epochs from the end of a comparison to the first check of its result"""
 
 _HALF: Final = 2
 _QUANTILE: Final = 1.96
-"""of the normal distribution: an error of 2.5 % to one side"""
+"""quantile of the normal distribution for an error of 2.5 % on one side"""
 
 
 def number_of_steps(decisions: Mapping[str, int], epoch: int, iteration: int) -> int:
-    """How many time steps an iteration dissolves, by the decisions for its epoch.
+    """Return how many time steps an iteration dissolves.
 
-    An epoch that compares two numbers trains them in turn, in pairs of two iterations each. The
-    first iteration belongs to no pair; nor does what follows :data:`MOST_PAIRS` pairs, which has
-    the number that stands. Which number comes first changes from pair to pair and from epoch to
-    epoch, so that a drift of the machine's speed favours neither.
+    In an epoch that compares two numbers, a pair is two iterations with one number followed by two
+    with the other. The first iteration belongs to no pair. Iterations after :data:`MOST_PAIRS`
+    pairs do not either, and use the current number. Which number comes first alternates between
+    pairs and between epochs, so that a drift of the machine's speed favours neither.
 
     Parameters
     ----------
-    decisions: as of :meth:`MergeNumber.decisions`.
+    decisions: the epoch's result of :meth:`MergeNumber.decisions`.
     """
-    standing = decisions[MERGE]
-    pair, place = divmod(max(iteration - 1, 0), 2 * _HALF)
+    current = decisions[MERGE]
+    pair, index_in_pair = divmod(max(iteration - 1, 0), 2 * _HALF)
     if TRIED not in decisions or pair >= MOST_PAIRS:
-        return standing
-    is_tried = (place // _HALF + pair + epoch) % 2
-    return decisions[TRIED] if is_tried else standing
+        return current
+    is_tried = (index_in_pair // _HALF + pair + epoch) % 2
+    return decisions[TRIED] if is_tried else current
 
 
 @dataclass(frozen=True)
 class MergeNumber:
-    """The number that stands, and when it is compared with which other.
+    """The current number of dissolved steps, and its next comparison with another number.
 
-    An adaptive number starts with no dissolved step. The first epoch warms up. From then on, one
-    step more is compared with the number that stands, and takes its place where it is proven faster
-    by :data:`MARGIN`; the first that is not proven ends that. Later, after pauses that double, the
-    number is compared with one step less, and goes back where it is not proven faster. So the
-    larger of two numbers always has to prove itself: the lower bound of an interval of the
-    pairs' relative differences has to be above the margin. A comparison that is not decided within
+    An adaptive number starts at 0, and the first epoch is a warm-up. Then the current number is
+    compared with one more, which replaces it if it is proven faster by :data:`MARGIN`. This repeats
+    until a larger number is not proven faster. Later, after pauses that double, the current number
+    is compared with one less, which replaces it unless the current number is proven faster.
+
+    So the larger of two numbers always needs proof: the lower bound of a confidence interval of the
+    pairs' relative differences must be above the margin. A comparison that is still open after
     :data:`MOST_PAIRS` pairs or :data:`MOST_EPOCHS` epochs is decided against the larger number.
-    While two numbers are compared, half of the iterations have the slower one.
+    During a comparison half of the iterations use the slower number.
 
-    An iteration's time is the slowest rank's, from the end of the iteration before to its own. In a
-    pipeline the rows of the next iteration are read meanwhile. An epoch that compares reads no more
-    than one iteration ahead, so the time is that of computing one iteration and reading the next:
-    it counts where both have the same number of steps. The last iteration, which reads
-    nothing, and the first, which waits for its own rows, do not count. Plans are made further
-    ahead, but take about the same time for every number. What this cannot see: rows that a cache
-    keeps are chosen by what both numbers read.
+    The time of an iteration is the slowest rank's, from the end of the previous iteration to its
+    own end. In a pipeline the rows of the next iteration are read meanwhile. An epoch that compares
+    reads at most one iteration ahead, so the time covers computing one iteration and reading the
+    next. It counts only if both have the same number of steps. The first iteration, which waits for
+    its own rows, and the last, which reads none, do not count. Plans are made further ahead, but
+    take about the same time for every number. One effect is not seen: which rows a cache keeps
+    depends on what both numbers read.
 
-    Instances are never changed, so a thread that plans ahead sees one state or the next.
+    Instances are immutable, so a thread that plans ahead sees a consistent state.
 
     Attributes
     ----------
-    most: the largest number to try, one less than there are ranks.
-    number: the number that stands.
-    lower: the smaller of the two numbers that are compared next.
-    start: the epoch that does so; None = none ever.
-    pause: epochs that lay between the last comparison and the next.
-    epochs: that this comparison has taken so far, from beginning to end.
-    differences: of its pairs: how much less time the larger number took, over the mean of both.
+    most: the largest number to try, one less than the number of ranks.
+    number: the current number.
+    lower: the smaller of the two numbers of the next comparison.
+    start: the epoch of that comparison; None = there is none.
+    pause: epochs between the last comparison and the next.
+    epochs: how many whole epochs the comparison has taken so far.
+    differences: for each of its pairs, how much less time the larger number took, divided by the
+        mean of both times.
     """
 
     most: int
@@ -94,62 +96,64 @@ class MergeNumber:
 
     @classmethod
     def fixed(cls, number: int) -> MergeNumber:
-        """A number that stays."""
+        """Return a number that never changes."""
         return cls(number, number)
 
     @classmethod
     def adaptive(cls, most: int) -> MergeNumber:
-        """What a run starts with that looks for the number; ``most`` as of the class."""
+        """Return the initial state of a search for the best number; ``most`` as of the class."""
         return cls(most, start=1 if most else None)
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> MergeNumber:
-        """What :meth:`state` was taken of."""
+        """Make the object whose :meth:`state` was saved."""
         return cls(**{**state, "differences": tuple(state["differences"])})
 
     def state(self) -> dict[str, Any]:
-        """All of it, as JSON."""
+        """Return all attributes as JSON."""
         return asdict(self)
 
     def knows(self, epoch: int) -> bool:
-        """Whether the decisions for an epoch that has not begun are known, and what runs ahead may
-        run into it. An epoch that compares begins with nothing read ahead."""
+        """Return whether the number for a future epoch is known, so that it may be planned ahead.
+
+        It is not known for an epoch that compares. Such an epoch begins with nothing read ahead.
+        """
         return self.start is None or epoch < self.start
 
     def decisions(self, epoch: int) -> dict[str, int]:
-        """The number that stands in an epoch, and the number that is compared with it, if any."""
-        found = {MERGE: self.number}
+        """Return an epoch's current number, and the number that is compared with it, if any."""
+        numbers = {MERGE: self.number}
         if not self.knows(epoch):
-            found[TRIED] = self.lower if self.lower < self.number else self.lower + 1
-        return found
+            numbers[TRIED] = self.lower if self.lower < self.number else self.lower + 1
+        return numbers
 
     def after(self, epoch: int, seconds: Mapping[int, float]) -> MergeNumber:
-        """What follows from an epoch.
+        """Return the state after an epoch.
 
         Parameters
         ----------
-        seconds: by iteration, the slowest rank's time, the same on every rank. A run that was
-            resumed within the epoch lacks those before; of iterations that follow a checkpoint the
-            times tell nothing, and they are missing too.
+        seconds: by iteration, the slowest rank's time, equal on every rank. Iterations before a
+            resumption are missing, and so are those after a checkpoint, whose times include it.
         """
         if self.knows(epoch):
             return self
-        found = (*self.differences, *self._differences(epoch, seconds))[:MOST_PAIRS]
-        # The part of an epoch that is left after a resumption is no epoch.
+        differences = (*self.differences, *self._differences(epoch, seconds))[:MOST_PAIRS]
+        # The remainder of an epoch after a resumption does not count as an epoch.
         epochs = self.epochs + (0 in seconds)
-        is_over = len(found) == MOST_PAIRS or epochs >= MOST_EPOCHS
-        # With as few pairs an epoch there will not be enough of them.
-        is_over |= len(found) * MOST_EPOCHS < LEAST_PAIRS * epochs
-        verdict = _is_proven(found, MARGIN if self._rises else 0.0)
+        is_over = len(differences) == MOST_PAIRS or epochs >= MOST_EPOCHS
+        # At this rate the comparison would end with too few pairs.
+        is_over |= len(differences) * MOST_EPOCHS < LEAST_PAIRS * epochs
+        verdict = _is_proven(differences, MARGIN if self._rises else 0.0)
         if verdict is None and not is_over:
-            return replace(self, start=epoch + 1, epochs=epochs, differences=found)
-        return self._concluded(epoch, self.lower + bool(verdict))
+            return replace(self, start=epoch + 1, epochs=epochs, differences=differences)
+        return self._conclude(epoch, self.lower + bool(verdict))
 
     @property
     def _rises(self) -> bool:
         return self.lower == self.number
 
-    def _concluded(self, epoch: int, number: int) -> MergeNumber:
+    def _conclude(self, epoch: int, number: int) -> MergeNumber:
+        """Return the state after a comparison that ``number`` has won."""
         if self._rises and self.number < number < self.most:
             return MergeNumber(self.most, number, number, epoch + 1)
         if number == 0:
@@ -158,33 +162,33 @@ class MergeNumber:
         return MergeNumber(self.most, number, number - 1, epoch + 1 + pause, pause)
 
     def _differences(self, epoch: int, seconds: Mapping[int, float]) -> list[float]:
-        """Of the pairs of an epoch; a pair without a time of either number is left out."""
+        """Return the relative differences of an epoch's pairs that have times of both numbers."""
         decisions = self.decisions(epoch)
         first, last = min(seconds, default=0), max(seconds, default=0)
         by_pair: dict[int, dict[int, list[float]]] = {}
-        for each in seconds:
-            pair = (each - 1) // (2 * _HALF)
-            number = number_of_steps(decisions, epoch, each)
-            following = number_of_steps(decisions, epoch, each + 1)
-            if first < each < last and number == following and pair < MOST_PAIRS:
-                by_pair.setdefault(pair, {}).setdefault(number, []).append(seconds[each])
-        found = []
+        for iteration in seconds:
+            pair = (iteration - 1) // (2 * _HALF)
+            number = number_of_steps(decisions, epoch, iteration)
+            next_number = number_of_steps(decisions, epoch, iteration + 1)
+            if first < iteration < last and number == next_number and pair < MOST_PAIRS:
+                by_pair.setdefault(pair, {}).setdefault(number, []).append(seconds[iteration])
+        differences = []
         for times in by_pair.values():
             if len(times) == 2:
                 low, high = fmean(times[self.lower]), fmean(times[self.lower + 1])
-                found.append(2 * (low - high) / (low + high))
-        return found
+                differences.append(2 * (low - high) / (low + high))
+        return differences
 
 
 def _is_proven(differences: Sequence[float], least: float) -> bool | None:
-    """Whether the centre of differences is above ``least``; None = that is open.
+    """Return whether the centre of differences is above ``least``; None = not decided yet.
 
-    It is not as soon as the whole interval is below, and of :data:`LEAST_PAIRS` or more also when
-    the estimate alone is.
+    True needs the whole confidence interval above ``least``, and :data:`LEAST_PAIRS` differences at
+    least. False needs the whole interval below it, or that many differences and the estimate below.
 
-    The estimate is that of Hodges and Lehmann, the median of all means of two, and the interval the
-    one that belongs to it (Annals of Mathematical Statistics 34(2), 1963): order statistics, so
-    that no single slow iteration decides. Fewer than six differences have none.
+    The estimate is that of Hodges and Lehmann, the median of the means of all pairs of differences,
+    with its confidence interval (Annals of Mathematical Statistics 34(2), 1963). Both are order
+    statistics, so no single slow iteration decides. Fewer than six differences have no interval.
     """
     count = len(differences)
     spread = math.sqrt(count * (count + 1) * (2 * count + 1) / 24)

@@ -1,6 +1,6 @@
-"""The micrograph of one root, as an object to look at, draw and test (HopGNN, section 4).
+"""The micrograph of one root, to print, draw and test (HopGNN, section 4).
 
-Training uses merged groups; a group's subgraph is the union of its roots' micrographs.
+Training uses the subgraphs of whole groups, each the union of its roots' micrographs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Vertex = tuple[str, int]
 
 
 class DrawnEdge(NamedTuple):
-    """One drawn edge between frontier rows."""
+    """One drawn edge between two frontier rows."""
 
     hop: int
     relation: Relation
     dst: Vertex
     src: Vertex
     discovers: bool
-    """whether the source is met here for the first time"""
+    """whether the source is new to the frontier"""
 
 
 class Micrograph:
@@ -41,7 +41,7 @@ class Micrograph:
 
     Raises
     ------
-    RequestError: there is no such node.
+    RequestError: ``root`` is no such id.
     """
 
     def __init__(self, sampler: NeighborSampler, root: int, epoch: int, iteration: int) -> None:
@@ -51,43 +51,48 @@ class Micrograph:
                 f"micrograph: expected a global id of {self.target!r} in [0, {count}), given {root}"
             )
         self.subgraph = sampler.sample(np.array([root], np.int64), epoch, iteration)
-        """what training this root alone would compute on, in global ids"""
+        """the subgraph that training this root alone would use, in global ids"""
         self.nodes: dict[str, NDArray[np.int64]] = {
             t: sampler.original_ids[t][ids] for t, ids in self.subgraph.nodes.items()
         }
         """per node type: [n] int64 original ids in order of discovery, the root first"""
         self.root = int(self.nodes[self.target][0])
-        """original id"""
+        """original id of the root"""
 
     def edges(self) -> list[dict[Relation, NDArray[np.int64]]]:
-        """Per hop and relation: [edges, 3] int64, original ids of source and destination, and the
-        edge's position in the destination's neighbour list."""
-        found: list[dict[Relation, NDArray[np.int64]]] = []
+        """Return the drawn edges per hop and relation.
+
+        Returns
+        -------
+        [edges, 3] int64 each: original ids of source and destination, and the edge's position in
+        the destination's neighbour list.
+        """
+        edges: list[dict[Relation, NDArray[np.int64]]] = []
         for hop in self.subgraph.hops:
-            found.append({})
+            edges.append({})
             for relation, (indptr, rows, positions) in hop.items():
                 heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
                 ends = self.nodes[relation.src][rows], self.nodes[relation.dst][heads]
-                found[-1][relation] = np.stack([*ends, positions], axis=1)
-        return found
+                edges[-1][relation] = np.stack([*ends, positions], axis=1)
+        return edges
 
     def homes(self, book: PartitionBook) -> dict[str, NDArray[np.int64]]:
-        """Per node type: [n] int64, the server that stores each of :attr:`nodes`."""
+        """Return, per node type, [n] int64: the server that stores each of :attr:`nodes`."""
         return {t: book.home(t, ids) for t, ids in self.subgraph.nodes.items()}
 
     def colocated(self, book: PartitionBook) -> float:
-        """The share of vertices stored with the root; the root counts in the denominator only.
+        """Return the share of vertices stored with the root, which counts in the denominator only.
 
         R_micro is the mean of this over roots (:mod:`hopper.micrograph.locality`).
         """
         homes = self.homes(book)
-        with_root = sum(int((each == homes[self.target][0]).sum()) for each in homes.values())
-        return (with_root - 1) / sum(each.size for each in homes.values())
+        with_root = sum(int((servers == homes[self.target][0]).sum()) for servers in homes.values())
+        return (with_root - 1) / sum(servers.size for servers in homes.values())
 
     def text(self, book: PartitionBook | None = None) -> str:
-        """A tree in original ids, with each node's server where ``book`` is given.
+        """Return a tree of original ids as text, with each node's server if ``book`` is given.
 
-        A node is expanded where it is first met; where it is met again it is marked by "*".
+        A node is expanded at its first occurrence; later ones are marked by "*".
         """
         homes = self.homes(book) if book is not None else None
         draws: dict[Vertex, list[DrawnEdge]] = {}
@@ -99,29 +104,29 @@ class Micrograph:
             return f"{node_type} {self.nodes[node_type][row]}{server}"
 
         def branches(vertex: Vertex, margin: str) -> Iterator[str]:
-            for left, edge in reversed(list(enumerate(reversed(draws.get(vertex, []))))):
-                corner, rail = ("├── ", "│   ") if left else ("└── ", "    ")
-                again = "" if edge.discovers else " *"
+            for remaining, edge in reversed(list(enumerate(reversed(draws.get(vertex, []))))):
+                corner, rail = ("├── ", "│   ") if remaining else ("└── ", "    ")
+                mark = "" if edge.discovers else " *"
                 draw = f"hop {edge.hop} {edge.relation.rel}"
-                yield f"{margin}{corner}{draw}: {name(*edge.src)}{again}"
+                yield f"{margin}{corner}{draw}: {name(*edge.src)}{mark}"
                 if edge.discovers:
                     yield from branches(edge.src, margin + rail)
 
         return "\n".join([name(self.target, 0), *branches((self.target, 0), "")])
 
     def draw(self, path: Path | str, book: PartitionBook) -> None:
-        """Write a PNG: a ring per hop around the root, colours by server (needs matplotlib)."""
+        """Write a PNG with a ring per hop and a colour per server (needs matplotlib)."""
         from hopper.micrograph.picture import draw_micrograph
 
         draw_micrograph(self, path, book)
 
     def walk(self) -> Iterator[DrawnEdge]:
-        """Every edge in canonical order."""
-        met = {(self.target, 0)}
+        """Yield every drawn edge in the order of hops, relations and destinations."""
+        seen = {(self.target, 0)}
         for number, hop in enumerate(self.subgraph.hops):
             for relation, (indptr, rows, _) in hop.items():
                 heads = np.repeat(np.arange(indptr.size - 1), np.diff(indptr))
                 for head, row in zip(heads.tolist(), rows.tolist(), strict=True):
                     src = (relation.src, row)
-                    yield DrawnEdge(number, relation, (relation.dst, head), src, src not in met)
-                    met.add(src)
+                    yield DrawnEdge(number, relation, (relation.dst, head), src, src not in seen)
+                    seen.add(src)

@@ -1,4 +1,4 @@
-"""Pairs of roots: edges with labels, or links and what they are compared with."""
+"""Pairs of roots: labelled edges, or links with their negatives."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Edges with labels; or links, each with other pairs that it should score higher than.
+    """Labelled edges; or links, each with k negatives that it should score higher than.
 
     Attributes
     ----------
-    versions: by type, in the order of types that all have, [n] int64, ascending: the distinct
+    versions: by node type, in the order that all ranks use, [n] int64, ascending: the distinct
         ends, which are the roots.
-    heads, tails: [links, 1 + k] int64: places of the ends among all ``versions``, those of one type
-        behind those of another; column 0 is the link itself, and the only one of edges with labels.
-    relations: [links] int64: which of the target relations each is of.
-    labels: [links, 1 + k] float32: 1 for the link, 0 for what it is compared with, -1 for what does
-        not count; of edges with labels [edges, 1 or classes], as stored.
+    heads, tails: [links, 1 + k] int64, indices of the ends in the concatenated ``versions``. Column
+        0 is the link itself. Labelled edges have this column only.
+    relations: [links] int64, index of each link's relation among the target relations.
+    labels: of links [links, 1 + k] float32: 1 for the link, 0 for a negative, -1 for a pair that
+        does not count. Of labelled edges [edges, 1 or classes], as stored.
     """
 
     versions: Mapping[str, Ids]

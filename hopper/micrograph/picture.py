@@ -1,4 +1,4 @@
-"""A micrograph as a picture: rings by hop, colours by server. Needs matplotlib."""
+"""Draws a micrograph as a picture with matplotlib: a ring per hop, a colour per server."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Spot = tuple[float, float]
 
 
 def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBook) -> None:
-    """Write a PNG.
+    """Write a micrograph's picture as a PNG.
 
-    The root stands at the centre, with a dark rim; a node's ring is the hop that found it, its
-    shape its type. Edges that cross servers are dashed; edges to a node that was known already are
-    faint.
+    The root is at the centre and has a dark rim. A node's ring shows the hop that discovered it,
+    its shape the node type, its colour the server. Edges between servers are dashed. Edges to a
+    node that was known already are faint.
     """
     figure = Figure(figsize=(9, 9), layout="constrained")
     axes = figure.add_subplot()
-    spots, homes = _spread(micrograph), micrograph.homes(book)
+    spots, homes = _place_vertices(micrograph), micrograph.homes(book)
     _paint_edges(axes, micrograph, spots, homes)
     _paint_nodes(axes, micrograph, spots, homes)
     axes.set_title(
@@ -43,26 +43,26 @@ def draw_micrograph(micrograph: Micrograph, path: Path | str, book: PartitionBoo
     os.replace(unfinished, path)
 
 
-def _spread(micrograph: Micrograph) -> dict[Vertex, Spot]:
-    """Where vertices stand: leaves evenly on the circle, a parent amid its branches."""
+def _place_vertices(micrograph: Micrograph) -> dict[Vertex, Spot]:
+    """Place leaves evenly around the circle, and each parent at the middle of its branches."""
     root = (micrograph.target, 0)
     ring, branches = {root: 0}, {root: list[Vertex]()}
-    # In order of discovery, so a parent always comes before its branches.
+    # Vertices come in order of discovery, so a parent precedes its branches.
     for edge in micrograph.walk():
         if edge.discovers:
             ring[edge.src], branches[edge.src] = edge.hop + 1, []
             branches[edge.dst].append(edge.src)
     leaves: dict[Vertex, int] = {}
     for vertex in reversed(ring):
-        leaves[vertex] = sum(leaves[each] for each in branches[vertex]) or 1
+        leaves[vertex] = sum(leaves[branch] for branch in branches[vertex]) or 1
     begin, spots = {root: 0}, {}
     for vertex, radius in ring.items():
         angle = 2 * math.pi * (begin[vertex] + leaves[vertex] / 2) / leaves[root]
         spots[vertex] = (radius * math.cos(angle), radius * math.sin(angle))
         first = begin[vertex]
-        for each in branches[vertex]:
-            begin[each] = first
-            first += leaves[each]
+        for branch in branches[vertex]:
+            begin[branch] = first
+            first += leaves[branch]
     return spots
 
 
@@ -86,9 +86,9 @@ def _paint_nodes(
     few = len(spots) <= _MOST_LABELS
     for shape, (node_type, servers) in enumerate(sorted(homes.items())):
         for server in np.unique(servers).tolist():
-            here = [spots[node_type, row] for row in np.flatnonzero(servers == server).tolist()]
+            rows = np.flatnonzero(servers == server).tolist()
             axes.scatter(
-                *zip(*here, strict=True),
+                *zip(*(spots[node_type, row] for row in rows), strict=True),
                 s=110 if few else 25,
                 color=f"C{server % 10}",
                 marker=_SHAPES[shape % len(_SHAPES)],

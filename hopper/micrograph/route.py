@@ -1,6 +1,6 @@
-"""Which roots an iteration trains, which model owns them and which rank is their home.
+"""The roots of each iteration, the models that own them and their home ranks.
 
-Every rank derives the same answers from the configuration alone: no communication.
+Every rank derives all of this from the configuration alone, without communication.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.partition.placement import Placement
 
 
@@ -20,10 +20,12 @@ from hopper.partition.placement import Placement
 class GlobalBatch:
     """The N mini-batches of one iteration together.
 
-    roots: [n] int64 global ids of the target type, or places of links among the training links,
-        mini-batch after mini-batch.
+    Attributes
+    ----------
+    roots: [n] int64, mini-batch after mini-batch: global ids of the target type, or indices of
+        links among the training links.
     bounds: [N + 1] int64, mini-batch d is ``roots[bounds[d]:bounds[d + 1]]``.
-    home_ranks: [n] int64, the rank that owns each root.
+    home_ranks: [n] int64, the home rank of each root.
     """
 
     epoch: int
@@ -34,56 +36,61 @@ class GlobalBatch:
 
     @property
     def size(self) -> int:
-        """Number of roots, the divisor of the loss."""
+        """The number of roots, by which the loss is divided."""
         return int(self.roots.size)
 
     @property
     def where(self) -> str:
-        """The iteration, as errors name it."""
+        """The name of the iteration in errors."""
         return f"epoch {self.epoch}, iteration {self.iteration}"
 
     @cached_property
     def models(self) -> NDArray[np.int64]:
-        """[n] int64: the model that owns each root."""
+        """[n] int64, the model that owns each root."""
         return np.repeat(np.arange(self.bounds.size - 1), np.diff(self.bounds))
 
     def of_model(self, model: int) -> NDArray[np.int64]:
-        """Mini-batch ``model``: the roots it owns."""
+        """Return mini-batch ``model``: the roots that the model owns."""
         return self.roots[self.bounds[model] : self.bounds[model + 1]]
 
-    def homed_at(self, rank: int) -> NDArray[np.int64]:
-        """All roots whose home is ``rank``, in batch order."""
+    def of_home(self, rank: int) -> NDArray[np.int64]:
+        """Return the roots of all models whose home rank is ``rank``, in batch order."""
         return self.roots[self.home_ranks == rank]
 
     def group(self, model: int, rank: int) -> NDArray[np.int64]:
-        """Group (model, rank): the model's roots whose home is ``rank``; may be empty."""
+        """Return group (model, rank): the model's roots whose home rank is ``rank``, maybe none."""
         part = slice(self.bounds[model], self.bounds[model + 1])
         return self.roots[part][self.home_ranks[part] == rank]
 
 
 class TrainingRoots(Protocol):
-    """The roots that are trained, counted in an order that does not depend on how the graph is
-    divided."""
+    """All roots to train, in an order that does not depend on how the graph is divided."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of roots."""
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[m] int64: the roots at some places of that order, as :class:`GlobalBatch` has them."""
+        """Return [m] int64: the roots at some places of the order, in :class:`GlobalBatch`'s form.
+
+        Parameters
+        ----------
+        places: [m] int64 in [0, count).
+        """
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[m] int64: the rank that owns each."""
+        """Return [m] int64: the home rank of each root."""
 
 
 @dataclass(frozen=True)
 class TrainingNodes:
-    """Nodes as roots.
+    """Training roots that are nodes.
 
     Attributes
     ----------
-    placement: who owns them. node_type: theirs.
-    ids: [n] int64 original ids, ascending.
+    placement: tells the rank that owns a node.
+    node_type: the node type of the roots.
+    ids: [n] int64 original ids of the roots, ascending.
     global_ids: [count] int64, global id of every original id of the type.
     """
 
@@ -94,15 +101,15 @@ class TrainingNodes:
 
     @property
     def count(self) -> int:
-        """See :class:`TrainingRoots`."""
+        """The number of roots."""
         return int(self.ids.size)
 
     def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See :class:`TrainingRoots`: global ids."""
+        """Return [m] int64 global ids of the roots at some places of ``ids``."""
         return self.global_ids[self.ids[places]]
 
     def home_ranks(self, roots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """See :class:`TrainingRoots`."""
+        """Return [m] int64: the home rank of each global id."""
         return self.placement.rank_of(self.node_type, roots)
 
 
@@ -111,12 +118,12 @@ class RootSchedule:
 
     Parameters
     ----------
-    roots: all that are trained.
+    roots: all roots to train.
     seed: first word of the permutation's key.
-    batch_size: roots a model and iteration.
+    batch_size: roots of a model in an iteration.
     models: number of models N.
-    drop_last: leave out an incomplete last global batch.
-    most_iterations: bound of an epoch's iterations; 0 = none.
+    drop_last: whether to leave out an incomplete last global batch.
+    most_iterations: most iterations in an epoch; 0 = no limit.
     """
 
     def __init__(
@@ -133,24 +140,24 @@ class RootSchedule:
         self._seed = seed
         self._size = batch_size * models
         self._models = models
-        whole, rest = divmod(roots.count, self._size)
-        self._whole_epoch = whole + (1 if rest and not drop_last else 0)
+        complete, remainder = divmod(roots.count, self._size)
+        self._whole_epoch = complete + (1 if remainder and not drop_last else 0)
         self.iterations = self._whole_epoch
         if most_iterations:
             self.iterations = min(self.iterations, most_iterations)
 
     @property
     def batch_size(self) -> int:
-        """Roots of a global batch; the last one may have fewer."""
+        """The number of roots in a global batch; the last one may have fewer."""
         return self._size
 
     def count(self, first: int, last: int) -> int:
-        """How many roots an epoch's iterations have from ``first`` to, and without, ``last``."""
-        start, stop = (min(each * self._size, self._roots.count) for each in (first, last))
-        return stop - start
+        """Return the number of roots in an epoch's iterations [first, last)."""
+        start, stop = min(first * self._size, self._roots.count), last * self._size
+        return min(stop, self._roots.count) - start
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
-        """The global batch of one iteration; a short last one is dealt evenly to the models."""
+        """Return the global batch of an iteration; a short last one is split evenly over models."""
         start = iteration * self._size
         roots = self._in_order(epoch, start, min(start + self._size, self._roots.count))
         bounds = np.arange(self._models + 1) * roots.size // self._models
@@ -158,31 +165,32 @@ class RootSchedule:
         return GlobalBatch(epoch, iteration, roots, bounds, homes)
 
     def _in_order(self, epoch: int, first: int, stop: int) -> NDArray[np.int64]:
-        """[m] int64: part of an epoch's roots, in the order in which it visits them."""
-        places = permuted(self._seed, epoch, self._roots.count, np.arange(first, stop))
+        """Return [m] int64: an epoch's roots [first, stop) in the order in which it visits them."""
+        places = permute(self._seed, epoch, self._roots.count, np.arange(first, stop))
         return self._roots.at(places)
 
 
 class LocalRootSchedule(RootSchedule):
-    """Global batches whose mini-batch d holds roots of home rank d only (the ``locality`` engine).
+    """Global batches whose mini-batch d has roots of home rank d only (the ``locality`` engine).
 
-    An epoch has as many iterations as one of :class:`RootSchedule`, and every rank deals its own
-    roots evenly to them: a rank with more roots has larger mini-batches.
+    An epoch has as many iterations as one of :class:`RootSchedule`. Every rank spreads its own
+    roots evenly over them, so a rank with more roots has larger mini-batches.
     """
 
     _by_rank: tuple[int, list[NDArray[np.int64]]] | None = None
 
     def count(self, first: int, last: int) -> int:
-        """See :class:`RootSchedule`; but for how ranks round their shares."""
-        start, stop = (self._roots.count * each // self._whole_epoch for each in (first, last))
-        return stop - start
+        """Return about the number of roots in iterations [first, last); ranks round their parts."""
+        count, iterations = self._roots.count, self._whole_epoch
+        return count * last // iterations - count * first // iterations
 
     def batch(self, epoch: int, iteration: int) -> GlobalBatch:
-        """The global batch of one iteration."""
+        """Return the global batch of one iteration."""
         parts = []
-        for own in self._roots_by_rank(epoch):
-            first, stop = (own.size * (iteration + i) // self._whole_epoch for i in (0, 1))
-            parts.append(own[first:stop])
+        for roots in self._roots_by_rank(epoch):
+            first = roots.size * iteration // self._whole_epoch
+            stop = roots.size * (iteration + 1) // self._whole_epoch
+            parts.append(roots[first:stop])
         sizes = [part.size for part in parts]
         return GlobalBatch(
             epoch,

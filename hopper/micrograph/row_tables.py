@@ -1,4 +1,4 @@
-"""Which row each node has in a frontier."""
+"""Tables of the row that each node, or version of a node, has in a frontier."""
 
 from __future__ import annotations
 
@@ -17,47 +17,58 @@ _FEWEST_SLOTS: Final = 1024
 
 
 class RowTable(Protocol):
-    """Rows of the nodes of a type, or of their versions
-    (:meth:`hopper.micrograph.sample.NeighborSampler.versions`), all unseen at first."""
+    """The frontier rows of a type's nodes or versions, all unseen at first.
+
+    Versions are those of :meth:`hopper.micrograph.sample.NeighborSampler.versions`.
+    """
 
     def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
-        """[n] int64 rows, and [new] int64: those that had none, in order of first appearance; the
-        i-th has row ``known + i`` from now on.
+        """Give rows to versions that have none, in order of first appearance.
 
         Parameters
         ----------
-        found: [n] int64. known: number of rows in use.
+        found: [n] int64 versions.
+        known: number of rows in use.
+
+        Returns
+        -------
+        [n] int64 rows, and [new] int64 new versions, of which the i-th has row ``known + i``.
         """
 
     def rows(self, known: Ids) -> Ids:
-        """[n] int64: the rows of those that were discovered."""
+        """Return [n] int64: the rows of versions that have been discovered."""
 
     def clear(self, known: Ids) -> None:
-        """Let all be unseen, which these are that were not."""
+        """Forget all rows.
+
+        Parameters
+        ----------
+        known: [m] int64, all versions that have a row.
+        """
 
 
 class DenseTable:
-    """A :class:`RowTable` of ids below ``count``: a place for each."""
+    """A :class:`RowTable` of ids below ``count``, with an entry for every id."""
 
     def __init__(self, count: int) -> None:
         self._rows = np.full(count, UNSEEN, np.int32)
 
     def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
-        """See :class:`RowTable`."""
-        rows, fresh = discover(found, self._rows, known)
-        return rows, fresh
+        """Give rows to new ids; see :meth:`RowTable.discover`."""
+        rows, new_ids = discover(found, self._rows, known)
+        return rows, new_ids
 
     def rows(self, known: Ids) -> Ids:
-        """See :class:`RowTable`."""
+        """Return [n] int64: the rows of discovered ids."""
         return self._rows[known].astype(np.int64)
 
     def clear(self, known: Ids) -> None:
-        """See :class:`RowTable`."""
+        """Clear the entries of all discovered ids."""
         forget(known, self._rows)
 
 
 class HashTable:
-    """A :class:`RowTable` of any int64, with places for those alone that were discovered."""
+    """A :class:`RowTable` of any int64, with entries for discovered versions only."""
 
     def __init__(self) -> None:
         self._keys = np.empty(_FEWEST_SLOTS, np.int64)
@@ -65,24 +76,24 @@ class HashTable:
         self._size = 0
 
     def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
-        """See :class:`RowTable`."""
-        most = _SLOTS_A_ROW * (self._size + found.size)
-        if most > self._rows.size:
-            slots = 1 << int(most - 1).bit_length()
+        """Give rows to new versions; see :meth:`RowTable.discover`."""
+        needed = _SLOTS_A_ROW * (self._size + found.size)
+        if needed > self._rows.size:
+            slots = 1 << int(needed - 1).bit_length()
             keys, rows = np.empty(slots, np.int64), np.full(slots, UNSEEN, np.int64)
             _move(self._keys, self._rows, keys, rows)
             self._keys, self._rows = keys, rows
-        own, fresh = _discover(found, self._keys, self._rows, known)
-        self._size += fresh.size
-        return own, fresh
+        found_rows, new_versions = _discover(found, self._keys, self._rows, known)
+        self._size += new_versions.size
+        return found_rows, new_versions
 
     def rows(self, known: Ids) -> Ids:
-        """See :class:`RowTable`."""
-        found: Ids = _look_up(known, self._keys, self._rows)
-        return found
+        """Return [n] int64: the rows of discovered versions."""
+        known_rows: Ids = _look_up(known, self._keys, self._rows)
+        return known_rows
 
     def clear(self, known: Ids) -> None:
-        """See :class:`RowTable`."""
+        """Clear the whole table."""
         if self._size:
             self._rows.fill(UNSEEN)
             self._size = 0
@@ -90,7 +101,7 @@ class HashTable:
 
 @kernel(inline="always")
 def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
-    """Where a key is, or would be entered; at most half of all slots are taken."""
+    """Return the slot of a key, or the free slot for it; at most half of all slots are in use."""
     mask = np.uint64(rows.size - 1)
     slot = mix(np.uint64(key)) & mask
     while rows[slot] != UNSEEN and keys[slot] != key:
@@ -100,32 +111,32 @@ def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
 
 @kernel
 def _discover(found: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
-    """See :meth:`RowTable.discover`."""
-    own = np.empty(found.size, np.int64)
-    fresh = np.empty(found.size, np.int64)
+    """Do the work of :meth:`HashTable.discover` in a table that is large enough."""
+    found_rows = np.empty(found.size, np.int64)
+    new_versions = np.empty(found.size, np.int64)
     new = 0
     for i in range(found.size):
         slot = _slot(found[i], keys, rows)
         if rows[slot] == UNSEEN:
             keys[slot], rows[slot] = found[i], known + new
-            fresh[new] = found[i]
+            new_versions[new] = found[i]
             new += 1
-        own[i] = rows[slot]
-    return own, fresh[:new].copy()
+        found_rows[i] = rows[slot]
+    return found_rows, new_versions[:new].copy()
 
 
 @kernel
 def _look_up(known: Ids, keys: Ids, rows: Ids) -> Ids:
-    """See :meth:`RowTable.rows`."""
-    found = np.empty(known.size, np.int64)
+    """Return [n] int64: the rows of versions that the table contains."""
+    known_rows = np.empty(known.size, np.int64)
     for i in range(known.size):
-        found[i] = rows[_slot(known[i], keys, rows)]
-    return found
+        known_rows[i] = rows[_slot(known[i], keys, rows)]
+    return known_rows
 
 
 @kernel
 def _move(keys: Ids, rows: Ids, new_keys: Ids, new_rows: Ids) -> None:
-    """Enter all that has a row into a larger table."""
+    """Copy all entries to a larger table."""
     for i in range(rows.size):
         if rows[i] != UNSEEN:
             slot = _slot(keys[i], new_keys, new_rows)

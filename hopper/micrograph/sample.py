@@ -1,8 +1,8 @@
-"""Placement-invariant neighbour sampling (design.md, invariant 1).
+"""Neighbour sampling that does not depend on how the graph is divided.
 
 The neighbours drawn for node u at hop l of iteration t are a pure function of
-(seed, epoch, t, l, relation, u), so a mini-batch's subgraph is exactly the union of its
-micrographs, whoever samples them.
+(seed, epoch, t, l, relation, u). So a mini-batch's subgraph is exactly the union of its
+micrographs, whichever ranks sample them.
 """
 
 from __future__ import annotations
@@ -29,39 +29,42 @@ from hopper.micrograph.row_tables import DenseTable, RowTable
 from hopper.micrograph.subgraph import HopEdges, Inclusion, Subgraph
 
 Roots = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
-"""of the target type, or by type"""
+"""global ids of the target type, or by node type"""
 Versions = NDArray[np.int64]
-"""of nodes of a type: :meth:`NeighborSampler.versions`"""
+"""versions of nodes of one type, as :meth:`NeighborSampler.versions` makes them"""
 _MOST_NODES = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class StoredNames:
-    """What is stored for relations and node types that go by names of their own.
+    """The stored names of relations and node types that a model knows under other names.
 
     Attributes
     ----------
-    relations: by name, whose draws theirs are. types: by name, whose rows theirs are. What is
-        missing is stored under its name.
+    relations: by name, the stored relation, whose draws are used.
+    types: by name, the stored node type, whose rows are used. A name that is in neither is stored
+        under that name.
     """
 
     relations: Mapping[Relation, Relation] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
 
     def relation(self, name: Relation) -> Relation:
-        """What is stored for a relation."""
+        """Return the stored relation of a name."""
         return self.relations.get(name, name)
 
     def node_type(self, name: str) -> str:
-        """What is stored for a node type."""
+        """Return the stored node type of a name."""
         return self.types.get(name, name)
 
 
 class SamplerOptions(TypedDict, total=False):
-    """What every sampler takes by keyword.
+    """The keyword arguments of every sampler.
 
-    names: of relations and types that are stored under others.
-    hops: by relation that is not drawn at every hop, at how many, the first ones.
+    Attributes
+    ----------
+    names: the names of relations and types that are stored under others.
+    hops: by relation, the number of first hops at which it is drawn; missing = all.
     dropout_seed: first word of the key of dropout masks; None = the seed of draws.
     """
 
@@ -71,12 +74,12 @@ class SamplerOptions(TypedDict, total=False):
 
 
 class NeighborSampler:
-    """Node-wise sampling without replacement, ``fanouts[l]`` in-neighbours a relation at hop l.
+    """Node-wise sampling without replacement: ``fanouts[l]`` in-neighbours a relation at hop l.
 
-    Safe to call from several threads at once. Other placement-invariant samplers derive from it and
-    say how a hop is drawn (:meth:`how`, by one of the methods that servers know, or :meth:`draw`,
-    in any way that a rank can by itself), how likely an edge is (:attr:`inclusions`), and what a
-    frontier has a row for (:meth:`versions`).
+    Safe to call from several threads at once. It is the base class of all samplers. A derived class
+    overrides :meth:`how` to choose one of the methods that servers know, or :meth:`draw` to draw in
+    any way that needs no server. It may also override how likely an edge is (:attr:`inclusions`)
+    and what a frontier has rows for (:meth:`versions`).
 
     Parameters
     ----------
@@ -85,20 +88,20 @@ class NeighborSampler:
     target: node type of the roots.
     fanouts: one per hop, first hop first; -1 takes all neighbours.
     seed: first word of every draw's key.
-    options: see :class:`SamplerOptions`.
+    options: keywords of :class:`SamplerOptions`.
 
     Raises
     ------
-    ConfigError: a fanout is zero or below -1, or there is none.
-    RequestError: a node type has more nodes than a frontier row can name.
+    ConfigError: a fanout is zero or below -1, or there are no fanouts.
+    RequestError: a node type has too many nodes.
     """
 
     reads_weights: ClassVar[bool] = False
     """whether draws depend on weights of edges"""
     reads_times: ClassVar[bool] = False
-    """whether what is drawn for a node depends on the root that it is drawn for, by its time"""
+    """whether draws depend on the times of roots"""
     size_key: ClassVar[str] = "fanouts"
-    """the key of ``[sampler]`` that gives the numbers per hop"""
+    """the key of ``[sampler]`` that has the numbers per hop"""
 
     def __init__(
         self,
@@ -131,28 +134,33 @@ class NeighborSampler:
         dropout_seed = options.get("dropout_seed")
         self.dropout_seed = seed if dropout_seed is None else dropout_seed
         self.inclusions: Sequence[Inclusion | None] = [None] * len(fanouts)
-        """what :meth:`inclusions_at` tells, where it is the same for all iterations"""
+        """the result of :meth:`inclusions_at` if it is the same for all iterations"""
         self.left_out: Callable[[tuple[int, int]], Mapping[Relation, LeftOut]] | None = None
-        """by epoch and iteration, by relation as it is stored: edges that are not drawn"""
+        """called with (epoch, iteration): by stored relation, the edges that may not be drawn"""
         self.elsewhere: DrawsElsewhere | None = None
-        """draws among in-edges that other servers have; None: they are all here"""
+        """draws from in-edges that other servers store; None = all are here"""
         self._spare_tables: list[dict[str, RowTable]] = []
         self._lock = threading.Lock()
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
-        """Whether servers can draw for ranks what it draws, with these options of its own."""
+        """Return whether servers can make this sampler's draws for ranks.
+
+        Parameters
+        ----------
+        options: the values of ``sampler.kind_options``.
+        """
         return cls.draw is NeighborSampler.draw
 
     @classmethod
     def check(cls, *, typed: bool, draws_alone: bool, where: str) -> None:
-        """Refuse models and layouts that it cannot draw for.
+        """Refuse models and layouts that this sampler cannot draw for.
 
         Parameters
         ----------
         typed: whether the model reads several relations.
-        draws_alone: whether a rank has the topology that it draws from.
-        where: the graph, for errors.
+        draws_alone: whether every rank has the whole topology.
+        where: name of the graph, for errors.
 
         Raises
         ------
@@ -164,30 +172,34 @@ class NeighborSampler:
 
         Parameters
         ----------
-        roots: [n] int64 global ids of the target type, distinct; n may be 0. Or those of several
-            types.
+        roots: [n] int64 distinct global ids of the target type, or such ids by node type. n may be
+            0.
 
         Raises
         ------
-        ValueError: a root occurs twice, or is outside its type.
+        ValueError: a root occurs twice, or does not exist.
         """
         by_type = roots if isinstance(roots, Mapping) else {self.target: roots}
         for node_type, ids in by_type.items():
             self._check_roots(ids, node_type)
-        found = {
+        versions = {
             node_type: self.versions(node_type, np.ascontiguousarray(ids, dtype=np.int64))
             for node_type, ids in by_type.items()
         }
-        return self.sample_versions(found, epoch, iteration)
+        return self.sample_versions(versions, epoch, iteration)
 
     def sample_versions(
         self, roots: Mapping[str, Versions], epoch: int, iteration: int
     ) -> Subgraph:
-        """Sample the subgraph of distinct versions of roots, by type.
+        """Sample the subgraph of roots that are given as versions.
+
+        Parameters
+        ----------
+        roots: by node type, [n] int64 distinct versions.
 
         Raises
         ------
-        ValueError: one occurs twice.
+        ValueError: a version occurs twice.
         """
         tables = self._take_tables()
         nodes = {t: [np.empty(0, np.int64)] for t in self.original_ids}
@@ -195,9 +207,9 @@ class NeighborSampler:
         in_degrees: dict[Relation, NDArray[np.int64]] = {}
         sizes = [dict.fromkeys(self.original_ids, 0)]
         try:
-            for node_type, own in roots.items():
-                self._enter(own, node_type, nodes, sizes[0], tables)
-                if sizes[0][node_type] != own.size:
+            for node_type, versions in roots.items():
+                self._add_to_frontier(versions, node_type, nodes, sizes[0], tables)
+                if sizes[0][node_type] != versions.size:
                     raise ValueError("a root occurs twice in one batch")
             hops = [
                 self._expand(hop, (epoch, iteration), nodes, sizes, drawn[hop], in_degrees, tables)
@@ -205,53 +217,58 @@ class NeighborSampler:
             ]
         finally:
             self._give_tables_back(tables, nodes)
-        found = {t: np.concatenate(parts) for t, parts in nodes.items()}
-        made = self._subgraph(found, sizes, hops, (epoch, iteration), drawn)
-        return replace(made, in_degrees=in_degrees) if in_degrees else made
+        frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
+        subgraph = self._subgraph(frontiers, sizes, hops, (epoch, iteration), drawn)
+        return replace(subgraph, in_degrees=in_degrees) if in_degrees else subgraph
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
-        """That every version fits."""
+        """The dtype that every version fits."""
         return np.dtype(np.int32)
 
     def versions(self, node_type: str, roots: NDArray[np.int64]) -> Versions:
-        """[n] int64: what frontiers hold of some roots. Most samplers draw for a node what they
-        draw, whichever root it is for: a node has one version, which is its global id."""
+        """Return [n] int64: the versions of some roots, for which frontiers have rows.
+
+        Here a node's draws are the same for every root, so it has one version, its global id.
+        """
         return roots
 
     def versions_at(
         self, node_type: str, nodes: NDArray[np.int64], times: NDArray[np.int64] | None
     ) -> Versions:
-        """[n] int64: the versions of nodes for roots of some times, where these have any."""
+        """Return [n] int64: the versions of nodes for roots of the given times.
+
+        Parameters
+        ----------
+        times: [n] int64; None if roots have no times.
+        """
         return nodes
 
     def nodes_of(self, node_type: str, versions: Versions) -> NDArray[np.int64]:
-        """[n] int64 global ids: whose versions these are."""
+        """Return [n] int64: the global ids of versions."""
         return versions
 
     def times_of(self, node_type: str, versions: Versions) -> NDArray[np.int64] | None:
-        """[n] int64: the times of the roots that these are for; None where there are none."""
+        """Return [n] int64: the times of the roots that versions are for; None = no times."""
         return None
 
     def source_versions(
         self, relation: Relation, destinations: Versions, drawn: Drawn
     ) -> NDArray[np.int64]:
-        """[edges] int64: the versions of the sources that were drawn for some destinations."""
+        """Return [edges] int64: the versions of the sources drawn for some destinations."""
         return drawn[1]
 
     def row_table(self, node_type: str) -> RowTable:
-        """One for the versions of a type's nodes."""
+        """Make an empty table for the versions of a type's nodes."""
         return DenseTable(self.original_ids[node_type].size)
 
     def nodes_and_times(
         self, versions: Mapping[str, Versions]
     ) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
-        """By type, the nodes of versions, and their roots' times where there are any."""
-        times = {each: self.times_of(each, own) for each, own in versions.items()}
-        return (
-            {each: self.nodes_of(each, own) for each, own in versions.items()},
-            {each: own for each, own in times.items() if own is not None},
-        )
+        """Return, by node type, the global ids of versions, and their roots' times if any."""
+        nodes = {node_type: self.nodes_of(node_type, ids) for node_type, ids in versions.items()}
+        times = {node_type: self.times_of(node_type, ids) for node_type, ids in versions.items()}
+        return nodes, {t: of_type for t, of_type in times.items() if of_type is not None}
 
     def _subgraph(
         self,
@@ -261,7 +278,7 @@ class NeighborSampler:
         moment: tuple[int, int],
         drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = (),
     ) -> Subgraph:
-        """What was found of one batch, with all that the sampler knows of it."""
+        """Make the subgraph of one batch from its frontiers and edges."""
         nodes, times = self.nodes_and_times(versions)
         return Subgraph(
             target=self.target,
@@ -286,18 +303,18 @@ class NeighborSampler:
             )
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
-        """How the in-edges of a relation are drawn at a hop, whoever draws them.
+        """Return how a relation's in-edges are drawn at a hop, by ranks and servers alike.
 
         Parameters
         ----------
         moment: epoch and iteration.
         """
-        return self.drawn_by("uniform", NEIGHBOURS, hop, relation, moment)
+        return self.make_draw("uniform", NEIGHBOURS, hop, relation, moment)
 
-    def drawn_by(
+    def make_draw(
         self, method: Method, use: int, hop: int, relation: Relation, moment: tuple[int, int]
     ) -> HopDraw:
-        """A method, with the hop's fanout, and its key for a use."""
+        """Return a draw by a method, with the hop's fanout and the key of a use."""
         return HopDraw(method, self.fanouts[hop], int(self.hop_key(use, moment, hop, relation)))
 
     def draw(
@@ -311,21 +328,25 @@ class NeighborSampler:
 
         Parameters
         ----------
-        destinations: [n] int64 versions; sources are told as versions too.
+        destinations: [n] int64 versions.
         moment: epoch and iteration.
+
+        Returns
+        -------
+        The edges, with versions as sources.
         """
         return self._in_versions(
             relation, destinations, self._draw_here(hop, relation, destinations, moment)
         )
 
     def _in_versions(self, relation: Relation, destinations: Versions, drawn: Drawn) -> Drawn:
-        """What was drawn, with versions of sources instead of their global ids."""
+        """Replace the global ids of drawn sources by their versions."""
         return drawn[0], self.source_versions(relation, destinations, drawn), drawn[2]
 
     def _draw_here(
         self, hop: int, relation: Relation, destinations: Versions, moment: tuple[int, int]
     ) -> Drawn:
-        """As :meth:`draw`, with global ids of sources."""
+        """Draw from lists that are here, as :meth:`draw` does, with global ids as sources."""
         topology, how = self.topologies[relation], self.how(hop, relation, moment)
         nodes = self.nodes_of(relation.dst, destinations)
         until = self.times_of(relation.dst, destinations)
@@ -339,7 +360,7 @@ class NeighborSampler:
             return self._lists(relation).draw(nodes, how, arrays, until)
 
     def _lists(self, relation: Relation) -> NeighbourLists:
-        """What a relation's neighbours are drawn from here."""
+        """Return the neighbour lists of a relation that are here."""
         topology = self.topologies[relation]
         return NeighbourLists(
             topology.indptr,
@@ -353,14 +374,17 @@ class NeighborSampler:
         )
 
     def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
-        """The edges of a relation that an iteration may not draw; in draws in time by the places
-        that these have by time."""
-        found = {} if self.left_out is None else self.left_out(moment)
-        return found.get(self.drawn_as.get(relation, relation))
+        """Return the edges of a relation that an iteration may not draw; None = there are none.
+
+        For draws in time the places are those in order of time.
+        """
+        by_relation = {} if self.left_out is None else self.left_out(moment)
+        return by_relation.get(self.drawn_as.get(relation, relation))
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
-        """Per hop of an iteration, the probabilities of edges; None where a fixed number is drawn
-        (or all are).
+        """Return the probabilities of edges per hop of an iteration.
+
+        None stands for a hop at which a fixed number of edges is drawn, or all of them.
 
         Parameters
         ----------
@@ -369,11 +393,11 @@ class NeighborSampler:
         return self.inclusions
 
     def is_drawn(self, relation: Relation, hop: int) -> bool:
-        """Whether a relation is drawn at a hop."""
+        """Return whether a relation is drawn at a hop."""
         return hop < self._hops.get(relation, len(self.fanouts))
 
     def hop_key(self, use: int, moment: tuple[int, int], hop: int, relation: Relation) -> np.uint64:
-        """The key that a node's draws at one hop of one relation extend (docs/draws.md)."""
+        """Return the key that nodes' draws at a hop of a relation extend (docs/draws.md)."""
         relation = self.drawn_as.get(relation, relation)
         return np.uint64(key_of(use, self.seed, *moment, hop, relation.draw_key()))
 
@@ -387,9 +411,15 @@ class NeighborSampler:
         in_degrees: dict[Relation, NDArray[np.int64]],
         tables: Mapping[str, RowTable],
     ) -> dict[Relation, HopEdges]:
-        """Draw one hop of every relation; appends to ``nodes`` and ``sizes``, and tells ``counts``
-        how many were drawn where some edges are stored elsewhere, and ``in_degrees`` the degrees of
-        all destinations at their times, where some of these are known elsewhere."""
+        """Draw one hop of every relation, and append new nodes to ``nodes`` and ``sizes``.
+
+        Parameters
+        ----------
+        counts: written: for relations of which some edges are stored elsewhere, how many were drawn
+            for each destination in all.
+        in_degrees: written: for relations whose in-degrees at a time other servers know, those of
+            all destinations.
+        """
         frontiers = {t: np.concatenate(parts) for t, parts in nodes.items()}
         reached = dict(sizes[-1])
         edges = {}
@@ -402,9 +432,13 @@ class NeighborSampler:
                 none = np.empty(0, np.int64)
                 edges[relation] = HopEdges(np.zeros(destinations.size + 1, np.int64), none, none)
                 continue
-            found = drawn.pop(relation, None) or self.draw(hop, relation, destinations, moment)
-            offsets, sources, positions = self._stored(found, hop, relation, destinations, counts)
-            rows = self._enter(sources, relation.src, nodes, reached, tables)
+            edges_drawn = drawn.pop(relation, None) or self.draw(
+                hop, relation, destinations, moment
+            )
+            offsets, sources, positions = self._keep_stored(
+                edges_drawn, hop, relation, destinations, counts
+            )
+            rows = self._add_to_frontier(sources, relation.src, nodes, reached, tables)
             edges[relation] = HopEdges(offsets, rows, positions)
         sizes.append(reached)
         return edges
@@ -417,74 +451,90 @@ class NeighborSampler:
         moment: tuple[int, int],
         in_degrees: dict[Relation, NDArray[np.int64]],
     ) -> dict[Relation, Drawn]:
-        """Draw a hop of every relation that is drawn at it, among in-edges of this server and of
-        others, which draw meanwhile; ``in_degrees`` as of :meth:`_expand`."""
+        """Draw a hop of every relation from in-edges of this server and of others.
+
+        Other servers draw at the same time as the rank. ``in_degrees`` as of :meth:`_expand`.
+        """
         asked = {}
-        for each in filter(lambda each: self.is_drawn(each, hop), self.topologies):
-            nodes = self.nodes_of(each.dst, frontiers[each.dst])
-            asked[each] = AskedDraw(
-                self.drawn_as.get(each, each),
-                self.how(hop, each, moment),
+        for relation in self.topologies:
+            if not self.is_drawn(relation, hop):
+                continue
+            nodes = self.nodes_of(relation.dst, frontiers[relation.dst])
+            asked[relation] = AskedDraw(
+                self.drawn_as.get(relation, relation),
+                self.how(hop, relation, moment),
                 nodes,
-                self.topologies[each].has_lists(nodes),
-                self.times_of(each.dst, frontiers[each.dst]),
-                self.lacking(each, moment),
+                self.topologies[relation].has_lists(nodes),
+                self.times_of(relation.dst, frontiers[relation.dst]),
+                self.lacking(relation, moment),
             )
-        others = elsewhere.begin(asked)
-        here = {
-            each: self._draw_here(hop, each, others.here(each, frontiers[each.dst]), moment)
-            for each in asked
+        draws = elsewhere.begin(asked)
+        drawn_here = {
+            relation: self._draw_here(
+                hop, relation, draws.here(relation, frontiers[relation.dst]), moment
+            )
+            for relation in asked
         }
-        for each, own in asked.items():
-            if own.until is not None and self.topologies[each].times is not None:
-                told = others.here(each, own.nodes), others.here(each, own.until)
-                in_degrees[each] = others.in_degrees(each, self._lists(each).count_until(*told))
+        for relation, draw in asked.items():
+            if draw.until is not None and self.topologies[relation].times is not None:
+                nodes_here = draws.here(relation, draw.nodes)
+                until_here = draws.here(relation, draw.until)
+                in_degrees[relation] = draws.in_degrees(
+                    relation, self._lists(relation).count_until(nodes_here, until_here)
+                )
         return {
-            each: self._in_versions(each, frontiers[each.dst], others.stitch(each, found))
-            for each, found in here.items()
+            relation: self._in_versions(
+                relation, frontiers[relation.dst], draws.stitch(relation, drawn)
+            )
+            for relation, drawn in drawn_here.items()
         }
 
-    def _stored(
+    def _keep_stored(
         self,
-        found: Drawn,
+        drawn: Drawn,
         hop: int,
         relation: Relation,
         destinations: NDArray[np.int64],
         counts: dict[Relation, NDArray[np.int64]],
     ) -> Drawn:
-        """Of the edges that were drawn, those that are stored here; where some are not, ``counts``
-        is told how many of each destination's were drawn."""
+        """Return the drawn edges that are stored here.
+
+        Parameters
+        ----------
+        counts: written: if some edges of the relation are stored elsewhere, how many were drawn for
+            each destination in all.
+        """
         topology, fanout = self.topologies[relation], self.fanouts[hop]
         if not topology.has_gaps and topology.positions is None:
-            return found
+            return drawn
         nodes = self.nodes_of(relation.dst, destinations)
         if topology.positions is not None:
             degrees = topology.in_degrees[nodes]
             counts[relation] = degrees if fanout < 0 else np.minimum(degrees, fanout)
-            return found
-        offsets, _, positions = found
+            return drawn
+        offsets, _, positions = drawn
         counts[relation] = np.diff(offsets)
-        return frontier.keep(found, topology.has_edges(nodes, offsets, positions))
+        return frontier.keep(drawn, topology.has_edges(nodes, offsets, positions))
 
     @staticmethod
-    def _enter(
+    def _add_to_frontier(
         versions: Versions,
         node_type: str,
         nodes: dict[str, list[Versions]],
         reached: dict[str, int],
         tables: Mapping[str, RowTable],
     ) -> NDArray[np.int64]:
-        """Add unseen versions to a frontier; returns the row of every one."""
-        rows, fresh = tables[node_type].discover(versions, reached[node_type])
-        nodes[node_type].append(fresh)
-        reached[node_type] += fresh.size
+        """Add new versions to a frontier, and return the rows of all."""
+        rows, new_versions = tables[node_type].discover(versions, reached[node_type])
+        nodes[node_type].append(new_versions)
+        reached[node_type] += new_versions.size
         return rows
 
     def _take_tables(self) -> dict[str, RowTable]:
         with self._lock:
             if self._spare_tables:
                 return self._spare_tables.pop()
-        return {each: self.row_table(each) for each in self.original_ids}
+        return {node_type: self.row_table(node_type) for node_type in self.original_ids}
 
     def _give_tables_back(
         self, tables: dict[str, RowTable], nodes: Mapping[str, Sequence[Versions]]
@@ -497,5 +547,5 @@ class NeighborSampler:
 
 
 def dropout_key(seed: int, epoch: int, iteration: int) -> int:
-    """The uint64 key that all dropout masks of an iteration extend (docs/draws.md)."""
+    """Return the uint64 key that all dropout masks of an iteration extend (docs/draws.md)."""
     return key_of(DROPOUT, seed, epoch, iteration)

@@ -1,4 +1,4 @@
-"""Samplers by name."""
+"""The built-in samplers by name, and the search for the configured one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hopper.plug_ins import PlugIn, find_plug_in
 
 SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "node": NeighborSampler,
-    # With fanouts that take all.
+    # "full" differs in its fanouts only, which take all neighbours.
     "full": NeighborSampler,
     "layer": LayerSampler,
     "labor": LaborSampler,
@@ -22,17 +22,18 @@ SAMPLERS: Final[dict[str, type[NeighborSampler]]] = {
     "replacement": ReplacementSampler,
     "temporal": TemporalSampler,
 }
-_GIVEN: Final = ("topologies", "original_ids", "target", "fanouts", "seed")
-"""parameters of a sampler's constructor that the graph and ``[sampler]`` fill"""
+_FILLED_PARAMETERS: Final = ("topologies", "original_ids", "target", "fanouts", "seed")
+"""parameters of a sampler's constructor whose values come from the graph and ``[sampler]``"""
 
 
 def find_sampler(kind: str, options: Mapping[str, Any]) -> PlugIn[NeighborSampler]:
-    """The sampler that ``sampler.kind`` names, with the options of ``sampler.kind_options``.
+    """Find the sampler that ``sampler.kind`` names, with the options of ``sampler.kind_options``.
 
     Raises
     ------
-    ConfigError: there is none, or an option is unknown, missing or of another type; names the key.
+    ConfigError: there is no such sampler, or an option is unknown, missing or of a wrong type;
+        names the key.
     """
     return find_plug_in(
-        "sampler.kind", kind, NeighborSampler, SAMPLERS, options, _GIVEN, derives=True
+        "sampler.kind", kind, NeighborSampler, SAMPLERS, options, _FILLED_PARAMETERS, derives=True
     )

@@ -37,13 +37,13 @@ class HopEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnEdges:
-    """The edges of a relation whose features are read.
+    """The drawn edges of one relation whose features are read.
 
     Attributes
     ----------
-    relation: as it is stored.
-    ids: [n] int64, ascending: their places in the relation's CSC.
-    hops: by hop, [edges] int64: which of these each drawn edge is.
+    relation: the stored relation.
+    ids: [n] int64, ascending: indices of the edges in the relation's CSC.
+    hops: by hop, [edges] int64: the index in ``ids`` of each drawn edge.
     """
 
     relation: Relation
@@ -52,26 +52,25 @@ class DrawnEdges:
 
     @property
     def table(self) -> str:
-        """That has their features."""
+        """The name of the table with the edges' features."""
         return str(self.relation)
 
     @classmethod
     def of(cls, relation: Relation, hops: Sequence[NDArray[np.int64]]) -> DrawnEdges:
-        """From the places in the CSC of each hop's edges; some may have been drawn at several."""
+        """Make the object from each hop's indices in the CSC, which may repeat between hops."""
         ids = np.unique(np.concatenate(hops))
-        return cls(relation, ids, [np.searchsorted(ids, each) for each in hops])
+        return cls(relation, ids, [np.searchsorted(ids, hop_ids) for hop_ids in hops])
 
 
 def pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
-    """[n, dim]: some rows, by their places, as an ordinary tensor where they are."""
-    chosen = torch.from_numpy(places)
+    """Return the rows at ``places`` ([n] int64) as an ordinary tensor on the rows' device."""
     if isinstance(rows, StoredRows):
-        return rows.pick(chosen).gathered()
+        return rows.pick(torch.from_numpy(places)).gathered()
     return rows.index_select(0, to_device(places, rows.device))
 
 
 class Inclusion(Protocol):
-    """With which probability a hop's edges are drawn, where it is not sampled / in-degree."""
+    """The probabilities of a hop's edges, where they are not sampled degree / in-degree."""
 
     @property
     def equally_likely(self) -> bool:
@@ -80,7 +79,7 @@ class Inclusion(Protocol):
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """[edges] float64: one over the probability of each edge of a block.
+        """Return [edges] float64: one over the probability of each edge of a block.
 
         Parameters
         ----------
@@ -92,8 +91,8 @@ class Inclusion(Protocol):
 class Subgraph:
     """The k-hop sampled computation graph of a set of roots.
 
-    Frontiers are cumulative (design.md, invariant 1): a node keeps its row from the hop that found
-    it on, so ``nodes[T][:sizes[l][T]]`` is the frontier before hop l and the roots come first.
+    Frontiers are cumulative: a node keeps its row after the hop that discovered it. So
+    ``nodes[T][:sizes[l][T]]`` is the frontier before hop l, and the roots come first.
     """
 
     target: str
@@ -107,28 +106,28 @@ class Subgraph:
     original_ids: Mapping[str, NDArray[np.int64]]
     iteration_key: int
     inclusions: Sequence[Inclusion | None]
-    """[hops] probabilities of the edges; None where a fixed number was drawn, or all"""
+    """[hops] probabilities of the edges; None if a fixed number was drawn, or all were"""
     drawn_as: Mapping[Relation, Relation] = field(default_factory=dict)
-    """relations that are another under a name of their own: which, as their blocks tell it"""
+    """by relation that is stored under another name: the stored relation, which blocks name"""
     stored_as: Mapping[str, str] = field(default_factory=dict)
-    """node types that are"""
+    """by node type that is stored under another name: the stored type"""
     drawn: Sequence[Mapping[Relation, NDArray[np.int64]]] = ()
     """[hops] by relation of which some edges are stored elsewhere: [destinations] int64, how many
     in-edges of each were drawn in all"""
     pairs: Pairs | None = None
-    """what is made of the roots, where links are predicted"""
+    """the links or labelled edges whose ends are the roots, where these are predicted"""
     times: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    """per type, where roots have times: [n] that of the root that a node is there for; a node may
-    have several rows then, one a time"""
+    """by node type, if roots have times: [n] int64, the time of the root that each row is for; a
+    node then has a row for each time"""
     in_degrees: Mapping[Relation, NDArray[np.int64]] = field(default_factory=dict)
-    """by relation with times, some of which other servers have: [destinations of the last hop]
+    """by relation whose times are partly on other servers: [destinations of the last hop] int64
     in-degrees at the roots' times"""
     edges: Mapping[Relation, DrawnEdges] = field(default_factory=dict)
     """by relation, the edges whose features are read"""
 
     @property
     def num_roots(self) -> int:
-        """Number of roots."""
+        """The number of roots."""
         return self.sizes[0][self.target]
 
     @property
@@ -138,16 +137,16 @@ class Subgraph:
 
     @property
     def num_edges(self) -> int:
-        """Number of drawn edges over all hops and relations."""
+        """The number of drawn edges over all hops and relations."""
         return sum(edges.indices.size for hop in self.hops for edges in hop.values())
 
     def stored(self, relation: Relation) -> Relation:
-        """What is stored for a relation that goes by a name of its own."""
+        """Return the stored relation of a name."""
         return self.drawn_as.get(relation, relation)
 
     def with_edges(self, relations: Collection[Relation]) -> Subgraph:
-        """The same, and which edges of some relations, as they are stored, its hops have."""
-        names = [each for each in self.topologies if self.stored(each) in relations]
+        """Return this subgraph with :attr:`edges` set for some stored relations."""
+        names = [name for name in self.topologies if self.stored(name) in relations]
         if not names:
             return self
         return replace(self, edges={name: self._drawn_edges(name) for name in names})
@@ -163,39 +162,44 @@ class Subgraph:
         return DrawnEdges.of(self.stored(relation), hops)
 
     def edge_tables(self) -> dict[str, list[NDArray[np.int64]]]:
-        """By relation, as it is stored and as ``src/rel/dst``, in groups the ids of the edges whose
-        features are read."""
-        found: dict[str, list[NDArray[np.int64]]] = {}
-        for own in self.edges.values():
-            found.setdefault(own.table, []).append(own.ids)
-        return found
+        """Return the ids of the edges whose features are read.
+
+        Returns
+        -------
+        By stored relation as ``src/rel/dst``, an array of ids for each of its names.
+        """
+        ids: dict[str, list[NDArray[np.int64]]] = {}
+        for drawn_edges in self.edges.values():
+            ids.setdefault(drawn_edges.table, []).append(drawn_edges.ids)
+        return ids
 
     def typed_blocks(
         self,
         device: torch.device | None = None,
         edge_features: Mapping[Relation, Tensor] = _NO_FEATURES,
     ) -> list[TypedBlocks]:
-        """Blocks in order of computation: the deepest hop first, the roots' hop last.
+        """Make the blocks in order of computation: the deepest hop first, the roots' hop last.
 
         Parameters
         ----------
+        device: where blocks are computed; None = CPU.
         edge_features: by relation in :attr:`edges`, [ids, dim], on the device.
         """
-        facts = _Facts(self, torch.device("cpu") if device is None else device)
+        facts = _NodeFacts(self, torch.device("cpu") if device is None else device)
         blocks = self._blocks_of(facts)
         for relation, rows in edge_features.items():
-            places = self.edges[relation].hops
-            for hop, own in zip(reversed(blocks), places, strict=True):
-                hop.blocks[relation].edge_features = pick_rows(rows, own)
+            by_hop = self.edges[relation].hops
+            for hop, indices in zip(reversed(blocks), by_hop, strict=True):
+                hop.blocks[relation].edge_features = pick_rows(rows, indices)
         return blocks
 
-    def _blocks_of(self, facts: _Facts) -> list[TypedBlocks]:
+    def _blocks_of(self, facts: _NodeFacts) -> list[TypedBlocks]:
         return [
             TypedBlocks(
                 {relation: SampledBlock(facts, hop, relation) for relation in edges},
                 self.sizes[hop + 1],
                 self.sizes[hop],
-                {each: SampledNodes(facts, each, n) for each, n in self.sizes[hop + 1].items()},
+                {t: SampledNodes(facts, t, count) for t, count in self.sizes[hop + 1].items()},
             )
             for hop, edges in reversed(list(enumerate(self.hops)))
         ]
@@ -205,8 +209,7 @@ class Subgraph:
         device: torch.device | None = None,
         edge_features: Mapping[Relation, Tensor] = _NO_FEATURES,
     ) -> list[Block]:
-        """Blocks of a graph with a single relation, in order of computation; parameters as of
-        :meth:`typed_blocks`.
+        """Make the blocks of a graph with a single relation; parameters as :meth:`typed_blocks`.
 
         Raises
         ------
@@ -218,33 +221,36 @@ class Subgraph:
         return [block for hop in hops for block in hop.blocks.values()]
 
 
-class _Facts:
+class _NodeFacts:
     """Original ids and degrees of a subgraph's nodes, looked up once for all of its blocks.
 
     Attributes
     ----------
-    device: where blocks are computed on.
+    device: where blocks are computed.
     """
 
     def __init__(self, subgraph: Subgraph, device: torch.device) -> None:
         self.subgraph, self.device = subgraph, device
-        self._found: dict[object, NDArray[np.int64]] = {}
+        self._arrays: dict[object, NDArray[np.int64]] = {}
 
     def original(self, node_type: str) -> NDArray[np.int64]:
-        """[nodes] original ids of a type's nodes."""
-        if node_type not in self._found:
+        """Return [nodes] int64: original ids of a type's nodes."""
+        if node_type not in self._arrays:
             subgraph = self.subgraph
             ids = np.take(subgraph.original_ids[node_type], subgraph.nodes[node_type])
-            self._found[node_type] = ids
-        return self._found[node_type]
+            self._arrays[node_type] = ids
+        return self._arrays[node_type]
 
     def degrees(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
-        """[rows] in-degrees of all destinations, or out-degrees of all sources, that a block of a
-        relation can have."""
+        """Return [rows] int64: in-degrees (``into``) or out-degrees in a relation.
+
+        In-degrees are those of all nodes that are destinations at any hop, out-degrees those of all
+        sources.
+        """
         key = relation, into
-        if key not in self._found:
-            self._found[key] = self._look_up(relation, into=into)
-        return self._found[key]
+        if key not in self._arrays:
+            self._arrays[key] = self._look_up(relation, into=into)
+        return self._arrays[key]
 
     def _look_up(self, relation: Relation, *, into: bool) -> NDArray[np.int64]:
         subgraph = self.subgraph
@@ -256,7 +262,7 @@ class _Facts:
             )
         if not into:
             return np.take(topology.out_degrees, subgraph.nodes[relation.src])
-        # The last hop's discoveries are never destinations.
+        # Nodes that the last hop discovers are never destinations.
         count = subgraph.sizes[-2][relation.dst]
         nodes = subgraph.nodes[relation.dst][:count]
         if relation in subgraph.in_degrees:
@@ -269,18 +275,21 @@ class _Facts:
 
 
 class SampledNodes(Nodes):
-    """The first nodes of a type in a subgraph. Facts are looked up when they are first asked for:
-    few models read all of them, and each is a random access per node.
+    """The first ``count`` nodes of a type in a subgraph.
+
+    Original ids and degrees are looked up at their first use, since few models read both and each
+    needs a random access per node.
 
     Parameters
     ----------
-    node_type: as the subgraph has it.
-    relation, into: under which degrees count, and at which end; None = under no relation.
+    node_type: the subgraph's name of the type.
+    relation: the relation whose degrees the nodes have; None = they have none.
+    into: whether these are in-degrees; if not, they are out-degrees.
     """
 
     def __init__(
         self,
-        facts: _Facts,
+        facts: _NodeFacts,
         node_type: str,
         count: int,
         relation: Relation | None = None,
@@ -293,44 +302,46 @@ class SampledNodes(Nodes):
         self.iteration_key = facts.subgraph.iteration_key
 
     def __getattr__(self, name: str) -> Any:
-        # Called only for what is not there yet.
+        # Python calls this only for attributes that are not set yet.
         if name == "original":
-            found = self._facts.original(self._name)
+            values = self._facts.original(self._name)
         elif name != "degree":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         elif self._relation is None:
             self.degree = None
             return None
         else:
-            found = self._facts.degrees(self._relation, into=self._into)
-        setattr(self, name, to_device(found[: self._count], self._facts.device))
+            values = self._facts.degrees(self._relation, into=self._into)
+        setattr(self, name, to_device(values[: self._count], self._facts.device))
         return getattr(self, name)
 
     @property
     def count(self) -> int:
-        """See :class:`Nodes`."""
+        """The number of nodes."""
         return self._count
 
     def first(self, count: int) -> Nodes:
-        """See :class:`Nodes`."""
-        own = SampledNodes(self._facts, self._name, count, self._relation, into=self._into)
-        own.iteration_key = self.iteration_key
-        return own
+        """Return the first ``count`` of these nodes."""
+        nodes = SampledNodes(self._facts, self._name, count, self._relation, into=self._into)
+        nodes.iteration_key = self.iteration_key
+        return nodes
 
 
 class SampledBlock(Block):
-    """A block that copies its edges to a device, as its nodes' facts are looked up, when they are
-    first asked for: layers that merge their relations copy merged edges alone.
+    """A block whose edges are copied to the device at their first use.
+
+    Layers that merge their relations copy the merged edges only.
 
     Parameters
     ----------
-    hop: its number. relation: as the subgraph has it.
+    hop: number of the hop.
+    relation: the subgraph's name of the relation.
     """
 
-    def __init__(self, facts: _Facts, hop: int, relation: Relation) -> None:
+    def __init__(self, facts: _NodeFacts, hop: int, relation: Relation) -> None:
         subgraph = facts.subgraph
-        self._edges, self._on = subgraph.hops[hop][relation], facts.device
-        self._made: dict[str, Tensor] = {}
+        self._edges, self._device = subgraph.hops[hop][relation], facts.device
+        self._copied: dict[str, Tensor] = {}
         """edges on the device, shared with copies of the block"""
         self.num_src = subgraph.sizes[hop + 1][relation.src]
         self.num_dst = subgraph.sizes[hop][relation.dst]
@@ -342,38 +353,38 @@ class SampledBlock(Block):
         self._sources = subgraph.nodes[relation.src]
         self._destinations = subgraph.nodes[relation.dst]
         drawn = subgraph.drawn[hop].get(relation) if subgraph.drawn else None
-        self.drawn = None if drawn is None else to_device(drawn, self._on)
+        self.drawn = None if drawn is None else to_device(drawn, self._device)
         if self._inclusion is not None:
             self.equally_likely = self._inclusion.equally_likely
 
     @property
     def device(self) -> torch.device:
-        """See :class:`Edges`."""
-        return self._on
+        """The device of the block."""
+        return self._device
 
     def edges_on_host(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-        """See :class:`Edges`."""
+        """Return ``indptr`` and ``indices`` if they are in host memory; None if not."""
         indptr, indices, _ = self._edges
         return (indptr, indices) if isinstance(indptr, np.ndarray) else None
 
     @property
     def draws_a_fixed_number(self) -> bool:
-        """See :class:`Block`."""
+        """Whether the hop draws a fixed number of edges for each destination, or all."""
         return self._inclusion is None
 
     def inverse_probability(self, dtype: torch.dtype) -> Tensor:
-        """See :class:`Block`."""
+        """Return [edges]: one over the probability of each edge, by the hop's inclusion."""
         if self._inclusion is not None and self.drawn_inverse is None:
             ends = self._sources[: self.num_src], self._destinations[: self.num_dst]
             self.drawn_inverse = self._inclusion.inverse_probability(self, *ends)
         return super().inverse_probability(dtype)
 
     def __getattr__(self, name: str) -> Tensor:
-        # Called only for what is not there yet.
+        # Python calls this only for attributes that are not set yet.
         if name not in HopEdges._fields:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name not in self._made:
-            # Where edges were drawn on the device, no copy is made.
-            self._made[name] = to_device(getattr(self._edges, name), self._on)
-        setattr(self, name, self._made[name])
-        return self._made[name]
+        if name not in self._copied:
+            # to_device copies nothing if the edges were drawn on the device.
+            self._copied[name] = to_device(getattr(self._edges, name), self._device)
+        setattr(self, name, self._copied[name])
+        return self._copied[name]

@@ -1,9 +1,9 @@
-"""Sampling in time: of what a root reads, nothing is later than the root.
+"""Sampling in time: a root reads nothing that is later than itself.
 
-A node has other neighbours in the micrograph of a later root. So frontiers hold versions of nodes:
-a version is of a node and a root's time, and what is drawn is a pure function of both. Micrographs
-of roots with the same time share rows, others do not, and a mini-batch's subgraph is still exactly
-the union of its micrographs.
+A node may have more neighbours for a later root. So frontiers hold versions of nodes, each of a
+node and a root's time, and draws are pure functions of both. Micrographs of roots with the same
+time share rows, others do not. A mini-batch's subgraph is still exactly the union of its
+micrographs.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 class TemporalSampler(NeighborSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l without replacement, among those that
-    are there at the root's time: edges, and their sources, that are not later. Relations without
-    times are there always.
+    """Draws ``fanouts[l]`` in-neighbours a relation at hop l from those that are there in time.
+
+    An edge is there if neither it nor its source is later than the root. Edges of relations without
+    times are always there. Draws are without replacement. Parameters and errors not listed are
+    those of :class:`NeighborSampler`.
 
     Parameters
     ----------
-    pick: "uniform", or the most "recent" ones, ties by position.
-    others, and errors: as of :class:`NeighborSampler`.
+    pick: "uniform" draws all with the same probability. "recent" takes the latest ones, ties by
+        position.
     """
 
     reads_times: ClassVar[bool] = True
@@ -60,28 +62,33 @@ class TemporalSampler(NeighborSampler):
         self._recent = pick == "recent"
         self._root_times: Mapping[str, Ids] = {}
         self._times = _NONE
-        """[t] int64, ascending: all that a root may have"""
+        """[t] int64, ascending: all times that a root may have"""
         self._lacking: dict[Relation, tuple[LeftOut, LeftOut]] = {}
-        """by relation, what was last left out, and the same by place in time"""
+        """by relation, the edges that were last left out, and the same with places by time"""
 
     def set_times(self, of_nodes: Mapping[str, Ids], others: Sequence[Ids] = ()) -> None:
-        """Tell when roots are.
+        """Set the times that roots may have.
 
         Parameters
         ----------
-        of_nodes: by node type whose nodes may be roots, [count] int64 by original id.
-        others: [n] int64 each, other times that a root may have: of edges whose ends are roots.
+        of_nodes: by node type whose nodes may be roots, [count] int64 times by original id.
+        others: [n] int64 each, the times of edges whose ends are roots.
         """
         self._root_times = dict(of_nodes)
         self._times = np.unique(np.concatenate([_NONE, *of_nodes.values(), *others]))
 
     @property
     def version_dtype(self) -> np.dtype[Any]:
-        """See :class:`NeighborSampler`."""
+        """The dtype that every version fits."""
         return np.dtype(np.int64)
 
     def versions(self, node_type: str, roots: Ids) -> Ids:
-        """See :class:`NeighborSampler`: a node has a version for each time of a root."""
+        """Return [n] int64: the version of each root at its own time.
+
+        Raises
+        ------
+        RequestError: the times of these roots were not set.
+        """
         stored = self.stored_as.get(node_type, node_type)
         if stored not in self._root_times:
             raise RequestError(f"times of {stored}: expected those of the roots, given none")
@@ -89,46 +96,46 @@ class TemporalSampler(NeighborSampler):
         return self.versions_at(node_type, roots, times)
 
     def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
-        """See :class:`NeighborSampler`; of times that :meth:`set_times` has told."""
+        """Return [n] int64: the versions of nodes at times that :meth:`set_times` has set."""
         assert times is not None
         return np.searchsorted(self._times, times) * self._count(node_type) + nodes
 
     def nodes_of(self, node_type: str, versions: Ids) -> Ids:
-        """See :class:`NeighborSampler`."""
+        """Return [n] int64: the global ids of versions."""
         return versions % self._count(node_type)
 
     def times_of(self, node_type: str, versions: Ids) -> Ids:
-        """See :class:`NeighborSampler`."""
-        found: Ids = self._times[versions // self._count(node_type)]
-        return found
+        """Return [n] int64: the times of versions."""
+        times: Ids = self._times[versions // self._count(node_type)]
+        return times
 
     def row_table(self, node_type: str) -> RowTable:
-        """See :class:`NeighborSampler`."""
+        """Make a hash table, since versions are too many for a dense one."""
         return HashTable()
 
     def source_versions(self, relation: Relation, destinations: Ids, drawn: Drawn) -> Ids:
-        """See :class:`NeighborSampler`."""
+        """Return [edges] int64: versions of drawn sources at their destinations' times."""
         firsts = destinations // self._count(relation.dst) * self._count(relation.src)
-        found: Ids = np.repeat(firsts, np.diff(drawn[0])) + drawn[1]
-        return found
+        versions: Ids = np.repeat(firsts, np.diff(drawn[0])) + drawn[1]
+        return versions
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
-        """See :class:`NeighborSampler`."""
+        """Draw in time, as ``pick`` says; see :meth:`NeighborSampler.how`."""
         method: Method = "recent" if self._recent else "temporal"
-        return self.drawn_by(method, NEIGHBOURS, hop, relation, moment)
+        return self.make_draw(method, NEIGHBOURS, hop, relation, moment)
 
     def lacking(self, relation: Relation, moment: tuple[int, int]) -> LeftOut | None:
-        """See :class:`NeighborSampler`."""
-        found = super().lacking(relation, moment)
-        if found is None:
+        """Return the edges that an iteration may not draw, with places in order of time."""
+        left_out = super().lacking(relation, moment)
+        if left_out is None:
             return None
-        # Worked out once for all hops of an iteration.
-        kept = self._lacking.get(relation)
-        if kept is None or kept[0] is not found:
+        # Converted once for all hops of an iteration.
+        last = self._lacking.get(relation)
+        if last is None or last[0] is not left_out:
             topology = self.topologies[relation]
-            kept = found, found.in_time(topology.indptr, topology.by_time)
-            self._lacking[relation] = kept
-        return kept[1]
+            last = left_out, left_out.in_time(topology.indptr, topology.by_time)
+            self._lacking[relation] = last
+        return last[1]
 
     def _count(self, node_type: str) -> int:
         return max(1, self.original_ids[node_type].size)

@@ -24,29 +24,30 @@ from hopper.micrograph.subgraph import Inclusion
 
 
 class ReplacementSampler(NeighborSampler):
-    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement, as many whatever
-    their number: an edge that is drawn twice counts twice.
+    """Draws ``fanouts[l]`` in-neighbours a relation at hop l with replacement.
 
-    Parameters and errors as :class:`NeighborSampler`.
+    A destination with any in-neighbours gets that many edges, and an edge that is drawn twice
+    counts twice. Parameters and errors are those of :class:`NeighborSampler`.
     """
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
-        """See :class:`NeighborSampler`."""
-        return self.drawn_by("replacement", NEIGHBOURS, hop, relation, moment)
+        """Draw uniformly with replacement; see :meth:`NeighborSampler.how`."""
+        return self.make_draw("replacement", NEIGHBOURS, hop, relation, moment)
 
 
 class WeightedSampler(ReplacementSampler):
-    """Draws in-neighbours in proportion to the weights of their edges, among those that are left.
-    Relations without weights are drawn as :class:`NeighborSampler` or :class:`ReplacementSampler`
-    draws them.
+    """Draws in-neighbours in proportion to the weights of their edges.
+
+    Relations without weights are drawn uniformly, as by :class:`NeighborSampler` or
+    :class:`ReplacementSampler`. Parameters and errors not listed are those of
+    :class:`NeighborSampler`.
 
     Parameters
     ----------
-    unbiased: whether an edge counts one over its probability, so that sums over drawn edges have
-        sums over all edges as their expectation; otherwise all that are drawn count alike, as in
+    unbiased: whether a drawn edge counts one over its probability, so that the expectation of a sum
+        over drawn edges is the sum over all edges. Otherwise all drawn edges count the same, as in
         DGL and PyG.
-    replace: whether an edge may be drawn again.
-    others, and errors: as of :class:`NeighborSampler`.
+    replace: whether draws are with replacement.
     """
 
     reads_weights: ClassVar[bool] = True
@@ -68,19 +69,22 @@ class WeightedSampler(ReplacementSampler):
 
     @classmethod
     def draws_elsewhere(cls, options: Mapping[str, Any]) -> bool:
-        """See :class:`NeighborSampler`; probabilities depend on weights that ranks do not have."""
+        """Return whether servers can draw for ranks.
+
+        They cannot if draws are unbiased: probabilities depend on weights that ranks do not have.
+        """
         return super().draws_elsewhere(options) and not options.get("unbiased")
 
     def how(self, hop: int, relation: Relation, moment: tuple[int, int]) -> HopDraw:
-        """See :class:`NeighborSampler`."""
+        """Draw by weight where the relation has weights; see :meth:`NeighborSampler.how`."""
         is_weighted = self.topologies[relation].weight_sums is not None
         method: Method = "replacement" if self._replace else "uniform"
         if is_weighted:
             method = "weighted_replacement" if self._replace else "weighted"
-        return self.drawn_by(method, NEIGHBOURS, hop, relation, moment)
+        return self.make_draw(method, NEIGHBOURS, hop, relation, moment)
 
     def inclusions_at(self, moment: tuple[int, int]) -> Sequence[Inclusion | None]:
-        """See :class:`NeighborSampler`."""
+        """Return the probabilities per hop; see :meth:`NeighborSampler.inclusions_at`."""
         if not self._unbiased:
             return self.inclusions
         return [
@@ -91,16 +95,18 @@ class WeightedSampler(ReplacementSampler):
     def inverse_probability(
         self, hop: int, moment: tuple[int, int], block: Block, destinations: NDArray[np.int64]
     ) -> Tensor:
-        """[edges] float64: one over the probability of each edge of a block, or, where edges may be
-        drawn again, over how often one is drawn in expectation.
+        """Return [edges] float64: one over the probability of each edge of a block.
+
+        For draws with replacement it is one over the expected number of times that an edge is
+        drawn.
 
         Parameters
         ----------
         destinations: [num_dst] int64 global ids.
         """
-        # Of several names for one relation any will do: their draws are the same.
+        # Several names of one relation have the same draws, so any name will do.
         relation = next(
-            each for each in self.topologies if self.drawn_as.get(each, each) == block.relation
+            name for name in self.topologies if self.drawn_as.get(name, name) == block.relation
         )
         topology, fanout = self.topologies[relation], self.fanouts[hop]
         if topology.weight_sums is None:
@@ -111,22 +117,22 @@ class WeightedSampler(ReplacementSampler):
         lacking = (self.lacking(relation, moment) or NOTHING).arrays
         with threads_for(destinations.size):
             if self._replace:
-                found = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)
+                inverse = weighted_draw.inverse_frequencies(*lists, *drawn, fanout, *lacking)
             else:
                 originals = self.original_ids[relation.dst]
                 assert topology.alias_table is not None
                 tables = *lists, topology.alias_table, originals
                 draws = self.hop_key(NEIGHBOURS, moment, hop, relation)
                 arrivals = self.hop_key(ARRIVALS, moment, hop, relation)
-                found = weighted_draw.inverse_probabilities(
+                inverse = weighted_draw.inverse_probabilities(
                     *tables, *drawn, fanout, draws, arrivals, *lacking
                 )
-        return to_device(found, block.device)
+        return to_device(inverse, block.device)
 
 
 @dataclass(frozen=True)
 class ByWeight:
-    """Edges were drawn in proportion to their weights, at a hop of an iteration."""
+    """The inclusion of edges drawn in proportion to their weights, at a hop of an iteration."""
 
     sampler: WeightedSampler
     hop: int
@@ -136,5 +142,5 @@ class ByWeight:
     def inverse_probability(
         self, block: Block, sources: NDArray[np.int64], destinations: NDArray[np.int64]
     ) -> Tensor:
-        """See :class:`hopper.micrograph.subgraph.Inclusion`."""
+        """Return [edges] float64: inverse probabilities from the sampler's weights."""
         return self.sampler.inverse_probability(self.hop, self.moment, block, destinations)

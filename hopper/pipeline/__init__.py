@@ -1,4 +1,4 @@
-"""The data path: iterations are planned, and their rows read, while earlier ones are computed."""
+"""The pipeline, which plans iterations and reads their rows while earlier ones are computed."""
 
 from hopper.pipeline.pipeline import Pipeline
 

@@ -1,4 +1,4 @@
-"""What one thread hands over to the next, bounded in items and in bytes."""
+"""A queue from one thread to another, bounded in items and in bytes."""
 
 from __future__ import annotations
 
@@ -11,44 +11,45 @@ T = TypeVar("T")
 
 
 class Closed(Exception):
-    """Nothing is handed over any more."""
+    """The queue is closed."""
 
 
 class Pause(Exception):
-    """The maker waits for what has been handed over to be used up, or has come to its end."""
+    """No item will come until the taker has used up earlier ones."""
 
 
 class HandOver(Generic[T]):
-    """A queue of items with their sizes, from one thread to another.
+    """A bounded queue of items with their sizes, from one thread to another.
 
-    An error of the thread that makes items is an item too: who takes it raises it, and it comes
-    before whatever is still waiting, so that nothing is done in vain.
+    If the thread that makes items fails, the next :meth:`take` raises its error. It does so even if
+    items are waiting, since work on them would be wasted.
 
     Parameters
     ----------
-    items: that wait at most, one at least. nbytes: of all that wait together, unless one alone is
-        larger.
+    items: most items that wait; at least 1.
+    nbytes: most bytes of all waiting items together. A single item may be larger.
     """
 
     def __init__(self, items: int, nbytes: int) -> None:
         self._items, self._nbytes = items, nbytes
         self._waiting: deque[tuple[T, int]] = deque()
-        self._held = 0
+        self._waiting_bytes = 0
         self._error: BaseException | None = None
         self._closed = False
         self._pauses = False
         self._changed = threading.Condition()
 
     def await_room(self, nbytes: int = 0, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until an item of that size may be put.
+        """Wait until an item of ``nbytes`` fits.
 
         Parameters
         ----------
-        unless: what makes it be put without room; :meth:`wake` has to be called where it changes.
+        unless: ends the wait as soon as it returns True. Whoever changes its result must call
+            :meth:`wake`.
 
         Raises
         ------
-        Closed: it never will.
+        Closed: the queue is closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or unless() or self._has_room(nbytes))
@@ -56,34 +57,34 @@ class HandOver(Generic[T]):
                 raise Closed
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Let waiting threads check their conditions again."""
         with self._changed:
             self._changed.notify_all()
 
     def allow(self, items: int) -> None:
-        """Change how many items wait at most."""
+        """Set the most items that may wait."""
         with self._changed:
             self._items = items
             self._changed.notify_all()
 
     def put(self, item: T, nbytes: int) -> None:
-        """Hand an item over, for which room was awaited; does nothing after the end."""
+        """Add an item, after :meth:`await_room`. Does nothing if the queue is closed."""
         with self._changed:
             if self._closed:
                 return
             self._pauses = False
             self._waiting.append((item, nbytes))
-            self._held += nbytes
+            self._waiting_bytes += nbytes
             self._changed.notify_all()
 
     def pause(self) -> None:
-        """Say that no item comes before those that were handed over are used up."""
+        """Tell the taker that no item will come until it has used up earlier ones."""
         with self._changed:
             self._pauses = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Let the taker raise an error, which keeps its own traceback."""
+        """Let the taker raise an error, with the traceback of this thread."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
@@ -93,12 +94,13 @@ class HandOver(Generic[T]):
 
         Parameters
         ----------
-        has_others: whether the taker still has some to use up.
+        has_others: whether the taker has earlier items that are not used up.
 
         Raises
         ------
-        Closed: none will come. Pause: none will come before others are used up. Whatever the maker
-        failed with.
+        Closed: the queue is closed.
+        Pause: no item will come until earlier ones are used up.
+        The error that :meth:`fail` was called with.
         """
         with self._changed:
             self._changed.wait_for(
@@ -113,19 +115,19 @@ class HandOver(Generic[T]):
             if not self._waiting:
                 raise Pause
             item, nbytes = self._waiting.popleft()
-            self._held -= nbytes
+            self._waiting_bytes -= nbytes
             self._changed.notify_all()
             return item
 
     def close(self) -> None:
-        """Let go of what waits, and of who waits."""
+        """Drop waiting items, and end all waits."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
-            self._held = 0
+            self._waiting_bytes = 0
             self._changed.notify_all()
 
     def _has_room(self, nbytes: int) -> bool:
         if not self._waiting:
             return True
-        return len(self._waiting) < self._items and self._held + nbytes <= self._nbytes
+        return len(self._waiting) < self._items and self._waiting_bytes + nbytes <= self._nbytes

@@ -1,9 +1,8 @@
-"""Rows of other servers that coming iterations will read again, kept exactly as long as they are
-needed.
+"""Keeps rows of other servers that coming iterations will read again.
 
-Which rows an iteration reads is known when it is planned. So what is best to keep is known too: the
-rows whose next use comes soonest (Belady, A study of replacement algorithms for a virtual-storage
-computer, IBM Systems Journal 5(2), 1966), as far as plans reach.
+A plan tells which rows its iteration reads. So, as far as plans reach, the best rows to keep are
+known: those whose next use comes soonest (Belady, A study of replacement algorithms for a
+virtual-storage computer, IBM Systems Journal 5(2), 1966).
 """
 
 from __future__ import annotations
@@ -22,57 +21,64 @@ from hopper.partition import PartitionedGraph
 
 Ids = NDArray[np.int64]
 Numbers = NDArray[np.int32]
-"""of iterations"""
+"""numbers of iterations"""
 
 _NEVER: Final = np.iinfo(np.int32).max
-"""later than any number of an iteration"""
+"""stands for no use: larger than the number of any iteration"""
 _NOWHERE: Final = -1
 
 
 class KnownUses:
-    """When nodes of a type are used next, iteration by iteration, in a window of coming ones.
+    """The next uses of a type's nodes in a window of coming iterations.
 
     Parameters
     ----------
-    count: of the type's nodes, for each of which four bytes are held.
+    count: number of nodes of the type. Each takes four bytes.
     """
 
     def __init__(self, count: int) -> None:
         self._last = np.full(count, _NOWHERE, np.int32)
         """number of the last iteration in the window that uses a node"""
         self._window: deque[tuple[int, Ids, Numbers]] = deque()
-        """by iteration: its number, the nodes that it uses, ascending, and when they are next"""
+        """by iteration: its number, its nodes in ascending order, and their next uses"""
 
     def add(self, number: int, nodes: Ids) -> None:
-        """Let the window reach one iteration further.
+        """Extend the window by one iteration.
 
         Parameters
         ----------
-        number: of the iteration; numbers ascend. nodes: distinct, ascending.
+        number: number of the iteration; must be larger than those before.
+        nodes: [n] int64, the distinct nodes that it uses, ascending.
         """
-        before = self._last[nodes]
-        for earlier, own, following in self._window:
-            again = nodes[before == earlier]
-            following[np.searchsorted(own, again)] = number
+        last_use = self._last[nodes]
+        for earlier, earlier_nodes, next_use in self._window:
+            reused = nodes[last_use == earlier]
+            next_use[np.searchsorted(earlier_nodes, reused)] = number
         self._last[nodes] = number
         self._window.append((number, nodes, np.full(nodes.size, _NEVER, np.int32)))
 
     def take(self) -> tuple[Ids, Numbers]:
-        """The nodes of the first iteration of the window, and the numbers of the iterations that
-        use them next; the window begins after it from now on."""
-        number, nodes, following = self._window.popleft()
+        """Remove the first iteration from the window.
+
+        Returns
+        -------
+        Its nodes, and the number of the iteration that uses each of them next.
+        """
+        number, nodes, next_use = self._window.popleft()
         self._last[nodes[self._last[nodes] == number]] = _NOWHERE
-        return nodes, following
+        return nodes, next_use
 
 
 class KeptRows:
-    """Rows of one node type, kept for coming iterations; a
-    :class:`hopper.features.cached.HeldRows`.
+    """A cache of one node type's rows that coming iterations read again.
+
+    It is a :class:`hopper.features.cached.HeldRows`.
 
     Parameters
     ----------
-    count: of the type's nodes, for each of which twelve bytes are held. dim, dtype: of a row.
-    room: rows that are kept at most.
+    count: number of nodes of the type. Each takes twelve bytes.
+    dim, dtype: format of a row.
+    room: most rows that are kept.
     """
 
     evicts = True
@@ -84,82 +90,83 @@ class KeptRows:
         self._next_use = np.full(len(self._rows), _NEVER, np.int32)
         self._free = np.arange(len(self._rows), dtype=np.int32)[::-1].copy()
         self._left = len(self._rows)
-        """how many of ``_free``, from the front, are free"""
+        """how many slots are free: the first elements of ``_free``"""
         self._uses = KnownUses(count)
         self._wanted = np.full(count, _NEVER, np.int32)
-        """of nodes of the iteration under way that are to be kept: when they are used next"""
+        """next uses of the current iteration's nodes that will be kept"""
         self._now: Ids = np.empty(0, np.int64)
+        """the nodes with an entry in ``_wanted``"""
         self._was_read = np.zeros(len(self._rows), np.bool_)
-        """in the iteration under way"""
+        """whether each slot was read in the current iteration"""
 
     @property
     def dim(self) -> int:
-        """Of a row."""
+        """The number of elements in a row."""
         return int(self._rows.shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of a row."""
+        """The dtype of a row."""
         return self._rows.dtype
 
     @property
     def kept(self) -> int:
-        """How many rows are kept now."""
+        """The number of rows that are kept now."""
         return len(self._rows) - self._left
 
     def foresee(self, number: int, nodes: Ids) -> None:
-        """Learn what a coming iteration reads; as of :meth:`KnownUses.add`."""
+        """Take note of what a coming iteration reads; parameters as of :meth:`KnownUses.add`."""
         self._uses.add(number, nodes)
 
     def begin(self) -> None:
-        """Begin the next iteration that was foreseen: decide what of it will be kept, and what is
-        given up for that."""
-        nodes, following = self._uses.take()
+        """Begin the next foreseen iteration: choose rows to keep, and drop others for them."""
+        nodes, next_use = self._uses.take()
         slots = self._slot_of[nodes]
-        here = slots >= 0
-        self._next_use[slots[here]] = following[here]
-        again = following < _NEVER
-        used = np.flatnonzero(self._node_in >= 0)
-        used = used[self._next_use[used] < _NEVER]
-        coming = nodes[~here & again]
-        uses = np.concatenate((self._next_use[used], following[~here & again]))
-        owners = np.concatenate((self._node_in[used], coming))
-        # Whatever is used again soonest; of what is used again together, by id.
-        best = np.lexsort((owners, uses))[: len(self._rows)]
-        chosen = np.zeros(uses.size, bool)
-        chosen[best] = True
-        turn = np.zeros(len(self._rows), bool)
-        turn[slots[here]] = True
-        in_turn = turn[used]
-        self._let_go(used[~chosen[: used.size] & ~in_turn])
-        # They are read once more, and not kept after that.
-        self._next_use[used[~chosen[: used.size] & in_turn]] = _NEVER
-        taken = chosen[used.size :]
-        self._now, self._wanted[coming[taken]] = coming[taken], following[~here & again][taken]
+        is_kept = slots >= 0
+        self._next_use[slots[is_kept]] = next_use[is_kept]
+        is_reused = next_use < _NEVER
+        used_slots = np.flatnonzero(self._node_in >= 0)
+        used_slots = used_slots[self._next_use[used_slots] < _NEVER]
+        new_nodes, new_uses = nodes[~is_kept & is_reused], next_use[~is_kept & is_reused]
+        uses = np.concatenate((self._next_use[used_slots], new_uses))
+        candidates = np.concatenate((self._node_in[used_slots], new_nodes))
+        # Rows with the soonest next use are kept, and the smaller ids of those with the same use.
+        best = np.lexsort((candidates, uses))[: len(self._rows)]
+        is_chosen = np.zeros(uses.size, bool)
+        is_chosen[best] = True
+        read_now = np.zeros(len(self._rows), bool)
+        read_now[slots[is_kept]] = True
+        dropped = used_slots[~is_chosen[: used_slots.size]]
+        self._drop(dropped[~read_now[dropped]])
+        # This iteration still reads these; they are dropped after that.
+        self._next_use[dropped[read_now[dropped]]] = _NEVER
+        is_taken = is_chosen[used_slots.size :]
+        self._now = new_nodes[is_taken]
+        self._wanted[self._now] = new_uses[is_taken]
 
     def end(self) -> None:
-        """End the iteration: let go of what is not used again."""
+        """End the iteration: drop rows that are not used again."""
         slots = np.flatnonzero((self._node_in >= 0) & (self._next_use == _NEVER))
-        self._let_go(slots)
+        self._drop(slots)
         self._wanted[self._now] = _NEVER
         self._was_read[:] = False
 
     def find(self, ids: Ids) -> NDArray[np.int32]:
-        """[n]: where the rows of ids are; -1 = not here."""
+        """Return [n] int32: the slot of each id's row, -1 where it is not kept."""
         return self._slot_of[ids]
 
     def copy(self, slots: NDArray[np.int32], out: NDArray[Any], places: Ids) -> None:
-        """``out[places]`` become the rows in these places."""
+        """Copy the rows in ``slots`` to ``out[places]``."""
         copy_rows(self._rows, slots.astype(np.int64), out, places)
         self._was_read[slots] = True
 
     def missed(self, ids: Ids, table: NDArray[Any], places: Ids) -> None:
-        """Keep those of the rows in ``table[places]`` that were chosen, as far as there is room."""
+        """Keep the fetched rows in ``table[places]`` that were chosen, as far as there is room."""
         chosen = (self._wanted[ids] < _NEVER) & (self._slot_of[ids] < 0)
         nodes, first = np.unique(ids[chosen], return_index=True)
         if nodes.size > self._left:
-            # What was read for the last time makes room.
-            self._let_go(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
+            # Rows that were read for the last time make room.
+            self._drop(np.flatnonzero(self._was_read & (self._next_use == _NEVER)))
         nodes, first = nodes[: self._left], first[: self._left]
         slots = self._free[self._left - nodes.size : self._left]
         self._left -= nodes.size
@@ -167,7 +174,7 @@ class KeptRows:
         self._slot_of[nodes], self._node_in[slots] = slots, nodes
         self._next_use[slots] = self._wanted[nodes]
 
-    def _let_go(self, slots: NDArray[np.integer[Any]]) -> None:
+    def _drop(self, slots: NDArray[np.integer[Any]]) -> None:
         self._slot_of[self._node_in[slots]] = _NOWHERE
         self._node_in[slots], self._next_use[slots] = _NOWHERE, _NEVER
         self._was_read[slots] = False
@@ -176,11 +183,11 @@ class KeptRows:
 
 
 class Lookahead:
-    """The rows of all types that are kept for coming iterations.
+    """The caches of all node types for coming iterations.
 
     Parameters
     ----------
-    kept: by node type.
+    kept: caches by node type.
     """
 
     def __init__(self, kept: Mapping[str, KeptRows]) -> None:
@@ -191,36 +198,37 @@ class Lookahead:
     def make(
         cls, graph: PartitionedGraph, window: Sequence[Mapping[str, Ids]], nbytes: int
     ) -> Lookahead:
-        """Room for rows, dealt to types in proportion to the bytes that are first read of each.
+        """Make caches that share ``nbytes`` in proportion to the bytes read of each node type.
 
         Parameters
         ----------
-        window: of the first iterations, by node type, the nodes of other servers that are read.
-        nbytes: of all rows that are kept at most.
+        window: for each of the first iterations, by node type, the nodes of other servers that it
+            reads.
+        nbytes: most bytes of all kept rows.
         """
         formats = {}
-        for node_type in sorted({each for reads in window for each in reads}):
+        for node_type in sorted({node_type for reads in window for node_type in reads}):
             stored = stored_features(graph.schema.table(node_type))
             assert stored is not None
             formats[node_type] = stored.columns, stored.dtype
-        row_bytes = {each: dim * dtype.itemsize for each, (dim, dtype) in formats.items()}
-        read = {
-            each: row_bytes[each] * sum(reads[each].size for reads in window if each in reads)
-            for each in formats
+        row_bytes = {name: dim * dtype.itemsize for name, (dim, dtype) in formats.items()}
+        bytes_read = {
+            name: row_bytes[name] * sum(reads[name].size for reads in window if name in reads)
+            for name in formats
         }
-        whole = max(1, sum(read.values()))
+        total = max(1, sum(bytes_read.values()))
         kept = {
-            each: KeptRows(
-                graph.schema.table(each).count,
-                *formats[each],
-                nbytes * read[each] // whole // row_bytes[each],
+            name: KeptRows(
+                graph.schema.table(name).count,
+                *formats[name],
+                nbytes * bytes_read[name] // total // row_bytes[name],
             )
-            for each in formats
+            for name in formats
         }
         return cls(kept)
 
     def foresee(self, reads: Mapping[str, Ids]) -> None:
-        """Learn what a coming iteration reads of other servers.
+        """Take note of the rows of other servers that a coming iteration reads.
 
         Parameters
         ----------
@@ -232,7 +240,7 @@ class Lookahead:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Within it the next iteration is read."""
+        """Let the rows of the next iteration be read during the block."""
         for rows in self.kept.values():
             rows.begin()
         yield

@@ -1,10 +1,10 @@
-"""Iterations that are planned and read ahead of the one that is computed (DistDGLv2, section 4.2).
+"""Plans iterations and reads their rows ahead of training (DistDGLv2, section 4.2).
 
-The schedule of roots and the draws are functions of seed, epoch and iteration, so nothing that is
-computed decides what will be read. Plans are made in one thread, rows are read in another, and
-whatever was prepared is trained in the order of the schedule: a run is the same, bit for bit, with
-and without. Learnable rows are asked for with the plan, and read when an iteration is trained,
-since the ones before it change them.
+The schedule of roots and the draws are functions of seed, epoch and iteration, so training does not
+affect what later iterations read. One thread plans, another reads rows, and iterations are trained
+in the order of the schedule. A run is therefore the same, bit for bit, with and without the
+pipeline. Learnable rows are requested with the plan but read when the iteration is trained, since
+earlier iterations change them.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from hopper.pipeline.window import Window
 from hopper.run_log import Stage
 
 Seconds = dict[Stage, float]
-"""by stage"""
+"""seconds by stage"""
 
 _NO_TURN: Final = nullcontext()
-_ANY: Final = sys.maxsize
+_UNLIMITED: Final = sys.maxsize
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An iteration to be trained.
+    """An iteration that is ready to be trained.
 
     Attributes
     ----------
-    inputs: as of :meth:`Engine.read`.
-    rows: what reading them has counted, and what it still will.
-    seconds: by stage, of the threads that made it.
+    plan: its plan.
+    inputs: the result of :meth:`Engine.read`.
+    rows: the source that its rows are read from, with counts of its own.
+    seconds: time by stage that the pipeline's threads spent on it.
     """
 
     plan: Plan
@@ -51,14 +52,17 @@ class Prepared:
 
 
 class Pipeline:
-    """Prepares the iterations of a run, from a moment on, and trains them.
+    """Prepares and trains the remaining iterations of a run.
 
-    Used as a context, which ends its threads. An error in one of them is raised where the iteration
-    would be trained, with its own traceback.
+    It is a context manager that ends its threads. An error in one of them is raised by
+    :meth:`train_next`, with its own traceback.
 
     Parameters
     ----------
-    epoch, iteration: of the first. epochs: of the run.
+    engine: makes plans, reads rows and trains.
+    schedule: the roots of each iteration.
+    epoch, iteration: the first iteration to train.
+    epochs: number of epochs of the run.
     """
 
     def __init__(
@@ -71,16 +75,16 @@ class Pipeline:
     ) -> None:
         self._engine, self._schedule, self._state = engine, schedule, engine.state
         self._moments = _moments(epoch, iteration, schedule.iterations, epochs)
-        own = self._state.config.pipeline
-        self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(own.depth, own.nbytes)
-        self._read: HandOver[Prepared] = HandOver(own.reads, own.nbytes)
+        config = self._state.config.pipeline
+        self._planned: HandOver[tuple[Plan, Seconds]] = HandOver(config.depth, config.nbytes)
+        self._read: HandOver[Prepared] = HandOver(config.reads, config.nbytes)
         self._epoch, self._begun, self._has_ended = -1, 0, False
-        self._most = _ANY
-        """plans that are begun at most"""
-        self._told = threading.Condition()
+        self._most = _UNLIMITED
+        """most plans that may be begun in all"""
+        self._state_changed = threading.Condition()
         self._threads: list[threading.Thread] = []
-        if own.depth:
-            # Who trains hears of an error in either thread at once.
+        if config.depth:
+            # An error of the planning thread goes to both queues, so that training ends at once.
             self._start("plan", self._plan_ahead, self._planned, self._read)
             self._start("read", self._read_ahead, self._read)
 
@@ -88,11 +92,11 @@ class Pipeline:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Ends what runs ahead; every rank has to call it, unless it has failed."""
+        """End the threads. Every rank must call this, except one that has failed."""
         self._stop_planning("ending the pipeline", agrees=kind is None)
-        with self._told:
+        with self._state_changed:
             self._has_ended = True
-            self._told.notify_all()
+            self._state_changed.notify_all()
         self._planned.close()
         self._read.close()
         if kind is None:
@@ -101,53 +105,56 @@ class Pipeline:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Within it, which may last, no rank waits for a plan that another one does not begin:
-        what bounds plans are bytes, which every rank has its own of. Every rank has to call it."""
+        """Begin no plans during the block, which may take long.
+
+        Otherwise a rank might wait for a plan that another rank does not begin, since each rank
+        limits its plans by its own bytes. Every rank must call this.
+        """
         if not self._plans_together:
             yield
             return
         self._stop_planning("resting the pipeline")
         yield
-        with self._told:
-            self._most = _ANY
-            self._told.notify_all()
+        with self._state_changed:
+            self._most = _UNLIMITED
+            self._state_changed.notify_all()
 
     @property
     def _plans_together(self) -> bool:
-        """Whether ranks wait for each other's plans."""
+        """Whether ranks exchange messages to make plans."""
         return bool(self._threads) and self._engine.talks_to_plan
 
     def _stop_planning(self, operation: str, *, agrees: bool = True) -> None:
-        """Begin no more plans, but those that any rank has begun: these all have to make.
+        """Begin no more plans, except those that any rank has begun, which all ranks must make.
 
         Parameters
         ----------
-        agrees: whether the other ranks are asked, who have to call it then.
+        agrees: whether to ask the other ranks, which must then call this too.
         """
-        with self._told:
+        with self._state_changed:
             self._most = self._begun
         if agrees and self._plans_together:
-            own = torch.tensor([self._most])
-            begun = self._state.cluster.all_gather(own, "control", operation)
-            with self._told:
+            begun_here = torch.tensor([self._most])
+            begun = self._state.cluster.all_gather(begun_here, "control", operation)
+            with self._state_changed:
                 self._most = int(begun.max())
-                self._told.notify_all()
+                self._state_changed.notify_all()
             self._planned.wake()
 
     def start_epoch(self, epoch: int) -> None:
-        """Say that the epoch before has ended, and all was decided that it decides."""
+        """Tell the threads that ``epoch`` begins, and all decisions for it have been made."""
         compares = self._engine.compares_iterations(epoch)
         self._read.allow(1 if compares else self._state.config.pipeline.reads)
-        with self._told:
+        with self._state_changed:
             self._epoch = epoch
-            self._told.notify_all()
+            self._state_changed.notify_all()
 
     def train_next(self) -> StepReport:
         """Train the next iteration.
 
         Raises
         ------
-        Whatever preparing it, or one after it, has raised; whatever training it does.
+        The error of preparing this iteration or a later one, or of training this one.
         """
         if not self._threads:
             return self._engine.train_step(self._schedule.batch(*next(self._moments)))
@@ -160,7 +167,7 @@ class Pipeline:
         return report
 
     def _start(self, name: str, work: Callable[[], None], *out: HandOver[Any]) -> None:
-        # numba's number of threads, and CUDA's device, are every thread's own.
+        # numba's number of threads and CUDA's device are settings of each thread.
         threads, device = numba.get_num_threads(), self._state.cluster.device
 
         def run() -> None:
@@ -172,8 +179,8 @@ class Pipeline:
             except Closed:
                 pass
             except BaseException as error:
-                for each in out:
-                    each.fail(error)
+                for queue in out:
+                    queue.fail(error)
 
         thread = threading.Thread(target=run, name=f"hopper-{name}", daemon=True)
         thread.start()
@@ -190,13 +197,13 @@ class Pipeline:
         self._planned.pause()
 
     def _may_plan(self, epoch: int) -> bool:
-        """Whether another plan is to be begun; waits until that is known."""
+        """Wait until another plan may be begun, and return whether it may."""
         with suppress(Closed):
             self._planned.await_room(unless=self._is_owed)
-        with self._told:
+        with self._state_changed:
             if not self._is_decided(epoch):
                 self._planned.pause()
-            self._told.wait_for(
+            self._state_changed.wait_for(
                 lambda: (
                     self._has_ended
                     or self._is_owed()
@@ -209,8 +216,8 @@ class Pipeline:
             return True
 
     def _is_owed(self) -> bool:
-        """Whether another rank has begun a plan that this one has not, and waits for it."""
-        return self._begun < self._most < _ANY
+        """Return whether another rank has begun a plan and waits for this one to begin it too."""
+        return self._begun < self._most < _UNLIMITED
 
     def _is_decided(self, epoch: int) -> bool:
         return epoch <= self._epoch or self._engine.sees_epoch(epoch)
@@ -223,19 +230,19 @@ class Pipeline:
             self._read.await_room(nbytes)
             log.within(epoch=plan.batch.epoch, iteration=plan.batch.iteration, thread="read")
             prepared = self._read_rows(plan, window.turn())
-            for name, each in log.take_stage_seconds().items():
-                seconds[name] += each
+            for stage, stage_seconds in log.take_stage_seconds().items():
+                seconds[stage] += stage_seconds
             self._read.put(replace(prepared, seconds=seconds), nbytes)
 
     def _read_rows(self, plan: Plan, turn: AbstractContextManager[None] = _NO_TURN) -> Prepared:
-        rows = self._state.rows.counted_apart()
+        rows = self._state.rows.with_own_counts()
         with rows.one_operation(), turn:
             inputs = self._engine.read(plan, rows)
         rows.take_device_lookups()
         return Prepared(plan, inputs, rows, {})
 
     def _row_bytes(self, plan: Plan) -> int:
-        """Of the features that are held once a plan's were read."""
+        """Return the bytes of features that are in memory once a plan's rows have been read."""
         state, total = self._state, 0
         tables, schema = state.request.reads.feature_tables, state.request.schema
         for name, groups in plan.reads.items():
@@ -245,16 +252,16 @@ class Pipeline:
             in_place = state.trainer.reads_in_place and state.rows.is_mapped(table)
             width = schema.table(table).feature_dim or 0
             for ids in groups:
-                held = ids.size
+                copied = ids.size
                 if in_place:
-                    held -= int(state.rows.is_local(table, ids).sum())
-                total += held * width * state.trainer.dtype.itemsize
+                    copied -= int(state.rows.is_local(table, ids).sum())
+                total += copied * width * state.trainer.dtype.itemsize
         return total
 
 
 def _moments(epoch: int, iteration: int, iterations: int, epochs: int) -> Iterator[tuple[int, int]]:
-    """Epoch and iteration, from one on to the end of a run."""
+    """Yield (epoch, iteration) from the given one to the end of a run."""
     while epoch < epochs:
-        for each in range(iteration, iterations):
-            yield epoch, each
+        for remaining in range(iteration, iterations):
+            yield epoch, remaining
         epoch, iteration = epoch + 1, 0

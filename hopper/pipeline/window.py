@@ -1,4 +1,4 @@
-"""The plans of the iterations that will be read after the one that is."""
+"""The plans of coming iterations, whose reads decide which rows are kept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _About = TypeVar("_About")
 
 
 class Window(Generic[_About]):
-    """Hands plans out in their order, and lets rows be kept that the following ones read too.
+    """Returns plans in their order, and keeps rows that the following plans read too.
 
     Parameters
     ----------
-    planned: plans, each with something about it.
+    planned: queue of plans, each with further data about it.
     """
 
     def __init__(self, engine: Engine[Any, Any], planned: HandOver[tuple[Plan, _About]]) -> None:
@@ -31,26 +31,26 @@ class Window(Generic[_About]):
         self._ahead: Lookahead | None = None
 
     def take(self) -> tuple[Plan, _About]:
-        """The next plan, once those after it are known.
+        """Return the next plan, after as many following ones as the window has are known.
 
         Raises
         ------
         As :meth:`HandOver.take`.
         """
-        come: list[Plan] = []
+        new_plans: list[Plan] = []
         try:
             while len(self._waiting) <= self._reach:
-                found = self._planned.take(has_others=bool(self._waiting))
-                self._waiting.append(found)
-                come.append(found[0])
+                item = self._planned.take(has_others=bool(self._waiting))
+                self._waiting.append(item)
+                new_plans.append(item[0])
         except Pause:
             pass
         if self._reach:
-            self._foresee([self._remote(plan) for plan in come])
+            self._foresee([self._remote_reads(plan) for plan in new_plans])
         return self._waiting.popleft()
 
     def turn(self) -> AbstractContextManager[None]:
-        """Within it the plan that was taken is read."""
+        """Let the rows of the plan that was taken last be read during the block."""
         return nullcontext() if self._ahead is None else self._ahead.turn()
 
     def _foresee(self, reads: list[Mapping[str, Ids]]) -> None:
@@ -58,14 +58,13 @@ class Window(Generic[_About]):
             rows, nbytes = self._state.rows, self._state.config.pipeline.lookahead_nbytes
             self._ahead = Lookahead.make(rows.graph, reads, nbytes)
             rows.keep_for_later(self._ahead.kept)
-        for each in reads:
-            self._ahead.foresee(each)
+        for plan_reads in reads:
+            self._ahead.foresee(plan_reads)
 
-    def _remote(self, plan: Plan) -> Mapping[str, Ids]:
-        """By table of features, the rows of other servers that a plan reads and no cache has for
-        good."""
-        rows, stored = self._state.rows, self._state.request.reads.feature_tables
+    def _remote_reads(self, plan: Plan) -> Mapping[str, Ids]:
+        """Return, by feature table, the remote rows of a plan that no cache holds permanently."""
+        rows, tables = self._state.rows, self._state.request.reads.feature_tables
         return {
-            node_type: rows.not_kept(node_type, nodes[~rows.is_local(node_type, nodes)])
-            for node_type, nodes in distinct_by_table(plan.reads, stored).items()
+            table: rows.without_permanent(table, nodes[~rows.is_local(table, nodes)])
+            for table, nodes in distinct_by_table(plan.reads, tables).items()
         }

@@ -156,7 +156,7 @@ def check_draws(
             found = left_out.in_time(lists.indptr, lists.by_time) if how.in_time else left_out
             lacking = found.arrays if left_out.src.size else None
             expected = lists.draw(draw.nodes, how, lacking, draw.until)
-            for mine, theirs in zip(expected, draw.drawn(), strict=True):
+            for mine, theirs in zip(expected, draw.neighbours(), strict=True):
                 np.testing.assert_array_equal(mine, theirs)
             if draw.until is not None:
                 degrees = lists.count_until(draw.nodes, draw.until)

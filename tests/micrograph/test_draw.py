@@ -89,7 +89,7 @@ def test_vectors_of_neighbours(reference: Any) -> None:
 def test_vectors_of_the_order_of_roots(reference: Any) -> None:
     for row in vectors()["order"]:
         moment, places = (row["seed"], row["epoch"], row["count"]), np.array(row["places"])
-        assert draw.permuted(*moment, places).tolist() == row["roots"]
+        assert draw.permute(*moment, places).tolist() == row["roots"]
         if row["count"] < 10_000:
             order = reference.order(*moment)
             assert [order[place] for place in places] == row["roots"]
@@ -257,14 +257,14 @@ def test_the_uniformity_test_can_fail() -> None:
 
 def test_orders_of_roots_are_uniform_over_epochs() -> None:
     places = np.arange(4)
-    orders = Counter(tuple(draw.permuted(1, epoch, 4, places).tolist()) for epoch in range(2400))
+    orders = Counter(tuple(draw.permute(1, epoch, 4, places).tolist()) for epoch in range(2400))
     assert is_uniform(orders, 24, 2400)
 
 
 @pytest.mark.parametrize("count", [200, 300])
 def test_what_stands_first_is_uniform_over_epochs(count: int) -> None:
     """The first root, and how far from it the second is."""
-    firsts = np.array([draw.permuted(5, epoch, count, np.arange(2)) for epoch in range(40 * count)])
+    firsts = np.array([draw.permute(5, epoch, count, np.arange(2)) for epoch in range(40 * count)])
     apart = (firsts[:, 1] - firsts[:, 0]) % count - 1
     assert is_uniform(Counter(firsts[:, 0].tolist()), count, 40 * count)
     assert is_uniform(Counter(apart.tolist()), count - 1, 40 * count)
@@ -276,19 +276,19 @@ def test_an_order_has_every_root_once(
     reference: Any, seed: int, epoch: int, count: int, data: st.DataObject
 ) -> None:
     """And what stands at a place does not depend on which places are asked for."""
-    order = draw.permuted(seed, epoch, count, np.arange(count))
+    order = draw.permute(seed, epoch, count, np.arange(count))
     assert sorted(order.tolist()) == list(range(count))
     assert order.tolist() == reference.order(seed, epoch, count)
     places = data.draw(st.lists(st.integers(0, count - 1), max_size=9))
     asked = np.array(places, np.int64)
-    assert draw.permuted(seed, epoch, count, asked).tolist() == order[asked].tolist()
+    assert draw.permute(seed, epoch, count, asked).tolist() == order[asked].tolist()
 
 
 def test_an_order_of_more_roots_than_fit_in_memory() -> None:
     """Places far apart of 2^40 + 5: distinct roots, all of the range."""
     count = (1 << 40) + 5
     places = np.concatenate([np.arange(1000), count - 1 - np.arange(1000)])
-    roots = draw.permuted(1, 0, count, places)
+    roots = draw.permute(1, 0, count, places)
     assert np.unique(roots).size == 2000
     assert roots.min() >= 0
     assert roots.max() < count

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.errors import ConfigError, RequestError
 from hopper.graph.directory import GraphDirectory
 from hopper.graph.schema import EdgeType, GraphSchema, NodeType, Relation
@@ -82,7 +82,7 @@ def test_both_measures_follow_their_definition(tmp_path: Path, hops: int) -> Non
     train = list(range(0, 50, 2))
     graph = _divide(_library(tmp_path, train), 3)
     measured = measure_locality(graph, [-1] * hops, roots=9, batch_size=4, seed=6)
-    roots = graph.global_ids("paper")[np.array(train)[permuted(6, 0, 25, np.arange(9))]].tolist()
+    roots = graph.global_ids("paper")[np.array(train)[permute(6, 0, 25, np.arange(9))]].tolist()
     micro = [_share(graph, _neighbourhood(graph, [r], hops), {r}, r) for r in roots]
     sub = [
         _share(graph, _neighbourhood(graph, batch, hops), set(batch), root)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cache_server.draw import permuted
+from cache_server.draw import permute
 from hopper.micrograph.route import GlobalBatch, RootSchedule, TrainingNodes
 from hopper.partition import PartitionBook
 from hopper.partition.placement import Placement
@@ -95,11 +95,11 @@ def test_groups_partition_the_batch(given_: tuple) -> None:
         groups = {(d, s): batch.group(d, s).tolist() for d in ranks for s in ranks}
         assert Counter(chain(*groups.values())) == Counter(batch.roots.tolist())
         for rank in ranks:
-            assert list(chain(*(groups[d, rank] for d in ranks))) == batch.homed_at(rank).tolist()
+            assert list(chain(*(groups[d, rank] for d in ranks))) == batch.of_home(rank).tolist()
             assert sorted(chain(*(groups[rank, s] for s in ranks))) == sorted(
                 batch.of_model(rank).tolist()
             )
-            servers = placement.book.home("node", batch.homed_at(rank))
+            servers = placement.book.home("node", batch.of_home(rank))
             assert set(servers.tolist()) <= {rank // options["ranks_per_server"]}
 
 
@@ -125,7 +125,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_ranks() -> None:
         schedule = placement.schedule(train, batch_size=8 // models, models=models)
         orders.append([placement.original(batch.roots) for batch in epoch_of(schedule, 0)])
     assert orders[0] == orders[1] == orders[2]
-    assert list(chain(*orders[0])) == permuted(3, 0, 30, train).tolist()
+    assert list(chain(*orders[0])) == permute(3, 0, 30, train).tolist()
 
 
 @pytest.mark.parametrize(
