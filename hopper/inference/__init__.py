@@ -1,5 +1,7 @@
-"""Rows that a trained model makes of nodes and their whole neighbourhoods: what scores a split, and
-what predicts (``hopper predict``)."""
+"""Inference: a trained model's rows of nodes, computed from all of their neighbours.
+
+Evaluation and ``hopper predict`` use it.
+"""
 
 from hopper.inference.build import make_inference
 from hopper.inference.inference import Inference, Scene, Wanted, check_output

@@ -1,4 +1,4 @@
-"""From a graph's layout to the way in which rows of its nodes are computed."""
+"""Chooses how rows of nodes are computed, by the layout of the graph."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from hopper.inference.neighbourhoods import Neighbourhoods
 
 
 def make_inference(scene: Scene, model: torch.nn.Module) -> Inference:
-    """What computes rows of a graph.
+    """Make the object that computes rows of a graph's nodes.
 
     Parameters
     ----------
-    model: one like those whose rows will be computed.
+    model: a model of the kind whose rows will be computed.
     """
     request, cluster = scene.request, scene.cluster
     sampler = make_full_sampler(request, cluster.server, model, at=scene.at)
-    # Layer by layer a rank draws for its own nodes alone.
+    # In-edges of nodes of other servers are drawn by these.
     sampler.elsewhere = make_elsewhere(request.graph, scene.rows, cluster.traffic)
     holdings = request.reads.holdings
     if holdings:
         types, per_server = request.schema.root_types, cluster.ranks_per_server
-        shares = {each: RootShares(holdings, per_server, each) for each in types}
+        shares = {node_type: RootShares(holdings, per_server, node_type) for node_type in types}
         return ByRelation(scene, sampler, shares)
     if request.reads_times:
         return Neighbourhoods(scene, sampler)

@@ -1,7 +1,7 @@
-"""Rows of nodes of graphs that are divided by relation: every node's whole neighbourhood, each part
-aggregated where it is stored.
+"""Rows of nodes in graphs that are divided by relation.
 
-All ranks compute some nodes together; no feature crosses a link.
+All ranks compute the same nodes together. Each relation is aggregated where it is stored, so no
+feature crosses a link.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from hopper.run_log import RunLog
 
 
 class ByRelation(Inference):
-    """Computes some nodes after the other, together with the other ranks.
+    """Computes nodes chunk by chunk, each chunk on all ranks together.
 
     Parameters
     ----------
-    sampler: as of :class:`Inference`, of what this rank's server stores.
-    shares: by type, the division of roots.
+    sampler: takes all neighbours in the relations that this rank's server stores.
+    shares: by node type, how roots are divided among ranks.
     """
 
     def __init__(
@@ -47,21 +47,20 @@ class ByRelation(Inference):
         self._shares = shares
 
     def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """See :class:`Inference`."""
+        """Return True: chunks share no work."""
         return True
 
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[NDArray[np.int64], Tensor]:
-        """See :class:`Inference`; in memory."""
+        """Compute this rank's share of rows in memory; see :meth:`Inference.rows`."""
         assert isinstance(model, HGNN)
         target = wanted.node_type or self.target
         shares = {target: self._shares[target]}
         forward = RelationFirst(self._cluster, RunLog(None), model, shares)
         check_output(model, wanted.output, by_relation=True)
-        scored = wanted.ids
         size = ROOTS_PER_PASS * self._cluster.world
-        todo = [scored[start : start + size] for start in range(0, scored.size, size)]
+        todo = [wanted.ids[start : start + size] for start in range(0, wanted.ids.size, size)]
         ids = [np.empty(0, np.int64)]
         outputs = []
         while todo:
@@ -79,27 +78,30 @@ class ByRelation(Inference):
             subgraph = subgraph.with_edges(self._reads.edges)
             edges, roots = self._edge_features(subgraph), {target: Roots(plan, original, x_roots)}
             rows, _ = forward.rows(roots, subgraph, edges, x, "evaluation")
-            found = rows[target]
+            output = rows[target]
             if wanted.output == "logits":
-                found = model.head(found)
+                output = model.head(output)
             ids.append(chunk[plan.finishing])
-            outputs.append(found.cpu())
+            outputs.append(output.cpu())
         if not outputs:
             outputs = [torch.empty((0, self._width_of(model)), dtype=self._dtype)]
         return np.concatenate(ids), torch.cat(outputs)
 
     def _is_too_large(self, subgraph: Subgraph) -> bool:
-        """Whether any rank would read more rows than a pass should; the same answer everywhere."""
+        """Return whether any rank would read too many rows in one pass; collective."""
         rows = torch.tensor([sum(nodes.size for nodes in subgraph.nodes.values())])
-        everyones = self._cluster.all_gather(rows, "control", "sizing a pass of evaluation")
-        return int(everyones.max()) > ROWS_PER_PASS
+        rows_by_rank = self._cluster.all_gather(rows, "control", "sizing a pass of evaluation")
+        return int(rows_by_rank.max()) > ROWS_PER_PASS
 
     def _inputs_of(
         self, subgraph: Subgraph, target: str, roots: NDArray[np.int64]
     ) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Input rows of a subgraph's nodes by type, and of roots, None without any; collective."""
+        """Return input rows of a subgraph's nodes by type, and those of roots; collective.
+
+        The latter are None if there are no roots.
+        """
         self._read_learned(nodes_read(subgraph, {target: roots}))
         below = nodes_below(subgraph).items()
-        x = {each: self._inputs(each, nodes) for each, nodes in below}
-        # A server may not store rows of roots that it does nothing for.
+        x = {node_type: self._inputs(node_type, nodes) for node_type, nodes in below}
+        # A server that computes nothing for roots may not store their rows.
         return x, self._inputs(target, roots) if roots.size else None

@@ -1,6 +1,6 @@
-"""What every way of computing the rows of nodes shares.
+"""The interface and common parts of all ways to compute rows of nodes.
 
-All neighbours are read, without sampling and without dropout, by all ranks together.
+All neighbours are read, without sampling and dropout. All ranks work together.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from hopper.models.relational import HGNN
 from hopper.tasks import rows_width
 
 CHUNK_BYTES: Final = 256 << 20
-"""of the rows that one pass reads, where nothing else is asked for"""
+"""default size of the rows that one pass reads"""
 ROOTS_PER_PASS: Final = 256
-"""where whole k-hop neighbourhoods are needed"""
+"""roots in a pass over whole k-hop neighbourhoods"""
 ROWS_PER_PASS: Final = 200_000
+"""most input rows in such a pass; larger ones are split"""
 
 Ids = NDArray[np.int64]
 Output = Literal["logits", "embeddings"]
@@ -42,14 +43,18 @@ Output = Literal["logits", "embeddings"]
 
 @dataclass(frozen=True)
 class Scene:
-    """What rows are computed with.
+    """The graph, cluster and settings that rows are computed with.
 
     Attributes
     ----------
-    dtype: of the model's parameters.
-    classes: how many numbers the run's model makes of a node.
-    chunk_bytes: of the rows that one pass reads.
-    at: where draws are in time, for which time rows are computed; None = for that of each root.
+    request: configuration and graph.
+    cluster: this rank among the others.
+    rows: source of features.
+    dtype: dtype of the model's parameters.
+    learnable: the learnable rows.
+    classes: width of the model's output for a node.
+    chunk_bytes: size of the rows that one pass reads.
+    at: for draws in time, the time for which rows are computed; None = the time of each root.
     """
 
     request: Request
@@ -64,16 +69,16 @@ class Scene:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Nodes of a type, and what is wanted of them.
+    """The nodes whose rows are wanted, and which rows.
 
     Attributes
     ----------
-    name: of the nodes; what is planned for them is kept under it.
-    ids: [n] int64 global ids, ascending, the same on every rank; of ends of edges, versions
-        (:meth:`Inference.versions_at`).
-    output: embeddings are what the classifier reads of a node: the last layer's rows where a linear
-        head follows it, and otherwise the rows of the layer before it.
-    node_type: theirs; empty = the target type.
+    name: name of this set of nodes. Plans for it are kept under the name.
+    ids: [n] int64, ascending and the same on every rank: global ids, or versions of the ends of
+        edges (:meth:`Inference.versions_at`).
+    output: logits, or embeddings. The latter are what the classifier reads: the rows of the last
+        layer if a linear head follows it, otherwise those of the layer before.
+    node_type: type of the nodes; empty = the target type.
     """
 
     name: str
@@ -83,7 +88,7 @@ class Wanted:
 
 
 def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -> None:
-    """Refuse embeddings of what has none.
+    """Refuse embeddings if the model has none.
 
     Parameters
     ----------
@@ -91,7 +96,7 @@ def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -
 
     Raises
     ------
-    RequestError: says what was expected.
+    RequestError: the model has no embeddings; names the kind of model that has.
     """
     if output == "logits" or (isinstance(model, HGNN) and model.has_head):
         return
@@ -113,11 +118,11 @@ def check_output(model: torch.nn.Module, output: Output, *, by_relation: bool) -
 
 
 class Inference(ABC):
-    """Computes rows of nodes, on all ranks together.
+    """Computes rows of nodes on all ranks together.
 
     Parameters
     ----------
-    sampler: which takes all neighbours that the model reads.
+    sampler: takes all neighbours that the model reads.
     """
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
@@ -130,94 +135,102 @@ class Inference(ABC):
         self._rows = scene.rows
         self._dtype = scene.dtype
         self._learned = LeafRows({}, {})
-        """of the pass under way"""
+        """learnable rows of the current pass"""
         self.target = self.graph.schema.target_type()
 
     def split(self, name: str) -> Wanted:
-        """The logits of a split's nodes."""
+        """Return the request for the logits of a split's nodes."""
         return Wanted(name, np.sort(self.graph.global_ids(self.target)[self.graph.split(name)]))
 
     @property
     def is_in_time(self) -> bool:
-        """Whether rows of a node depend on the time of the root."""
+        """Whether the rows of a node depend on the time of the root."""
         return self._sampler.reads_times
 
     def versions_at(self, node_type: str, nodes: Ids, times: Ids | None) -> Ids:
-        """[n] int64: what rows are computed of, of ends of edges at some times."""
+        """Return [n] int64: the versions of the ends of edges at the edges' times."""
         return self._sampler.versions_at(node_type, nodes, times)
 
     @abstractmethod
     def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """Whether some nodes at a time take no more work than all at once."""
+        """Return whether computing nodes in parts takes no more work than all at once."""
 
     @abstractmethod
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[Ids, Tensor]:
-        """This rank's share: [n] int64 global ids and [n, width]; every rank has to call it.
+        """Compute this rank's share of the wanted rows. Every rank must call this.
 
         Parameters
         ----------
         model: in evaluation mode.
         space: where rows of layers are kept; None = in memory.
 
+        Returns
+        -------
+        [n] int64 global ids or versions, and their rows [n, width].
+
         Raises
         ------
-        RequestError: as of :func:`check_output`.
+        RequestError: as :func:`check_output`.
         ClusterError: a rank or server was lost, or a deadline passed.
-        StorageError: as of :meth:`RowSpace.fill`.
+        StorageError: as :meth:`RowSpace.fill`.
         """
 
     @property
     def _are_versions(self) -> bool:
-        """Whether versions are asked for."""
+        """Whether wanted ids are versions."""
         return bool(self.graph.schema.target_relations) and self.scene.at is None
 
     def _sample(self, sampler: NeighborSampler, roots: Mapping[str, Ids]) -> Subgraph:
-        """The subgraph of nodes by type, at the time that rows are computed for, or of versions."""
+        """Sample the subgraph of nodes or versions by type, at the scene's time if it has one."""
         at = self.scene.at
         if self._are_versions:
             return sampler.sample_versions(roots, 0, 0)
         if at is None:
             return sampler.sample(roots, 0, 0)
-        found = {
+        versions = {
             name: sampler.versions_at(name, ids, np.full(ids.size, at))
             for name, ids in roots.items()
         }
-        return sampler.sample_versions(found, 0, 0)
+        return sampler.sample_versions(versions, 0, 0)
 
     def _width_of(self, model: torch.nn.Module) -> int:
-        """How many numbers a model makes of a node; trials may make different ones."""
+        """Return the width of a model's output, which may differ between trials."""
         return rows_width(model) or self.scene.classes
 
     def _rows_per_chunk(self, width: int) -> int:
         return max(1, self.scene.chunk_bytes // (width * self._dtype.itemsize))
 
     def _read_learned(self, wanted: Mapping[str, Sequence[Ids]]) -> None:
-        """Read the learnable rows of a pass, if there are any: by name of a type, of nodes in
-        groups; collective."""
+        """Read the learnable rows of a pass, if there are any; collective.
+
+        Parameters
+        ----------
+        wanted: by name of a node type, groups of [n] int64 global ids.
+        """
         self._learned = self.scene.learnable.read(wanted, "evaluation")
 
     def _blocks(self, subgraph: Subgraph) -> list[TypedBlocks]:
-        """A subgraph's blocks, with features of edges where the model reads them."""
-        found = subgraph.with_edges(self._reads.edges)
-        return found.typed_blocks(self._cluster.device, self._edge_features(found))
+        """Return a subgraph's blocks, with features of edges if the model reads any."""
+        subgraph = subgraph.with_edges(self._reads.edges)
+        return subgraph.typed_blocks(self._cluster.device, self._edge_features(subgraph))
 
     def _edge_features(self, subgraph: Subgraph) -> dict[Relation, Tensor]:
-        """By relation, [n, dim]: features of the edges that a subgraph reads those of."""
-        device, found = self._cluster.device, {}
-        for relation, own in subgraph.edges.items():
-            rows = self._rows.stored(own.table, own.ids)
-            found[relation] = rows if device.type == "cpu" else rows.gathered().to(device)
-            found[relation] = found[relation].to(self._dtype)
-        return found
+        """Return, by relation, the features [n, dim] of a subgraph's edges that are read."""
+        device, features = self._cluster.device, {}
+        for relation, edges in subgraph.edges.items():
+            stored = self._rows.stored(edges.table, edges.ids)
+            rows = stored if device.type == "cpu" else stored.gathered().to(device)
+            features[relation] = rows.to(self._dtype)
+        return features
 
     def _inputs(self, node_type: str, ids: Ids) -> Tensor:
-        """[n, width]: features of distinct nodes and, behind them, their learnable rows."""
-        own, features = self._reads.inputs[node_type], None
+        """Return [n, width]: the features of distinct nodes, followed by their learnable rows."""
+        kind, features = self._reads.inputs[node_type], None
         device = self._cluster.device
-        if own.features and device.type == "cpu":
-            features = self._rows.whole(own.node_type, ids).to(self._dtype)
-        elif own.features:
-            features = self._rows.whole(own.node_type, ids).gathered().to(device).to(self._dtype)
+        if kind.features and device.type == "cpu":
+            features = self._rows.whole(kind.node_type, ids).to(self._dtype)
+        elif kind.features:
+            features = self._rows.whole(kind.node_type, ids).gathered().to(device).to(self._dtype)
         return join_rows(self._reads, node_type, ids, features, self._learned)

@@ -1,9 +1,9 @@
 """Rows by layer-wise inference.
 
 Each layer is computed once for every node that the wanted nodes depend on, by the rank that owns
-it. What other ranks read of a node is sent to them, projected where that makes it narrower, so no
-row of features crosses a link unless it is narrower than a hidden one. Rows are made, and sent, in
-pieces of bounded size; where they lie meanwhile is a :class:`RowSpace`'s business.
+the node. Rows that other ranks read are sent to them, after projection if that makes them narrower.
+So features cross a link only if they are narrower than hidden rows. Rows are computed and sent in
+pieces of bounded size, and are kept in a :class:`RowSpace` meanwhile.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of nodes, wherever they lie.
+    """Rows of nodes, in memory or in a mapped file.
 
     Attributes
     ----------
-    ids: [n]. values: [n, ...]. device: where they are computed with.
+    ids: [n] int64 global ids.
+    values: [n, ...] their rows.
+    device: the device of computation, which rows are copied to.
     """
 
     ids: Ids
@@ -59,7 +61,7 @@ class _Rows:
     device: torch.device
 
     def of(self, ids: Ids) -> Tensor:
-        """[m, ...], on the device: the rows of some of the nodes."""
+        """Return the rows of some nodes on the device: [m, ...]."""
         places = torch.from_numpy(self._index.find(ids))
         return self.values.index_select(0, places.to(self.values.device)).to(self.device)
 
@@ -70,14 +72,15 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Share:
-    """This rank's share of what the wanted nodes need of a layer; all of it by node type.
+    """This rank's share of the work on a layer, by node type.
 
     Attributes
     ----------
-    known: [n] int64, ascending: its nodes that any rank reads. mine: those of whom it computes
-        new rows.
-    wanted: by rank, what ``mine`` reads of the others. asked: by rank, what others read of it.
-    longest: how many nodes of a type any rank reads of any other, at most.
+    known: [n] int64, ascending: this rank's nodes whose rows before the layer any rank reads.
+    mine: [n] int64, ascending: this rank's nodes whose rows after the layer it computes.
+    wanted: by rank, that rank's nodes which ``mine`` reads.
+    asked: by rank, this rank's nodes which that rank reads.
+    longest: the most nodes of a type that any rank reads of any other.
     """
 
     known: Mapping[str, Ids]
@@ -89,12 +92,14 @@ class _Share:
 
 @dataclass(frozen=True)
 class _Step:
-    """One layer, and the rows that this rank has before it: of ``share.known``, by type; None
-    before the first.
+    """The computation of one layer on this rank.
 
     Attributes
     ----------
-    width: of the widest row that the layer reads, makes, or hands on.
+    width: elements of the widest row that the layer reads, makes or sends.
+    share: this rank's share of the work.
+    rows: by node type, rows of ``share.known`` before the layer; None = the layer is the first.
+    space: where rows are kept.
     """
 
     stack: Stack
@@ -107,40 +112,46 @@ class _Step:
 
     @property
     def layer(self) -> StackLayer:
-        """The layer."""
+        """The layer to compute."""
         return self.stack.layers[self.index]
 
     def kind(self, relation: Relation) -> RowKind:
-        """What ranks hand each other for a relation. (In training each pair of ranks has a choice;
-        here rows are projected where one relation reads them, if that makes them narrower.)"""
+        """Return the kind of rows that ranks send each other for a relation.
+
+        In training each pair of ranks chooses the kind. Here rows that only one relation reads are
+        projected before they are sent, if that makes them narrower.
+        """
         return relation.src if relation.src in self.wires.forms else relation
 
     def kinds(self) -> list[RowKind]:
-        """Those of all of its relations."""
+        """Return the kinds of all relations of the layer, without repeats."""
         return list(dict.fromkeys(map(self.kind, self.layer.aggregations)))
 
 
 class LayerWise(Inference):
-    """Computes stacks of layers; models with only a ``forward()`` by whole neighbourhoods."""
+    """Computes a stack of layers one layer at a time.
+
+    Models with only a ``forward()`` are computed from whole neighbourhoods instead.
+    """
 
     def __init__(self, scene: Scene, sampler: NeighborSampler) -> None:
         super().__init__(scene, sampler)
         self._samplers: dict[tuple[str, tuple[Relation, ...]], NeighborSampler] = {}
-        """by type and relations into it, of one hop, once they were made"""
+        """one-hop samplers by node type and relations into it"""
         self._plans: dict[object, list[_Share]] = {}
-        """by nodes and what layers read, once they were made: trials may have different models"""
-        self._whole = Neighbourhoods(scene, sampler)
+        """shares of all layers by nodes and layers' reads, since trials' models may differ"""
+        self._neighbourhoods = Neighbourhoods(scene, sampler)
 
     def takes_any_number(self, model: torch.nn.Module) -> bool:
-        """See :class:`Inference`: what wanted nodes have in common is computed once."""
+        """Return False for stacks of layers, where nodes that are wanted together share work."""
         return not isinstance(model, GNN | HGNN)
 
     def rows(
         self, model: torch.nn.Module, wanted: Wanted, space: RowSpace | None = None
     ) -> tuple[Ids, Tensor]:
-        """See :class:`Inference`."""
+        """Compute this rank's share of rows layer by layer; see :meth:`Inference.rows`."""
         if not isinstance(model, GNN | HGNN):
-            return self._whole.rows(model, wanted, space)
+            return self._neighbourhoods.rows(model, wanted, space)
         space = MemoryRows() if space is None else space
         stack = make_stack(model, self._sampler, self._reads.inputs[self.target].width)
         check_output(model, wanted.output, by_relation=False)
@@ -155,38 +166,39 @@ class LayerWise(Inference):
         for index in range(max(0, first - 1), depth):
             if space.keeps and index >= first:
                 self._cluster.arrive(f"layer {index}")
-                # Nobody reads these any more, now that all ranks have the layer behind them.
+                # All ranks have finished the previous layer, so nobody reads these any more.
                 space.drop(_tables(stack, index - 1, reads=True))
                 space.drop(_tables(stack, index - 2, reads=False))
             step = _Step(stack, index, wires[index], widths[index], plan[index], rows, space)
-            rows = self._layer(step, is_there=index < first)
+            rows = self._compute_layer(step, is_stored=index < first)
         assert rows is not None
         target = wanted.node_type or self.target
-        ids, own = plan[-1].mine[target], rows[target].values
+        ids, output = plan[-1].mine[target], rows[target].values
         if stack.has_head and makes_logits:
-            pieces = _pieces(ids.size, self._rows_per_chunk(max(1, own[:1].numel())))
-            hidden = own
-            own = space.fill("logits", pieces, lambda piece: self._classified(stack, hidden[piece]))
+            hidden = output
+            pieces = _pieces(ids.size, self._rows_per_chunk(max(1, hidden[:1].numel())))
+            output = space.fill("logits", pieces, lambda piece: self._logits(stack, hidden[piece]))
             space.await_others()
-        return ids, own.reshape(ids.size, own.shape[1:].numel())
+        return ids, output.reshape(ids.size, output.shape[1:].numel())
 
-    def _classified(self, stack: Stack, rows: Tensor) -> Tensor:
+    def _logits(self, stack: Stack, rows: Tensor) -> Tensor:
         return stack.logits(rows.to(self._cluster.device))
 
     def _first_missing(self, stack: Stack, depth: int, space: RowSpace) -> int:
-        """The first layer whose rows some rank does not have; collective where any are kept."""
+        """Return the first layer whose rows any rank lacks; collective if the space keeps rows."""
         if not space.keeps:
             return 0
         full = [
             all(map(space.is_full, _tables(stack, index, reads=False))) for index in range(depth)
         ]
-        found = torch.tensor(
+        missing_here = torch.tensor(
             [max((index + 1 for index, is_full in enumerate(full) if is_full), default=0)]
         )
-        return int(self._cluster.all_gather(found, "control", "finding the layers to do").min())
+        missing = self._cluster.all_gather(missing_here, "control", "finding the layers to do")
+        return int(missing.min())
 
     def _plan(self, wanted: Wanted, stack: Stack, depth: int) -> list[_Share]:
-        """This rank's share of every layer; collective, the first time."""
+        """Return this rank's share of every layer; collective at the first call for these nodes."""
         layers = stack.layers[:depth]
         target = wanted.node_type or self.target
         key = wanted.name, target, wanted.output, *(tuple(layer.aggregations) for layer in layers)
@@ -206,11 +218,11 @@ class LayerWise(Inference):
         plan: list[_Share] = []
         for layer in reversed(layers):
             reads = {name: self._read_by(mine, name, layer) for name in names}
-            told = [[ids.astype(np.int32) for ids in parts] for parts in reads.values()]
-            arrived = exchange_arrays(self._cluster, told, "control", "planning evaluation")
+            sent = [[ids.astype(np.int32) for ids in parts] for parts in reads.values()]
+            received = exchange_arrays(self._cluster, sent, "control", "planning evaluation")
             asked = {
                 name: [ids.astype(np.int64) for ids in parts]
-                for name, parts in zip(names, arrived, strict=True)
+                for name, parts in zip(names, received, strict=True)
             }
             known = mark(asked)
             for parts in (*reads.values(), *asked.values()):
@@ -220,38 +232,39 @@ class LayerWise(Inference):
         return self._plans.setdefault(key, plan)
 
     def _longest(self, reads: Mapping[str, Sequence[Ids]]) -> int:
-        """The most nodes of a type that any rank reads of any other; collective."""
+        """Return the most nodes of a type that any rank reads of any other; collective."""
         if self._cluster.world == 1:
             return 0
-        own = torch.tensor([max(ids.size for parts in reads.values() for ids in parts)])
-        return int(self._cluster.all_gather(own, "control", "planning evaluation").max())
+        longest = torch.tensor([max(ids.size for parts in reads.values() for ids in parts)])
+        return int(self._cluster.all_gather(longest, "control", "planning evaluation").max())
 
     def _read_by(self, mine: Mapping[str, Ids], name: str, layer: StackLayer) -> list[Ids]:
-        """By rank, [n] int64, ascending: the nodes of a type that a layer's new rows read."""
+        """Return, by rank, the nodes of a type that new rows read: [n] int64, ascending."""
         reached = np.zeros(self._sampler.original_ids[name].size, np.bool_)
-        for each in layer.aggregations:
-            if each.src == name:
-                topology = self._sampler.topologies[each]
-                _mark_sources(topology.indptr, topology.indices, mine[each.dst], reached)
+        for relation in layer.aggregations:
+            if relation.src == name:
+                topology = self._sampler.topologies[relation]
+                _mark_sources(topology.indptr, topology.indices, mine[relation.dst], reached)
         return self.placement.deal(self._stored(name), np.flatnonzero(reached)).parts()
 
-    def _layer(self, step: _Step, *, is_there: bool) -> dict[str, _Rows]:
-        """By type, the new rows of this rank's nodes, in chunks of bounded memory; collective.
+    def _compute_layer(self, step: _Step, *, is_stored: bool) -> dict[str, _Rows]:
+        """Compute the rows of this rank's nodes after a layer, by type; collective.
 
         Parameters
         ----------
-        is_there: whether all ranks have all of them already.
+        is_stored: whether all ranks have stored all rows of the layer already.
         """
         tables = _tables(step.stack, step.index, reads=False)
-        sources = {} if is_there else self._sources(step)
-        found = {}
+        sources = {} if is_stored else self._sources(step)
+        rows = {}
         for name, table in zip(step.layer.types, tables, strict=True):
-            into, ids = [e for e in step.layer.aggregations if e.dst == name], step.share.mine[name]
+            into = [relation for relation in step.layer.aggregations if relation.dst == name]
+            ids = step.share.mine[name]
             make = partial(self._new_rows, step, name, into, ids, sources)
             values = step.space.fill(table, self._chunks(into, ids, step.width), make)
-            found[name] = _Rows(ids, values, self._cluster.device)
+            rows[name] = _Rows(ids, values, self._cluster.device)
         step.space.await_others()
-        return found
+        return rows
 
     def _new_rows(
         self,
@@ -262,58 +275,70 @@ class LayerWise(Inference):
         sources: Mapping[RowKind, _Rows],
         piece: slice,
     ) -> Tensor:
-        """[n, ...]: those of some of a type's nodes ``ids``."""
+        """Compute the rows after a layer of the nodes ``ids[piece]`` of a type: [n, ...].
+
+        Parameters
+        ----------
+        into: relations into the type.
+        sources: by kind, the rows that the layer reads.
+        """
         chunk = ids[piece]
-        # Draws do not matter where all neighbours are taken.
+        # Epoch and iteration do not matter, since all neighbours are taken.
         subgraph = self._sampler_of(name, tuple(into)).sample(chunk, 0, 0)
         (blocks,) = self._blocks(subgraph)
         aggregations = step.layer.aggregations
         kinds = {kind: source_type(kind) for kind in map(step.kind, into)}
-        of_kind = {kind: sources[kind].of(subgraph.nodes[own]) for kind, own in kinds.items()}
-        read = {each: of_kind[step.kind(each)] for each in into}
+        of_kind = {kind: sources[kind].of(subgraph.nodes[src]) for kind, src in kinds.items()}
+        read = {relation: of_kind[step.kind(relation)] for relation in into}
         before = self._before(step, name, chunk)
         ready = {name: step.stack.prepare(step.index, self._nodes(name, chunk), before)}
         projected = None
         if step.wires.merged:
-            ready |= {each.src: rows for each, rows in read.items()}
+            ready |= {relation.src: rows for relation, rows in read.items()}
         else:
             projected = {
-                each: rows if step.kind(each) == each else aggregations[each].project(rows)
-                for each, rows in read.items()
+                relation: rows
+                if step.kind(relation) == relation
+                else aggregations[relation].project(rows)
+                for relation, rows in read.items()
             }
-        given = LayerInputs(blocks, {name: before}, ready, projected)
-        return step.stack.new_rows(step.index, given)[name]
+        inputs = LayerInputs(blocks, {name: before}, ready, projected)
+        return step.stack.new_rows(step.index, inputs)[name]
 
     def _sources(self, step: _Step) -> dict[RowKind, _Rows]:
-        """By kind, the rows of this rank's nodes and, behind them, those of others' that its new
-        rows read; collective."""
+        """Return, by kind, the rows that this rank's new rows read; collective.
+
+        They are those of this rank's nodes, followed by those of other ranks' nodes.
+        """
         share, space, device = step.share, step.space, self._cluster.device
-        found: dict[RowKind, _Rows] = {}
+        sources: dict[RowKind, _Rows] = {}
         tables = _tables(step.stack, step.index, reads=True)
         for kind, table in zip(step.kinds(), tables, strict=False):
             name = source_type(kind)
             ids, others = share.known[name], share.wanted[name]
             pieces = _pieces(ids.size, self._rows_per_chunk(step.width))
-            room = sum(each.size for each in others)
-            values = space.fill(table, pieces, partial(self._own_rows, step, kind), room)
-            found[kind] = _Rows(np.concatenate([ids, *others]), values, device)
+            room = sum(nodes.size for nodes in others)
+            values = space.fill(table, pieces, partial(self._rows_to_send, step, kind), room)
+            sources[kind] = _Rows(np.concatenate([ids, *others]), values, device)
         space.await_others()
         if self._cluster.world > 1:
-            self._hand_over(step, found)
-        # In an order that is the same in every process.
-        for name, table in zip(sorted(step.wires.raw), tables[len(found) :], strict=False):
-            made = partial(self._ready, step, name, found[name])
-            pieces = _pieces(found[name].ids.size, self._rows_per_chunk(step.width))
-            ready = space.fill(table, pieces, made)
-            found[name] = _Rows(found[name].ids, ready, device)
-        return found
+            self._exchange_rows(step, sources)
+        # Sorted, so that names of tables are the same in every process.
+        for name, table in zip(sorted(step.wires.raw), tables[len(sources) :], strict=False):
+            make = partial(self._enter_features, step, name, sources[name])
+            pieces = _pieces(sources[name].ids.size, self._rows_per_chunk(step.width))
+            ready = space.fill(table, pieces, make)
+            sources[name] = _Rows(sources[name].ids, ready, device)
+        return sources
 
-    def _hand_over(self, step: _Step, rows: Mapping[RowKind, _Rows]) -> None:
-        """Fill the room behind this rank's rows with those of others, in rounds of bounded size;
-        collective."""
+    def _exchange_rows(self, step: _Step, rows: Mapping[RowKind, _Rows]) -> None:
+        """Fill the room after this rank's rows with other ranks' rows; collective.
+
+        The exchange takes rounds of bounded size.
+        """
         share, kinds = step.share, {kind: source_type(kind) for kind in rows}
         most = self._rows_per_chunk(step.width * self._cluster.world * len(kinds))
-        own = {
+        rows_here = {
             kind: _Rows(
                 share.known[name], rows[kind].values[: share.known[name].size], self._cluster.device
             )
@@ -322,28 +347,28 @@ class LayerWise(Inference):
         for first in range(0, share.longest, most):
             piece = slice(first, first + most)
             asked = [[ids[piece] for ids in share.asked[name]] for name in kinds.values()]
-            coming = [[ids[piece].size for ids in share.wanted[name]] for name in kinds.values()]
+            sizes = [[ids[piece].size for ids in share.wanted[name]] for name in kinds.values()]
             exchange = KindsExchange(
                 self._cluster,
                 RunLog(None),
                 {
-                    kind: own[kind].of(np.concatenate(ids))
+                    kind: rows_here[kind].of(np.concatenate(ids))
                     for kind, ids in zip(kinds, asked, strict=True)
                 },
                 [[ids.size for ids in parts] for parts in asked],
-                coming,
+                sizes,
                 self._dtype,
                 "exchanging rows for evaluation",
             )
             for kind, parts in exchange.finish().items():
-                place = share.known[kinds[kind]].size
+                offset = share.known[kinds[kind]].size
                 for ids, part in zip(share.wanted[kinds[kind]], parts, strict=True):
-                    start = place + min(first, ids.size)
+                    start = offset + min(first, ids.size)
                     rows[kind].values[start : start + len(part)] = part.to(rows[kind].values.device)
-                    place += ids.size
+                    offset += ids.size
 
-    def _own_rows(self, step: _Step, kind: RowKind, piece: slice) -> Tensor:
-        """[n, ...]: some of this rank's rows of a kind, as they travel."""
+    def _rows_to_send(self, step: _Step, kind: RowKind, piece: slice) -> Tensor:
+        """Return a piece of this rank's rows of a kind, in the form that is sent: [n, ...]."""
         name = source_type(kind)
         chunk = step.share.known[name][piece]
         if kind in step.wires.raw:
@@ -354,19 +379,19 @@ class LayerWise(Inference):
             rows = step.layer.aggregations[kind].project(rows)
         return rows
 
-    def _ready(self, step: _Step, name: str, rows: _Rows, piece: slice) -> Tensor:
-        """[n, ...]: rows of features that have travelled, as the layer reads them."""
+    def _enter_features(self, step: _Step, name: str, rows: _Rows, piece: slice) -> Tensor:
+        """Convert a piece of exchanged features to the rows that the layer reads: [n, ...]."""
         entered = step.stack.enter(name, rows.values[piece].to(self._cluster.device))
         return step.stack.prepare(step.index, self._nodes(name, rows.ids[piece]), entered)
 
     def _before(self, step: _Step, name: str, ids: Ids) -> Tensor:
-        """[n, ...]: rows of some of this rank's nodes before a layer."""
+        """Return rows of some of this rank's nodes before a layer: [n, ...]."""
         if step.rows is None:
             return step.stack.enter(name, self._inputs(name, ids))
         return step.rows[name].of(ids)
 
     def _nodes(self, name: str, ids: Ids) -> Nodes:
-        """Nodes of a type: what rows are prepared with; degrees too, where one relation is read."""
+        """Return nodes of a type with original ids, and degrees if there is a single relation."""
         original = torch.from_numpy(self._sampler.original_ids[name][ids])
         topologies = list(self._sampler.topologies.values())
         degree = torch.from_numpy(topologies[0].out_degrees[ids]) if len(topologies) == 1 else None
@@ -376,10 +401,10 @@ class LayerWise(Inference):
         return self._reads.types[name]
 
     def _sampler_of(self, name: str, into: tuple[Relation, ...]) -> NeighborSampler:
-        """What takes all neighbours by some relations into a type."""
+        """Return a one-hop sampler that takes all neighbours in some relations into a type."""
         if (name, into) not in self._samplers:
             self._samplers[name, into] = NeighborSampler(
-                {each: self._sampler.topologies[each] for each in into},
+                {relation: self._sampler.topologies[relation] for relation in into},
                 self._sampler.original_ids,
                 name,
                 [-1],
@@ -389,10 +414,10 @@ class LayerWise(Inference):
         return self._samplers[name, into]
 
     def _chunks(self, into: Sequence[Relation], ids: Ids, width: int) -> list[slice]:
-        """Split ids so that the source rows of a chunk stay within bounds; one chunk at least."""
+        """Split ids into chunks with a bounded number of source rows; at least one chunk."""
         if ids.size == 0:
             return [slice(0, 0)]
-        degrees = [self._sampler.topologies[each].in_degrees[ids] for each in into]
+        degrees = [self._sampler.topologies[relation].in_degrees[ids] for relation in into]
         rows = np.cumsum(np.sum(degrees, 0, dtype=np.int64) + np.ones(ids.size, np.int64))
         limit = self._rows_per_chunk(width)
         inner = np.searchsorted(rows, np.arange(limit, int(rows[-1]), limit)) + 1
@@ -401,28 +426,33 @@ class LayerWise(Inference):
 
 
 def _pieces(count: int, most: int) -> list[slice]:
-    """``count`` rows in pieces of ``most`` at most; one piece at least."""
+    """Split ``count`` rows into pieces of at most ``most``; at least one piece."""
     return [slice(start, min(start + most, count)) for start in range(0, max(1, count), most)]
 
 
 def _widths(stack: Stack, classes: int) -> list[int]:
-    """By layer, numbers of the widest row that it reads, projects or makes."""
-    read = [
+    """Return, by layer, the elements of the widest row that it reads, projects or makes."""
+    read_widths = [
         [row.numel() for row in rows.values()]
         + [
-            layer.aggregations[each].project(rows[each.src]).numel()
-            for each in layer.aggregations
-            if each.src in rows
+            layer.aggregations[relation].project(rows[relation.src]).numel()
+            for relation in layer.aggregations
+            if relation.src in rows
         ]
         for layer, rows in zip(stack.layers, stack.lone_rows(), strict=True)
     ]
-    read[0] += stack.widths.values()
-    return [max(own + after) for own, after in pairwise([*read, [classes]])]
+    read_widths[0] += stack.widths.values()
+    return [max(read + made) for read, made in pairwise([*read_widths, [classes]])]
 
 
 def _tables(stack: Stack, index: int, *, reads: bool) -> list[str]:
-    """Names of tables in a row space: of what a layer reads, by kind, or of its new rows, by type;
-    none of layers that there are not."""
+    """Return names of tables in a row space for a layer; none if ``index`` is negative.
+
+    Parameters
+    ----------
+    reads: whether the tables are for rows that the layer reads, by kind, or for its new rows, by
+        node type.
+    """
     if index < 0:
         return []
     layer = stack.layers[index]

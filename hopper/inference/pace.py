@@ -1,4 +1,4 @@
-"""Ranks that work for long, each by itself, and are waited for as long as they say that they do."""
+"""Keeps waits within their deadlines while ranks do long work of their own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hopper.cluster import Cluster
 
 
 class Pace:
-    """Lets ranks hear of each other while they work piece by piece.
+    """Exchanges signs of life between ranks that work piece by piece.
 
-    Every wait has a deadline, and what a rank does between two exchanges may take longer. So a rank
-    that works says so after each piece, and one that is ready goes on listening.
+    A rank's work between two exchanges may take longer than the deadline of a wait. So a working
+    rank sends a message after each piece, and a rank that has finished answers these messages.
 
     Parameters
     ----------
-    operation: names the work in errors.
+    operation: name of the work, for errors.
     """
 
     def __init__(self, cluster: Cluster, operation: str) -> None:
@@ -23,16 +23,16 @@ class Pace:
         self._operation = operation
 
     def go_on(self) -> None:
-        """A piece is done, and more work may follow; :meth:`await_others` does."""
+        """Say that a piece is done. More pieces may follow, and then :meth:`await_others`."""
         self._meet(working=True)
 
     def await_others(self) -> None:
-        """Return once every rank has come here; all of them have to."""
+        """Wait until every rank has called this."""
         while self._meet(working=False):
             pass
 
     def _meet(self, *, working: bool) -> bool:
-        """Whether any rank still works."""
+        """Exchange a message, and return whether any rank is still working."""
         if self._cluster.world == 1:
             return False
         count = torch.tensor([int(working)])

@@ -1,7 +1,7 @@
-"""Where the rows of a layer lie until the next layer has read them.
+"""Storage of a layer's rows until the next layer has read them.
 
-In memory; or in mapped files, which may be larger than memory, and from which a process that was
-ended goes on: no row is computed again of which its file says that it is there.
+Rows are kept in memory or in mapped files. Files may be larger than memory, and an interrupted
+process can continue from them: rows that a file already has are not computed again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,23 @@ class RowSpace(ABC):
     """Tables of rows by name, each filled piece by piece."""
 
     keeps: ClassVar[bool]
-    """whether rows outlast the process"""
+    """whether rows are still there after the process has ended"""
 
     @abstractmethod
     def fill(
         self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
     ) -> Tensor:
-        """[n + room, ...]: the rows that ``make`` returns, [piece, ...] each, in order.
+        """Fill a table with the rows that ``make`` returns for each piece, in order.
 
         Parameters
         ----------
-        pieces: of the n rows, in order; one at least, which may be empty.
-        room: rows behind them, whose content is to be written by the caller.
+        pieces: consecutive slices of the n rows; at least one, which may be empty.
+        make: returns the rows of a piece, [piece, ...].
+        room: further rows at the end, for the caller to write.
+
+        Returns
+        -------
+        [n + room, ...].
 
         Raises
         ------
@@ -51,50 +56,51 @@ class RowSpace(ABC):
         """
 
     def await_others(self) -> None:
-        """Return once every rank has filled what it fills now; all of them have to call it. Where
-        rows do not outlast the process, filling them takes no longer than waits may."""
+        """Wait until every rank has filled its tables. Every rank must call this.
+
+        Does nothing here: filling tables in memory takes less than the deadline of a wait.
+        """
         return
 
     @abstractmethod
     def is_full(self, name: str) -> bool:
-        """Whether all pieces of a table are there, of this process or of one before it."""
+        """Return whether all pieces of a table are stored, by this process or an earlier one."""
 
     @abstractmethod
     def drop(self, names: Iterable[str]) -> None:
-        """Let go of tables, which nobody reads any more."""
+        """Delete tables that nobody will read."""
 
 
 class MemoryRows(RowSpace):
-    """Tables in memory, where the model is."""
+    """Tables in the memory of the model's device. The caller keeps the rows that it gets."""
 
     keeps = False
 
     def fill(
         self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
     ) -> Tensor:
-        """See :class:`RowSpace`."""
+        """Join the rows of all pieces; see :meth:`RowSpace.fill`."""
         parts = [make(piece) for piece in pieces]
         if room:
             parts.append(parts[0].new_empty(room, *parts[0].shape[1:]))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def is_full(self, name: str) -> bool:
-        """See :class:`RowSpace`: they are with whoever filled them."""
+        """Return False: no rows are stored here."""
         return False
 
     def drop(self, names: Iterable[str]) -> None:
-        """See :class:`RowSpace`: so are these."""
+        """Do nothing: no rows are stored here."""
 
 
 class FileRows(RowSpace):
-    """Tables in files, mapped; for one process at a time.
+    """Tables in memory-mapped files, used by one process at a time.
 
     Parameters
     ----------
-    folder: of the files; made where it is missing.
-    pace: of ranks that fill tables at once; None = it is the only one.
-    told: is called after each piece of a table, with its name, the number of its pieces that are
-        there, and that of all.
+    folder: folder of the files; created if missing.
+    pace: keeps ranks in touch that fill tables at the same time; None = there is only one rank.
+    on_piece: called after each piece as (name of the table, pieces that are stored, all pieces).
     """
 
     keeps = True
@@ -103,34 +109,34 @@ class FileRows(RowSpace):
         self,
         folder: Path,
         pace: Pace | None = None,
-        told: Callable[[str, int, int], None] | None = None,
+        on_piece: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self._folder = folder
         self._pace = pace
-        self._told = told
+        self._on_piece = on_piece
 
     def await_others(self) -> None:
-        """See :class:`RowSpace`."""
+        """Wait until every rank has filled its tables."""
         if self._pace is not None:
             self._pace.await_others()
 
     def fill(
         self, name: str, pieces: Sequence[slice], make: Callable[[slice], Tensor], room: int = 0
     ) -> Tensor:
-        """See :class:`RowSpace`."""
+        """Compute the pieces that the file lacks; see :meth:`RowSpace.fill`."""
         facts = self._facts(name)
         rows, done = pieces[-1].stop + room, 0
         table: NDArray[Any] | None = None
         if facts is not None and facts["rows"] == rows and facts["pieces"] == len(pieces):
             table, done = self._map(name, facts), facts["done"]
         for number, piece in enumerate(pieces[done:], done):
-            made = make(piece).cpu().numpy()
+            piece_rows = make(piece).cpu().numpy()
             if table is None:
-                facts = {"rows": rows, "shape": made.shape[1:], "dtype": str(made.dtype)}
-                facts |= {"pieces": len(pieces), "done": 0}
+                facts = {"rows": rows, "shape": piece_rows.shape[1:]}
+                facts |= {"dtype": str(piece_rows.dtype), "pieces": len(pieces), "done": 0}
                 table = self._create(name, facts)
-            table[piece] = made
-            # Not noted before it is on the disk.
+            table[piece] = piece_rows
+            # The piece must be on the disk before it is recorded as done.
             if isinstance(table, np.memmap):
                 table.flush()
             assert facts is not None
@@ -138,20 +144,20 @@ class FileRows(RowSpace):
             write_text(self._file(name, _FACTS_SUFFIX), json.dumps(facts))
             if self._pace is not None:
                 self._pace.go_on()
-            if self._told is not None:
-                self._told(name, number + 1, len(pieces))
+            if self._on_piece is not None:
+                self._on_piece(name, number + 1, len(pieces))
         assert table is not None
         return torch.from_numpy(table)
 
     def is_full(self, name: str) -> bool:
-        """See :class:`RowSpace`."""
+        """Return whether the file has all pieces."""
         facts = self._facts(name)
         return facts is not None and facts["done"] == facts["pieces"]
 
     def drop(self, names: Iterable[str]) -> None:
-        """See :class:`RowSpace`."""
+        """Delete the files of tables."""
         for name in names:
-            # What says that rows are there goes first.
+            # The record of stored rows must not outlive the rows.
             self._file(name, _FACTS_SUFFIX).unlink(missing_ok=True)
             self._file(name, _ROWS_SUFFIX).unlink(missing_ok=True)
 
@@ -167,7 +173,7 @@ class FileRows(RowSpace):
             self._folder.mkdir(parents=True, exist_ok=True)
             with file.open("wb") as made:
                 if nbytes:
-                    # A hole that the disk cannot fill later would kill the process.
+                    # Space is reserved now: a full disk would later kill the process by SIGBUS.
                     os.posix_fallocate(made.fileno(), 0, nbytes)
         except OSError as error:
             raise StorageError(
@@ -179,12 +185,11 @@ class FileRows(RowSpace):
         shape = facts["rows"], *facts["shape"]
         if 0 in shape:
             return np.empty(shape, facts["dtype"])
-        found = np.memmap(self._file(name, _ROWS_SUFFIX), facts["dtype"], "r+", shape=shape)
-        # Neighbours are anywhere: what the kernel would read around each of them (up to megabytes)
-        # would push out others.
-        mapped: Any = found.base
+        table = np.memmap(self._file(name, _ROWS_SUFFIX), facts["dtype"], "r+", shape=shape)
+        # Rows are read at random. The kernel's read-ahead of up to megabytes would evict others.
+        mapped: Any = table.base
         mapped.madvise(mmap.MADV_RANDOM)
-        return found
+        return table
 
     def _file(self, name: str, suffix: str) -> Path:
         return self._folder / f"{name}{suffix}"

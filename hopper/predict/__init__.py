@@ -1,1 +1,1 @@
-"""Predictions of a trained model for all nodes of a graph, or some: ``hopper predict``."""
+"""``hopper predict``: a trained model's predictions for nodes or edges of a graph."""

@@ -1,4 +1,4 @@
-"""``torchrun ... -m hopper.predict CONFIG.json``: one rank of a prediction."""
+"""``torchrun ... -m hopper.predict CONFIG.json`` runs one rank of a prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the folder of a prediction says of itself."""
+"""The description file in the folder of a prediction."""
 
 from __future__ import annotations
 
@@ -14,26 +14,30 @@ from hopper.whole_files import write_text
 
 
 def begin_description(out: Path, order: Order) -> bool:
-    """Make the folder of a prediction, or find it as it was left; whether it is finished.
+    """Create the folder of a prediction, or check that it has this one already.
+
+    Returns
+    -------
+    Whether the prediction is finished.
 
     Raises
     ------
-    RequestError: the folder holds another prediction, or something else, or cannot be made.
+    RequestError: the folder has another prediction or other content, or cannot be created.
     """
     file = out / DESCRIPTION_FILE
     if file.exists():
-        found, told = read_order(out)
+        earlier, description = read_order(out)
         for name, value in order.to_json().items():
-            if getattr(found, name) != value:
+            if getattr(earlier, name) != value:
                 raise RequestError(
-                    f"{out}: holds a prediction with {name} {getattr(found, name)!r}; expected "
+                    f"{out}: holds a prediction with {name} {getattr(earlier, name)!r}; expected "
                     f"another folder, or the same prediction; given {value!r}"
                 )
-        return bool(told.get("finished"))
+        return bool(description.get("finished"))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # One that was ended at its first word has nothing but an unfinished description.
-        is_empty = not any(not each.name.startswith(DESCRIPTION_FILE) for each in out.iterdir())
+        # A prediction that was interrupted early may have left an unfinished description only.
+        is_empty = all(content.name.startswith(DESCRIPTION_FILE) for content in out.iterdir())
     except OSError as error:
         raise RequestError(f"--out: {out}: cannot be made: {error.strerror}") from error
     if not is_empty:
@@ -43,7 +47,7 @@ def begin_description(out: Path, order: Order) -> bool:
 
 
 def count_predicted(out: Path) -> int:
-    """How many nodes or edges a finished prediction has, over all parts of all machines."""
+    """Return the number of nodes or edges of a finished prediction, over all machines."""
     return int(read_order(out)[1]["count"])
 
 
@@ -54,17 +58,17 @@ def finish_description(
     label_names: Sequence[str] = (),
     tasks: Sequence[TaskColumns] = (),
 ) -> None:
-    """Say that all parts are there.
+    """Write that the prediction is finished.
 
     Parameters
     ----------
-    count: of nodes, over all parts of all machines.
-    label_names: what the source called classes, where labels are predicted and have names.
-    tasks: whose columns stand side by side, where there are several.
+    count: number of nodes or edges, over all parts of all machines.
+    label_names: the source's names of classes, if labels are predicted and have names.
+    tasks: the columns of each task, if there are several.
     """
-    told = order.to_json() | {"finished": True, "count": count}
+    description = order.to_json() | {"finished": True, "count": count}
     if label_names:
-        told["label_names"] = list(label_names)
+        description["label_names"] = list(label_names)
     if tasks:
-        told["tasks"] = [asdict(each) for each in tasks]
-    write_text(out / DESCRIPTION_FILE, json.dumps(told, indent=1))
+        description["tasks"] = [asdict(task) for task in tasks]
+    write_text(out / DESCRIPTION_FILE, json.dumps(description, indent=1))

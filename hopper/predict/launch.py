@@ -1,4 +1,4 @@
-"""A whole prediction on one machine, or what it takes to start it on several."""
+"""Runs a whole prediction on one machine, or prepares one for several machines."""
 
 from __future__ import annotations
 
@@ -29,28 +29,32 @@ from hopper.train.verify import verify_data
 
 
 def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked) -> int:
-    """Predict with a finished run's model: start servers and ranks here, wait for them, and take
-    them down. What an ended prediction into the same folder has done is not done again.
+    """Predict with a finished run's model on this machine.
+
+    Starts servers and ranks, waits for them and stops them. A prediction that was interrupted
+    continues from the parts that its folder has.
 
     Parameters
     ----------
-    run: the run's folder. out: the folder of the prediction.
+    run: the run's folder.
+    out: the folder of the prediction.
+    asked: what to predict, and for whom.
 
     Returns
     -------
-    How many nodes, or edges, were predicted.
+    The number of nodes or edges.
 
     Raises
     ------
-    ConfigError, RequestError, GraphError: it cannot be done as asked. Nothing was started.
-    ServerLost, RankLost, ClusterError: a server or a rank ended early. The text names it.
+    ConfigError, RequestError, GraphError: the request cannot be fulfilled. Nothing was started.
+    ServerLost, RankLost, ClusterError: a server or a rank ended early; names it.
     """
     require_main_thread("hopper.predict")
-    made = _prepare(run, out, asked)
-    if made is None:
+    prepared = _prepare(run, out, asked)
+    if prepared is None:
         shutil.rmtree(Path(out) / WORK_FOLDER, ignore_errors=True)
         return count_predicted(Path(out))
-    config, graph = made
+    config, graph = prepared
     verify_data(config, graph, range(graph.book.servers))
     work = Path(config.train.run_dir)
     with lock_run_folder(work, "launcher"):
@@ -60,7 +64,7 @@ def predict_into(run: str | os.PathLike[str], out: str | os.PathLike[str], asked
 
 
 def predict_once(run: str | os.PathLike[str], asked: Asked) -> Predictions:
-    """:func:`predict_into` a folder that is gone when it has been read."""
+    """Predict with :func:`predict_into` into a temporary folder, and return the predictions."""
     with scratch_folder("hopper-predict-") as folder:
         predict_into(run, folder / "out", asked)
         return Predictions.open(folder / "out")
@@ -69,22 +73,34 @@ def predict_once(run: str | os.PathLike[str], asked: Asked) -> Predictions:
 def prepare_prediction(
     run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked
 ) -> Path:
-    """Write what the ranks of a prediction read, and start nothing; returns the file that each is
-    given: ``torchrun ... -m hopper.predict FILE``.
+    """Write the configuration file of a prediction's ranks, and start nothing.
 
-    Parameters and errors as of :func:`predict_into`; RequestError also where it is finished.
+    Parameters are those of :func:`predict_into`.
+
+    Returns
+    -------
+    The file, for ``torchrun ... -m hopper.predict FILE``.
+
+    Raises
+    ------
+    As :func:`predict_into`. RequestError also if the prediction is finished.
     """
-    made = _prepare(run, out, asked)
-    if made is None:
+    prepared = _prepare(run, out, asked)
+    if prepared is None:
         raise RequestError(f"{out}: the prediction is finished")
-    config, _ = made
+    config, _ = prepared
     return write_config(config, Path(config.train.run_dir), list(config.cluster.servers))
 
 
 def _prepare(
     run: str | os.PathLike[str], out: str | os.PathLike[str], asked: Asked
 ) -> tuple[Config, PartitionedGraph] | None:
-    """The configuration to predict with, and the graph; None where all is done."""
+    """Check a prediction and create its folders.
+
+    Returns
+    -------
+    The configuration to predict with, and the graph; None if the prediction is finished.
+    """
     trained, folder = TrainedRun(Path(run)), Path(out).absolute()
     nodes = asked.nodes
     if nodes.endswith(".npy"):

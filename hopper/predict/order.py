@@ -1,4 +1,4 @@
-"""What is to be predicted, of whom, and how it is written."""
+"""What to predict, for which nodes or edges, and in which format."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Format = Literal["parquet", "npy"]
 WHATS: Final = ("labels", "probabilities", "logits", "embeddings")
 FORMATS: Final = ("parquet", "npy")
 DESCRIPTION_FILE: Final = "_prediction.json"
-"""in a prediction's folder; what begins with ``_`` is no part for readers of Parquet folders"""
+"""file in a prediction's folder; readers of Parquet folders ignore names that begin with ``_``"""
 WORK_FOLDER: Final = "_work"
 ALL: Final = "all"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a caller asks of a run's model; :class:`Order` says what it means.
+    """A caller's request for a prediction. Fields not listed are those of :class:`Order`.
 
     Attributes
     ----------
-    overrides: of the run's configuration, such as ``("--data.partitioned", "other")``: another
-        graph of the same node types, relations and widths; sections ``data`` and ``cluster``,
-        ``train.device`` and ``train.threads``.
-    node_type: of whom; empty = the target type.
-    at: the time for which, of a run whose draws are in time; None = that of each root.
+    overrides: changes of the run's configuration, such as ``("--data.partitioned", "other")`` for
+        another graph with the same node types, relations and widths. Allowed are sections ``data``
+        and ``cluster``, ``train.device`` and ``train.threads``.
+    node_type: type of the nodes; empty = the target type.
+    at: the time to predict for, if the run's draws are in time; None = the time of each root.
     """
 
     what: What = "labels"
@@ -56,24 +56,26 @@ class Asked:
 
 @dataclass(frozen=True)
 class Order:
-    """A prediction that was asked for.
+    """A complete prediction request, as the folder of the prediction describes it.
 
     Attributes
     ----------
-    run: the folder of the run whose model predicts, absolute.
-    model: the checksum of its parameters.
-    what: class numbers, 0 and 1 for each of several labels, or values, as the graph's labels are
-        (``labels``); how probable each is; the numbers that these are made of (``logits``); or what
-        the classifier reads of a node (``embeddings``).
-    nodes: of whom: "all" nodes of the target type, a split's name, or the absolute path of an .npy
-        file of original ids; of a run on labels of edges, which edges.
-    graph: the partitioned directory, absolute. division: its fingerprint.
-    ranks: how many predict; their numbers are those of the parts. device: where they compute.
-    format: of the parts.
-    memory: for the rows that one pass reads, as ``parse_size`` takes it.
-    node_type: of whom; of edges, either end's may be asked for.
-    of_edges: whether edges are predicted, and not nodes or rows of nodes.
-    at: the time for which; None = that of each root.
+    run: absolute folder of the run whose model predicts.
+    model: checksum of the model's file.
+    what: ``labels`` are class numbers, 0 or 1 for each of several labels, or values, in the form of
+        the graph's labels. ``probabilities`` are those of the labels. ``logits`` are the model's
+        output, and ``embeddings`` what its classifier reads of a node.
+    nodes: "all" nodes of the type, a split's name, or the absolute path of an .npy file of original
+        ids. If ``of_edges``, the same for edges and their ids.
+    graph: absolute partitioned directory.
+    division: its fingerprint.
+    ranks: number of ranks; each writes parts with its number.
+    device: the device of computation.
+    format: format of the parts.
+    memory: size of the rows that one pass reads, in the form of ``parse_size``.
+    node_type: type of the nodes; of edges, the type of either end.
+    of_edges: whether edges are predicted, instead of nodes or embeddings.
+    at: the time to predict for; None = the time of each root.
     """
 
     run: str
@@ -91,34 +93,40 @@ class Order:
     at: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As :meth:`of_json` takes it."""
+        """Return the fields as JSON, for :meth:`of_json`."""
         return asdict(self)
 
     @classmethod
-    def of_json(cls, found: dict[str, Any], where: str) -> Order:
-        """The order that :meth:`to_json` described.
+    def of_json(cls, description: dict[str, Any], where: str) -> Order:
+        """Make an order from the result of :meth:`to_json`.
+
+        Parameters
+        ----------
+        where: name of the file, for errors.
 
         Raises
         ------
         GraphError: a field is missing.
         """
         names = [field.name for field in fields(cls)]
-        missing = [name for name in names if name not in found]
+        missing = [name for name in names if name not in description]
         if missing:
             raise GraphError(f"{where}: {missing[0]}: missing field")
-        return cls(**{name: found[name] for name in names})
+        return cls(**{name: description[name] for name in names})
 
     def output(self, predicted: Predicted) -> Output:
-        """What is computed for it; edges are told by what a model makes of nodes, so that these are
-        their embeddings."""
+        """Return what the model must compute for nodes.
+
+        A model that predicts edges makes embeddings of nodes as its logits.
+        """
         return "embeddings" if self.what == "embeddings" and predicted == "node" else "logits"
 
     def check(self, target: Target, *, in_time: bool) -> None:
-        """Refuse what there is not, and what a target does not have.
+        """Refuse unknown values, and values that do not fit what the run predicts.
 
         Parameters
         ----------
-        in_time: whether rows of a node depend on the time of the root.
+        in_time: whether the rows of a node depend on the time of the root.
 
         Raises
         ------
@@ -150,37 +158,41 @@ class Order:
             )
 
     def finish(self, rows: Tensor, kind: TargetKind, labels: Labels | None = None) -> NDArray[Any]:
-        """[n] or [n, width]: what is written, from rows that the model computed; of several tasks
-        one behind the other, as their labels stand.
+        """Convert rows that the model computed to the values that are written.
 
         Parameters
         ----------
-        rows: [n, width], in host memory. kind, labels: of those that it was trained on.
+        rows: [n, width], in host memory.
+        kind, labels: kind and description of the labels that the model was trained on.
+
+        Returns
+        -------
+        [n] or [n, width]. Several tasks have their columns side by side, in the labels' order.
         """
         if kind == "tasks" and self.what not in ("logits", "embeddings"):
             assert labels is not None
             parts = [
-                self.finish(rows[:, logits], own.kind, own)
-                for own, logits, _ in labels.places().values()
+                self.finish(rows[:, logits], task.kind, task)
+                for task, logits, _ in labels.places().values()
             ]
             columns = [part if part.ndim == 2 else part[:, np.newaxis] for part in parts]
             return np.concatenate(columns, 1, dtype=np.float32)
         if self.what in ("logits", "embeddings"):
-            found = rows
+            values = rows
         elif kind == "class":
-            found = rows.argmax(1) if self.what == "labels" else torch.softmax(rows, 1)
+            values = rows.argmax(1) if self.what == "labels" else torch.softmax(rows, 1)
         elif kind == "multi_hot":
-            found = (rows > 0).to(torch.uint8) if self.what == "labels" else torch.sigmoid(rows)
+            values = (rows > 0).to(torch.uint8) if self.what == "labels" else torch.sigmoid(rows)
         else:
-            found = rows[:, 0] if rows.shape[1] == 1 else rows
-        return np.ascontiguousarray(found.numpy())
+            values = rows[:, 0] if rows.shape[1] == 1 else rows
+        return np.ascontiguousarray(values.numpy())
 
     def node_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """[n] int64, ascending: the global ids of the nodes that are asked for.
+        """Return [n] int64, ascending: the global ids of the nodes to predict.
 
         Raises
         ------
-        RequestError: there is no such type, split or file, or it names nodes that there are not.
+        RequestError: the type, split or file does not exist, or the file names unknown nodes.
         """
         target, known = self.node_type, graph.schema.root_types
         if target not in known:
@@ -200,18 +212,18 @@ class Order:
                     f"{sorted(graph.schema.splits)}, or an .npy file of original ids"
                 )
             return np.sort(globals_[graph.split(self.nodes)])
-        return np.sort(globals_[self._listed(f"original ids of {target}", globals_.size)])
+        return np.sort(globals_[self._read_ids(f"original ids of {target}", globals_.size)])
 
     def edge_ids(self, graph: PartitionedGraph) -> NDArray[np.int64]:
-        """[n] int64, ascending: the ids of the edges that are asked for.
+        """Return [n] int64, ascending: the ids of the edges to predict.
 
         Raises
         ------
-        RequestError: as of :meth:`node_ids`.
+        RequestError: as :meth:`node_ids`.
         """
         if self.nodes in graph.schema.splits:
             return graph.split(self.nodes)
-        # Where labels of edges are predicted, all edges are there.
+        # A graph with labels of edges stores all edges of its target relations.
         count = int(link_offsets(graph.schema)[-1])
         if self.nodes == ALL:
             return np.arange(count)
@@ -220,14 +232,14 @@ class Order:
                 f"--nodes {self.nodes}: expected {ALL}, one of the splits "
                 f"{sorted(graph.schema.splits)}, or an .npy file of edge ids"
             )
-        return self._listed("edge ids", count)
+        return self._read_ids("edge ids", count)
 
     def edges(self, graph: PartitionedGraph, known: TargetEdges) -> LinkTable:
-        """The edges that are asked for, in order of their ids; every rank has to call it.
+        """Return the edges to predict, in order of their ids. Every rank must call this.
 
         Raises
         ------
-        RequestError: as of :meth:`node_ids`.
+        RequestError: as :meth:`node_ids`.
         ClusterError: a rank was lost, or a deadline passed.
         """
         if self.nodes in graph.schema.splits:
@@ -235,8 +247,11 @@ class Order:
         table = LinkTable.all_edges(graph, known)
         return table if self.nodes == ALL else table.pick(self.edge_ids(graph))
 
-    def _listed(self, what: str, count: int) -> NDArray[np.int64]:
-        """[n] int64, ascending: the ids of a file, in [0, count)."""
+    def _read_ids(self, what: str, count: int) -> NDArray[np.int64]:
+        """Read the file of ids and check that they are distinct and in [0, count).
+
+        Returns [n] int64, ascending.
+        """
         ids = load_npy(Path(self.nodes), "nodes")
         where = f"--nodes {self.nodes}"
         if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
@@ -258,12 +273,12 @@ class Order:
 
 
 def read_order(out: Path) -> tuple[Order, dict[str, Any]]:
-    """The order of a prediction's folder, and all that the folder says of itself.
+    """Read the order of a prediction's folder, and the whole description in it.
 
     Raises
     ------
-    GraphError: the folder holds no prediction.
+    GraphError: the folder has no prediction.
     """
     file = out / DESCRIPTION_FILE
-    found = read_json(file, "no such file; expected the folder of a prediction")
-    return Order.of_json(found, str(file)), found
+    description = read_json(file, "no such file; expected the folder of a prediction")
+    return Order.of_json(description, str(file)), description

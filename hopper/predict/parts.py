@@ -1,4 +1,4 @@
-"""The files of a prediction: written part by part, each whole or not there, and read again."""
+"""Writes and reads the files of a prediction. Each part is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from hopper.predict.task_columns import TaskColumns
 from hopper.whole_files import replacing
 
 LABEL_NAME: Final = "label_name"
-"""the column of what classes are called"""
+"""the column with names of classes"""
 _ROWS_AT_ONCE: Final = 1 << 16
 _INSTALL: Final = "install it with: pip install 'hopper-gnn[parquet]'"
 
 
 Columns = dict[str, tuple[type[str] | type[int], Callable[[slice, NDArray[Any]], Any]]]
-"""by name, of what kind a column is, and what makes it of places in a part and the values there"""
+"""by name, the type of a column, and a function that makes its values from a slice of the part and
+the predicted values of that slice"""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank has predicted, of one block of nodes or edges.
+    """The nodes or edges of a block that one rank has predicted.
 
     Attributes
     ----------
     ids: [n] int64 original ids, ascending.
-    order: [n] int64: where the row of each is.
+    order: [n] int64, the index of each one's row.
     """
 
     ids: NDArray[np.int64]
@@ -44,33 +45,33 @@ class Part:
 
     @classmethod
     def of(cls, originals: NDArray[np.int64]) -> Self:
-        """Of nodes in any order."""
+        """Make a part of [n] int64 original ids in the order of their rows."""
         order = np.argsort(originals, kind="stable")
         return cls(originals[order], order)
 
     def pieces(self) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-        """Places in the part, and places of their rows, some at a time."""
+        """Yield slices of the part, each with the indices of its rows."""
         for first in range(0, self.ids.size, _ROWS_AT_ONCE):
             piece = slice(first, min(first + _ROWS_AT_ONCE, self.ids.size))
             yield piece, self.order[piece]
 
 
 def part_file(out: Path, rank: int, block: int, kind: Format) -> Path:
-    """The file whose being there says that a rank has finished a block."""
+    """Return the file of a rank's part of a block, which exists once the part is complete."""
     return out / f"part-{block:05d}-{rank:05d}.{kind}"
 
 
 def ids_file(part: Path) -> Path:
-    """Beside a part in .npy, the file of its nodes."""
+    """Return the file with the ids of a part in .npy."""
     return part.with_name(part.name.replace("part-", "ids-"))
 
 
 def check_format(kind: Format) -> None:
-    """Refuse a format whose library is not there.
+    """Check that the library of a format is installed.
 
     Raises
     ------
-    RequestError: says what to install.
+    RequestError: it is not; names what to install.
     """
     if kind == "parquet":
         _pyarrow()
@@ -84,14 +85,14 @@ def write_part(
     sample: Any,
     more: Columns | None = None,
 ) -> None:
-    """Write a part; an older file of the name stays until it is whole.
+    """Write the file of a part. An older file of the name is replaced once the new one is complete.
 
     Parameters
     ----------
-    name: of the column of values, or of the tensors.
-    rows: by places in the part, in order, what is written.
-    sample: [0] or [0, width]: of the same dtype and width.
-    more: columns of texts or integers, of Parquet alone.
+    name: name of the column of values, in Parquet.
+    rows: yields slices of the part in order, each with its values.
+    sample: [0] or [0, width], an empty array of the values' dtype and width.
+    more: further columns of texts or integers, in Parquet only.
     """
     if file.suffix == ".npy":
         with replacing(ids_file(file)) as unfinished, unfinished.open("wb") as stream:
@@ -113,7 +114,7 @@ def write_part(
     kinds = {str: arrow.string(), int: arrow.int64()}
     columns = more or {}
     fields = [("id", arrow.int64()), (name, kind)]
-    schema = arrow.schema([*fields, *((each, kinds[of]) for each, (of, _) in columns.items())])
+    schema = arrow.schema([*fields, *((key, kinds[of]) for key, (of, _) in columns.items())])
     with replacing(file) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
         for piece, values in rows:
             column = arrow.array(values.reshape(-1))
@@ -126,16 +127,16 @@ def write_part(
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model predicted.
+    """The predictions of a model.
 
     Attributes
     ----------
-    ids: [n] int64, ascending: original ids of nodes of the target type, or of edges.
+    ids: [n] int64, ascending: original ids of nodes or edges.
     values: [n] class numbers or values, or [n, width] of anything else, in the same order.
-    names: [n] texts: what the source called the nodes, where it did not number them (and, of
-        files in .npy, the partitioned directory is still there).
-    label_names: what it called the classes, by number, where it did not number them.
-    tasks: by name, where the columns of values are of several (docs/several-tasks.md).
+    names: [n] the source's names of the nodes; None if it numbered them. For files in .npy they are
+        read from the partitioned directory, and None if that is gone.
+    label_names: the source's names of the classes by number; empty if it numbered them.
+    tasks: the columns of each task by name, if there are several (docs/several-tasks.md).
     """
 
     ids: NDArray[np.int64]
@@ -146,34 +147,35 @@ class Predictions:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read what ``hopper predict`` wrote; all of it into memory.
+        """Read all files that ``hopper predict`` wrote into memory.
 
         Raises
         ------
-        GraphError: the folder holds no prediction, or parts of it are missing or altered.
-        RequestError: the prediction is not finished, or its format's library is not there.
+        GraphError: the folder has no prediction, or parts are missing or altered.
+        RequestError: the prediction is not finished, or the format's library is not installed.
         """
         out = Path(folder)
-        order, found = read_order(out)
-        if not found.get("finished"):
+        order, description = read_order(out)
+        if not description.get("finished"):
             raise RequestError(f"{out}: the prediction is not finished; run it again to go on")
         parts = [_read(file, order) for file in sorted(out.glob(f"part-*.{order.format}"))]
-        if sum(part.ids.size for part in parts) != found["count"]:
+        if sum(part.ids.size for part in parts) != description["count"]:
             raise RequestError(
-                f"{out}: expected {found['count']} rows, as {order.what} were written, found "
+                f"{out}: expected {description['count']} rows, as {order.what} were written, found "
                 f"{sum(part.ids.size for part in parts)}: parts of other machines are missing"
             )
         ids = np.concatenate([part.ids for part in parts])
         values = np.concatenate([part.values for part in parts])
         names = [part.names for part in parts if part.names is not None]
-        places = np.argsort(ids)
-        found_names = np.concatenate(names)[places] if names else _names(order, ids[places])
-        label_names = tuple(found.get("label_names", ()))
-        tasks = {each["name"]: TaskColumns(**each) for each in found.get("tasks", ())}
-        return cls(ids[places], values[places], found_names, label_names, tasks)
+        ascending = np.argsort(ids)
+        ids, values = ids[ascending], values[ascending]
+        sorted_names = np.concatenate(names)[ascending] if names else _read_names(order, ids)
+        label_names = tuple(description.get("label_names", ()))
+        tasks = {task["name"]: TaskColumns(**task) for task in description.get("tasks", ())}
+        return cls(ids, values, sorted_names, label_names, tasks)
 
     def task(self, name: str) -> NDArray[Any]:
-        """What was predicted of one of several tasks: [n] class numbers or values, or [n, width].
+        """Return the predictions of one task: [n] class numbers or values, or [n, width].
 
         Raises
         ------
@@ -184,7 +186,7 @@ class Predictions:
         return self.tasks[name].of(self.values)
 
 
-def _names(order: Order, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:
+def _read_names(order: Order, ids: NDArray[np.int64]) -> NDArray[np.str_] | None:
     file = names_file(Path(order.graph), order.node_type)
     if order.of_edges or not file.is_file():
         return None
@@ -202,9 +204,9 @@ def _read(file: Path, order: Order) -> Predictions:
     if "name" in table.column_names:
         names = np.array(table.column("name").to_pylist(), np.str_)
     values = column.values if hasattr(column, "values") and column.type.num_fields else column
-    found = values.to_numpy(zero_copy_only=False)
+    array = values.to_numpy(zero_copy_only=False)
     width = getattr(column.type, "list_size", 0)
-    return Predictions(ids.to_numpy(), found.reshape(-1, width) if width else found, names)
+    return Predictions(ids.to_numpy(), array.reshape(-1, width) if width else array, names)
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""One rank that predicts: ``torchrun ... -m hopper.predict OUT/_work/config.json``."""
+"""One rank of a prediction: ``torchrun ... -m hopper.predict OUT/_work/config.json``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ from hopper.train.verify import await_row_checks, start_row_check
 
 @torch.no_grad()
 def predict_rank(config: Config) -> None:
-    """Write this rank's part of a prediction; see :func:`hopper.train.rank.run_rank`."""
+    """Compute and write this rank's parts of a prediction.
+
+    Raises
+    ------
+    RequestError: the model, the graph or the number of ranks differs from the folder's.
+    Others as :func:`hopper.train.rank.run_rank`.
+    """
     out = Path(config.train.run_dir).parent
     order, _ = read_order(out)
     run = TrainedRun(Path(order.run))
@@ -38,10 +44,10 @@ def predict_rank(config: Config) -> None:
             f"{run.model_file}: expected the model that the prediction was begun with; it is "
             "another one now"
         )
-    with ExitStack() as held, joined(config, run.check) as (request, cluster, rows):
+    with ExitStack() as cleanup, joined(config, run.check) as (request, cluster, rows):
         _check_same(order, request, cluster)
         if cluster.rank == 0:
-            held.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
+            cleanup.enter_context(lock_run_folder(Path(config.train.run_dir), "rank-0"))
         console = RunConsole(cluster.rank == 0, "")
         wire = config.cluster.feature_wire
         of_wire = tell_wire_error(measure_wire_error(rows, cluster, wire), wire)
@@ -49,7 +55,7 @@ def predict_rank(config: Config) -> None:
             console.say(line)
         check = start_row_check(config, request.graph, cluster)
         if check is not None:
-            held.callback(check.stop)
+            cleanup.callback(check.stop)
         learnable = make_learnable(request, cluster)
         run.restore_rows(learnable)
         model = run.load_model().to(cluster.device)
@@ -66,11 +72,11 @@ def predict_rank(config: Config) -> None:
 
 
 def _check_same(order: Order, request: Request, cluster: Cluster) -> None:
-    """Refuse to go on with another graph, or another number of ranks.
+    """Check that graph and number of ranks are those that the prediction was begun with.
 
     Raises
     ------
-    RequestError: names what it was begun with.
+    RequestError: they are not; names both.
     """
     division = read_division(request.graph.path)
     if (division, cluster.world) != (order.division, order.ranks):

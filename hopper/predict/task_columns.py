@@ -1,4 +1,4 @@
-"""Where the values of each of several tasks stand, side by side, in a prediction."""
+"""The columns of each of several tasks in a prediction."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from hopper.graph.schema import LabelKind, Labels
 
 @dataclass(frozen=True)
 class TaskColumns:
-    """One task's columns.
+    """The columns of one task.
 
     Attributes
     ----------
-    kind: of its labels.
-    first, stop: which columns. as_class: whether the one is the number of a class.
-    label_names: what the source called the classes, by number, where it did not number them.
+    kind: kind of its labels.
+    first, stop: the range of its columns.
+    as_class: whether there is one column, with class numbers.
+    label_names: the source's names of the classes by number; empty if it numbered them.
     """
 
     name: str
@@ -31,33 +32,32 @@ class TaskColumns:
     label_names: Sequence[str] = field(default=())
 
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """[n] class numbers or values, or [n, width] of anything else: the task's own.
+        """Return the task's predictions: [n] class numbers or values, or [n, width] of others.
 
         Parameters
         ----------
-        values: [n, columns], of all tasks.
+        values: [n, columns], the predictions of all tasks.
         """
-        own = values[:, self.first : self.stop]
+        columns = values[:, self.first : self.stop]
         if self.as_class:
-            return own[:, 0].astype(np.int64)
-        return own[:, 0] if self.kind == "float" and own.shape[1] == 1 else own
+            return columns[:, 0].astype(np.int64)
+        return columns[:, 0] if self.kind == "float" and columns.shape[1] == 1 else columns
 
 
 def columns_of(
     labels: Labels, what: str, names: Callable[[str], Sequence[str]]
 ) -> list[TaskColumns]:
-    """The tasks' columns; none where there are no several tasks.
+    """Return the columns of every task; none unless the labels are of several tasks.
 
     Parameters
     ----------
-    what: is predicted: labels, probabilities or logits.
-    names: of a task's classes.
+    what: what is predicted: labels, probabilities or logits.
+    names: returns the names of a task's classes.
     """
-    found, first = [], 0
-    for name, own in labels.tasks:
-        as_class = what == "labels" and own.kind == "class"
-        width = own.columns if what == "labels" else own.classes
-        columns = TaskColumns(name, own.kind, first, first + width, as_class, tuple(names(name)))
-        found.append(columns)
-        first += width
-    return found
+    columns, first = [], 0
+    for name, task in labels.tasks:
+        as_class = what == "labels" and task.kind == "class"
+        stop = first + (task.columns if what == "labels" else task.classes)
+        columns.append(TaskColumns(name, task.kind, first, stop, as_class, tuple(names(name))))
+        first = stop
+    return columns

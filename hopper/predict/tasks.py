@@ -1,4 +1,4 @@
-"""A rank's part of a prediction: of nodes, or of edges from the rows of both ends."""
+"""A rank's work in a prediction: of nodes, or of edges from the rows of both ends."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from hopper.train.console import RunConsole
 from hopper.train.owned_rows import OwnedRows, blocks_of, judge, part_of
 
 _NODES_A_BLOCK: Final = 1 << 14
-"""of a rank, where nodes can be computed in any number at a time"""
+"""nodes of each rank in a block, if nodes can be computed in blocks"""
 _EDGES_A_BLOCK: Final = 1 << 17
-"""of all ranks"""
+"""edges of all ranks together in a block"""
 
 
 @dataclass(frozen=True)
 class PredictionTask(ABC):
-    """What a rank predicts and writes."""
+    """A rank's work in a prediction, block after block."""
 
     order: Order
     out: Path
@@ -51,22 +51,26 @@ class PredictionTask(ABC):
 
     @abstractmethod
     def run(self) -> int:
-        """Predict block after block, but those that all ranks have already; returns how many nodes
-        or edges there are, over all ranks."""
+        """Predict all blocks that not every rank has written yet.
+
+        Returns
+        -------
+        The number of nodes or edges over all ranks.
+        """
 
     def conclude(self, count: int) -> None:
-        """Say that all parts are there; every rank has written its own.
+        """Write that the prediction is finished. Every rank must call this after :meth:`run`.
 
         Parameters
         ----------
-        count: of nodes or edges, over all ranks.
+        count: number of nodes or edges over all ranks.
         """
         cluster, names = self._cluster, self._label_names
         shutil.rmtree(self._space, ignore_errors=True)
         if cluster.rank == 0:
             finish_description(self.out, self.order, count, names, self._task_columns)
         cluster.arrive("describing the prediction")
-        # On another machine, unless the folder is shared.
+        # Other machines need their own description, unless the folder is shared.
         if int(os.environ.get("LOCAL_RANK", 0)) == 0 and not read_order(self.out)[1]["finished"]:
             finish_description(self.out, self.order, count, names, self._task_columns)
 
@@ -84,24 +88,24 @@ class PredictionTask(ABC):
             return self.trained.label_names(self.inference.graph)
         return []
 
-    def _finished(self, rows: Tensor) -> NDArray[Any]:
+    def _finish(self, rows: Tensor) -> NDArray[Any]:
         labels = self.trained.schema.target_labels
         return self.order.finish(rows, self.trained.target.kind, labels)
 
-    def _named(self, columns: Columns) -> Columns:
-        """The same, and the names of classes where they have some."""
+    def _with_label_names(self, columns: Columns) -> Columns:
+        """Add a column of class names to ``columns`` if classes have names."""
         names = self._label_names
         if names:
-            columns[LABEL_NAME] = (str, lambda _, values: [names[each] for each in values.tolist()])
+            columns[LABEL_NAME] = (str, lambda _, values: [names[i] for i in values.tolist()])
         return columns
 
-    def _missing(self, blocks: int) -> list[int]:
-        """The blocks that not all ranks have."""
-        there = torch.tensor([int(self._file(number).exists()) for number in range(blocks)])
-        self._cluster.all_reduce(there, "control", "finding the blocks to do")
-        return [number for number in range(blocks) if int(there[number]) < self._cluster.world]
+    def _missing_blocks(self, blocks: int) -> list[int]:
+        """Return the numbers of the blocks that not all ranks have written; collective."""
+        written = torch.tensor([int(self._file(number).exists()) for number in range(blocks)])
+        self._cluster.all_reduce(written, "control", "finding the blocks to do")
+        return [number for number in range(blocks) if int(written[number]) < self._cluster.world]
 
-    def _tell(self, table: str, done: int, pieces: int) -> None:
+    def _print_progress(self, table: str, done: int, pieces: int) -> None:
         if pieces > 1 and self._cluster.rank == 0:
             print(f"{table}: {done} of {pieces} pieces", flush=True)
 
@@ -119,24 +123,24 @@ class PredictionTask(ABC):
 
 
 class NodeTask(PredictionTask):
-    """Predictions of nodes, or their rows."""
+    """Predictions or embeddings of nodes."""
 
     def run(self) -> int:
-        """See :class:`PredictionTask`."""
+        """Predict blocks of nodes; see :meth:`PredictionTask.run`."""
         ids = self.order.node_ids(self.inference.graph)
         size = _NODES_A_BLOCK * self._cluster.world
         if not self.inference.takes_any_number(self.model):
             size = max(1, ids.size)
         blocks = [ids[first : first + size] for first in range(0, max(1, ids.size), size)]
-        for number in self._missing(len(blocks)):
+        for number in self._missing_blocks(len(blocks)):
             self._predict(number, blocks[number])
-            told = f"block {number + 1} of {len(blocks)}: {blocks[number].size:,} nodes"
-            self._console.say(told)
+            size_text = f"{blocks[number].size:,} nodes"
+            self._console.say(f"block {number + 1} of {len(blocks)}: {size_text}")
         return ids.size
 
     def _predict(self, number: int, block: NDArray[np.int64]) -> None:
         pace = Pace(self._cluster, f"computing block {number}")
-        space = FileRows(self._space / str(number), pace, self._tell)
+        space = FileRows(self._space / str(number), pace, self._print_progress)
         output, node_type = self.order.output(self.trained.target.predicted), self.order.node_type
         wanted = Wanted(f"block {number}", block, output, node_type)
         ids, rows = self.inference.rows(self.model, wanted, space)
@@ -145,38 +149,42 @@ class NodeTask(PredictionTask):
 
         def pieces() -> Iterator[tuple[slice, NDArray[Any]]]:
             for piece, places in part.pieces():
-                yield piece, self._finished(_picked(rows, places))
+                yield piece, self._finish(_pick_rows(rows, places))
                 pace.go_on()
 
         columns: Columns = {}
         names = graph.names(node_type)
         if names is not None:
             columns["name"] = (str, lambda piece, _: names.of(part.ids[piece]))
-        sample = self._finished(rows[:0].cpu())
+        sample = self._finish(rows[:0].cpu())
         write_part(
-            *(self._file(number), part, self.order.what, pieces(), sample), self._named(columns)
+            *(self._file(number), part, self.order.what, pieces(), sample),
+            self._with_label_names(columns),
         )
         pace.await_others()
-        # Not before all ranks have their parts: one that has none would want these rows.
+        # A rank that is interrupted before its part is complete needs these rows again.
         shutil.rmtree(self._space / str(number), ignore_errors=True)
 
 
 class EdgeTask(PredictionTask):
-    """Predictions of edges: rows of all ends are computed once, by their owners, and handed to all
-    ranks block by block; each judges its part of a block."""
+    """Predictions of edges.
+
+    The rows of all ends are computed once, by the ranks that own them. Then, block by block, they
+    are sent to all ranks, and each predicts its part of the block.
+    """
 
     def run(self) -> int:
-        """See :class:`PredictionTask`."""
+        """Predict blocks of edges; see :meth:`PredictionTask.run`."""
         blocks, count = self._blocks(), self._table.ids.size
-        missing = self._missing(len(blocks))
+        missing = self._missing_blocks(len(blocks))
         if not missing:
             return count
         owned = self._compute_ends()
         decoder = copy.deepcopy(edge_decoder_of(self.model)).cpu()
         for number in missing:
             self._predict(number, blocks[number], owned, decoder)
-            told = f"block {number + 1} of {len(blocks)}: {blocks[number].size:,} edges"
-            self._console.say(told)
+            size_text = f"{blocks[number].size:,} edges"
+            self._console.say(f"block {number + 1} of {len(blocks)}: {size_text}")
         return count
 
     @cached_property
@@ -186,23 +194,23 @@ class EdgeTask(PredictionTask):
 
     @cached_property
     def _versions(self) -> LinkTable:
-        """The same edges, with versions of their ends."""
+        """The edges of ``_table``, with versions of their ends."""
         return self._table.in_versions(self.inference.versions_at)
 
     def _blocks(self) -> list[NDArray[np.int64]]:
-        """Places in the table; one block without any, where there are no edges."""
+        """Return blocks of indices in the table; one empty block if there are no edges."""
         return blocks_of(self._table, _EDGES_A_BLOCK) or [np.empty(0, np.int64)]
 
     def _compute_ends(self) -> dict[str, OwnedRows]:
-        """By type, this rank's rows of the ends of all edges."""
-        found, pace = {}, Pace(self._cluster, "computing rows of edges' ends")
+        """Compute, by node type, this rank's rows of the ends of all edges."""
+        owned, pace = {}, Pace(self._cluster, "computing rows of edges' ends")
         for node_type in self.inference.graph.schema.root_types:
-            space = FileRows(self._space / node_type, pace, self._tell)
+            space = FileRows(self._space / node_type, pace, self._print_progress)
             ids = np.unique(self._versions.ends(node_type))
             wanted = Wanted(f"ends of type {node_type}", ids, node_type=node_type)
-            own, rows = self.inference.rows(self.model, wanted, space)
-            found[node_type] = OwnedRows(own, rows.cpu())
-        return found
+            versions, rows = self.inference.rows(self.model, wanted, space)
+            owned[node_type] = OwnedRows(versions, rows.cpu())
+        return owned
 
     def _predict(
         self,
@@ -213,12 +221,12 @@ class EdgeTask(PredictionTask):
     ) -> None:
         table, cluster = self._table, self._cluster
         relation = table.targets[int(table.relations[block[0]]) if block.size else 0]
-        told = f"handing round rows of block {number}"
-        rows = judge(decoder, self._versions, block, owned, cluster, told)
-        own = block[part_of(cluster, block.size)]
-        part, graph = Part.of(table.ids[own]), self.inference.graph
-        src = graph.original_ids(relation.src)[table.src[own]]
-        dst = graph.original_ids(relation.dst)[table.dst[own]]
+        operation = f"handing round rows of block {number}"
+        rows = judge(decoder, self._versions, block, owned, cluster, operation)
+        mine = block[part_of(cluster, block.size)]
+        part, graph = Part.of(table.ids[mine]), self.inference.graph
+        src = graph.original_ids(relation.src)[table.src[mine]]
+        dst = graph.original_ids(relation.dst)[table.dst[mine]]
         columns: Columns = {
             "src": (int, lambda piece, _: src[piece]),
             "dst": (int, lambda piece, _: dst[piece]),
@@ -226,13 +234,14 @@ class EdgeTask(PredictionTask):
         if len(table.targets) > 1:
             name = str(relation)
             columns["relation"] = (str, lambda _, values: [name] * len(values))
-        pieces = ((piece, self._finished(rows[piece])) for piece, _ in part.pieces())
-        sample = self._finished(rows[:0])
+        pieces = ((piece, self._finish(rows[piece])) for piece, _ in part.pieces())
+        sample = self._finish(rows[:0])
         write_part(
-            *(self._file(number), part, self.order.what, pieces, sample), self._named(columns)
+            *(self._file(number), part, self.order.what, pieces, sample),
+            self._with_label_names(columns),
         )
 
 
-def _picked(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
-    """[n, width], in host memory: some rows."""
+def _pick_rows(rows: Tensor, places: NDArray[np.int64]) -> Tensor:
+    """Copy the rows at ``places`` to host memory: [n, width]."""
     return rows[torch.from_numpy(places).to(rows.device)].cpu()

@@ -1,4 +1,4 @@
-"""The run whose model predicts: its configuration, its model, and the rows that it learned."""
+"""The run whose model predicts: its configuration, model and learned rows."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from hopper.train.run_result import RunResult
 
 _FREE_SECTIONS: Final = {"data", "cluster"}
 _FREE_KEYS: Final = {"device", "threads", "run_dir"}
-"""of ``[train]``"""
+"""keys of ``[train]`` that may be overridden"""
 
 
 class TrainedRun:
-    """A finished run, as what predicts with its model sees it.
+    """A finished run, to predict with its model.
 
     Raises
     ------
-    RequestError: the run has not finished, or it is not a run's folder.
-    ConfigError, GraphError: its configuration or its schema is missing or not readable.
+    RequestError: the run has not finished, or the folder is not a run's.
+    ConfigError, GraphError: its configuration or schema is missing or unreadable.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -44,12 +44,12 @@ class TrainedRun:
         self._label_names = read_label_names(run_dir)
 
     def label_names(self, graph: PartitionedGraph, task: str = "") -> list[str]:
-        """What classes are called, of one of several tasks if any is named: as in the graph that
-        the model was trained on.
+        """Return the names of classes in the graph that the model was trained on.
 
         Parameters
         ----------
-        graph: that is predicted; its names are taken if the run has kept none.
+        graph: the graph to predict, whose names are returned if the run has saved none.
+        task: one of several tasks; empty = the only one.
         """
         if self._label_names is None:
             return graph.label_names(task)
@@ -57,26 +57,33 @@ class TrainedRun:
 
     @property
     def target(self) -> Target:
-        """What it was trained to predict."""
+        """What the model was trained to predict."""
         return find_target(self.config, self.schema)
 
     def checksum(self) -> str:
-        """Of the model's file."""
+        """Return the checksum of the model's file.
+
+        Raises
+        ------
+        RequestError: the run has no model.
+        """
         if not self.model_file.is_file():
             raise RequestError(f"{self.model_file}: no such file: the run has no model")
         return xxhash.xxh3_128(self.model_file.read_bytes()).hexdigest()
 
     def load_model(self) -> torch.nn.Module:
-        """In evaluation mode, in host memory."""
+        """Load the model in evaluation mode, in host memory."""
         return self.result.load_model()
 
     def request_config(self, overrides: Sequence[str]) -> Config:
-        """The configuration to predict with: the run's, but for what says where and how fast.
+        """Make the configuration to predict with from the run's.
+
+        Settings of training, of caches and of the pipeline are reset, since they affect speed only.
 
         Raises
         ------
-        ConfigError: an override is at fault.
-        RequestError: an override would make another model of it.
+        ConfigError: an override is malformed.
+        RequestError: an override would change the model.
         """
         values = self.config.model_dump()
         values["cluster"]["servers"] = []
@@ -90,18 +97,18 @@ class TrainedRun:
         values["train"] |= {"callbacks": [], "callbacks_options": []}
         values["hop"]["replicas"] = "synchronous"
         values["learnable"] |= {"initial": "", "frozen": self._learned()}
-        own = make_config(values, overrides)
-        asked, as_trained = own.model_dump(), make_config(values).model_dump()
+        config = make_config(values, overrides)
+        asked, as_trained = config.model_dump(), make_config(values).model_dump()
         for key in asked.keys() - _FREE_SECTIONS:
             if key == "train":
-                asked[key] = {each: asked[key][each] for each in asked[key].keys() - _FREE_KEYS}
-                as_trained[key] = {each: as_trained[key][each] for each in asked[key]}
+                asked[key] = {name: asked[key][name] for name in asked[key].keys() - _FREE_KEYS}
+                as_trained[key] = {name: as_trained[key][name] for name in asked[key]}
             if asked[key] != as_trained[key]:
                 raise RequestError(
                     f"{key}: belongs to the model as it was trained; expected overrides of data, "
                     "cluster, train.device or train.threads"
                 )
-        return own
+        return config
 
     def _learned(self) -> list[str]:
         schema = self.schema
@@ -142,11 +149,11 @@ class TrainedRun:
                 )
 
     def restore_rows(self, learnable: LearnableRows) -> None:
-        """Make this rank's learnable rows those that were learned with the model.
+        """Set this rank's learnable rows to those that were learned with the model.
 
         Raises
         ------
-        RequestError: a file of them is missing or altered, or a node has none.
+        RequestError: a file of rows is missing or altered, or a node has no learned row.
         """
         for name, missing in restore_rows(self.result, learnable).items():
             if missing:
@@ -159,9 +166,9 @@ class TrainedRun:
 def _check_same_names(
     expected: Iterable[object], given: Iterable[object], what: str, where: str
 ) -> None:
-    names, found = (sorted(map(str, side)) for side in (expected, given))
-    if names != found:
+    expected_names, given_names = (sorted(map(str, names)) for names in (expected, given))
+    if expected_names != given_names:
         raise RequestError(
-            f"{where}: {what}: expected {', '.join(names)}, as the model was trained with; given "
-            f"{', '.join(found)}"
+            f"{where}: {what}: expected {', '.join(expected_names)}, as the model was trained "
+            f"with; given {', '.join(given_names)}"
         )

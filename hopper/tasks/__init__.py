@@ -1,4 +1,4 @@
-"""What is predicted: labels of nodes or edges, or links between nodes."""
+"""Prediction tasks: labels of nodes, labels of edges, and links."""
 
 from hopper.tasks.decoders import (
     DECODER,

@@ -1,7 +1,7 @@
-"""Decoders: how likely a link is, from the rows of its ends.
+"""Decoders, which score links from the rows of their ends.
 
-A target relation has parameters of its own, where a decoder has any. Sources: DistMult (Yang et
-al., ICLR 2015), ComplEx (Trouillon et al., ICML 2016), RotatE (Sun et al., ICLR 2019).
+A decoder with parameters has some for each target relation. Sources: DistMult (Yang et al., ICLR
+2015), ComplEx (Trouillon et al., ICML 2016), RotatE (Sun et al., ICLR 2019).
 """
 
 from __future__ import annotations
@@ -23,59 +23,74 @@ from hopper.tasks.sides import Side
 from hopper.tasks.target import Target
 
 DECODER: Final = "link_decoder"
-"""its name in a model"""
+"""name of the decoder in a model"""
 _LINKS: Final = 3
 _TAILS: Final = 5
-"""of what a decoder is tried on"""
+"""links, and tails of each, that a new decoder is tried on"""
 
 
 class Decoder(nn.Module):
-    """Scores pairs of rows. Its class is called with the keywords ``width`` (of rows) and
-    ``relations`` (how many target relations there are), and the options of the configuration.
+    """Scores pairs of rows: the base class of all decoders of links.
+
+    A decoder's class is called with the keywords ``width`` (of a row) and ``relations`` (number of
+    target relations), and the options of the configuration.
     """
 
     is_bilinear: ClassVar[bool] = False
-    """whether a score is the dot product of :meth:`query` and the row at the other end, which makes
-    comparing with all nodes one matrix product"""
+    """whether a score is the dot product of :meth:`query` and the row at the other end, so that
+    scores against all nodes are a matrix product"""
     row_width: int = 0
-    """of the rows that it was made for; told by :func:`make_decoder`"""
+    """width of the rows that the decoder was made for; set by :func:`make_decoder`"""
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """[n, c]: the score of each pair; larger is likelier.
+        """Return the scores of pairs: [n, c]. A larger score means a likelier link.
 
-        A pair's score depends on its own rows and relation alone.
+        A pair's score must depend on its own rows and relation alone.
 
         Parameters
         ----------
         heads, tails: [n or 1, c or 1, width], which broadcast to [n, c, width].
-        relations: [n] int64.
+        relations: [n] int64, numbers of target relations.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """[n, width]: what the rows at the other end are multiplied by, of a bilinear decoder.
+        """Return the vectors by which a bilinear decoder multiplies rows at the other end.
 
         Parameters
         ----------
-        rows: [n, width], those that are known. side: the end that is looked for.
+        rows: [n, width], the known rows.
+        relations: [n] int64, numbers of target relations.
+        side: the end that is searched.
+
+        Returns
+        -------
+        [n, width].
         """
         raise NotImplementedError(f"{type(self).__name__} defines no query()")
 
     def against_all(
         self, rows: Tensor, relations: Tensor, candidates: Tensor, side: Side
     ) -> Tensor:
-        """[n, m]: the scores of pairs of known rows [n, width] and candidates [m, width] for the
-        end that is looked for."""
+        """Return the scores of every known row with every candidate: [n, m].
+
+        Parameters
+        ----------
+        rows: [n, width], the known rows.
+        relations: [n] int64, numbers of target relations.
+        candidates: [m, width], rows for the end that is searched.
+        side: the end that is searched.
+        """
         if self.is_bilinear:
             return self.query(rows, relations, side) @ candidates.T
-        known, others = rows.unsqueeze(1), candidates.unsqueeze(0)
-        ends = (known, others) if side == "tail" else (others, known)
-        found: Tensor = self(ends[0], relations, ends[1])
-        return found
+        known, searched = rows.unsqueeze(1), candidates.unsqueeze(0)
+        heads, tails = (known, searched) if side == "tail" else (searched, known)
+        scores: Tensor = self(heads, relations, tails)
+        return scores
 
 
 class Dot(Decoder):
-    """The dot product of both rows; all relations alike."""
+    """The dot product of both rows, the same for all relations."""
 
     is_bilinear: ClassVar[bool] = True
 
@@ -83,28 +98,28 @@ class Dot(Decoder):
         super().__init__()
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         return (heads * tails).sum(-1)
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
         return rows
 
 
-class _OfRelations(Decoder):
-    """A decoder with a vector for each relation."""
+class _RelationDecoder(Decoder):
+    """A decoder with a parameter vector for each relation."""
 
     def __init__(self, relations: int, width: int) -> None:
         super().__init__()
         self.relations = nn.Parameter(torch.empty(relations, width))
 
     def _of(self, relations: Tensor) -> Tensor:
-        """[n, 1, ...]"""
+        """Return the vectors of relations: [n, 1, ...]."""
         return self.relations.index_select(0, relations).unsqueeze(1)
 
 
-class DistMult(_OfRelations):
-    """``sum(head * relation * tail)``."""
+class DistMult(_RelationDecoder):
+    """Scores are ``sum(head * relation * tail)``."""
 
     is_bilinear: ClassVar[bool] = True
 
@@ -113,17 +128,19 @@ class DistMult(_OfRelations):
         nn.init.uniform_(self.relations, 0.5, 1.5)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         return (heads * self._of(relations) * tails).sum(-1)
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         return rows * self.relations.index_select(0, relations)
 
 
-class ComplEx(_OfRelations):
-    """The real part of ``sum(head * relation * conj(tail))``; the first half of a row has real, the
-    second imaginary parts."""
+class ComplEx(_RelationDecoder):
+    """Scores are the real part of ``sum(head * relation * conj(tail))``.
+
+    The first half of a row has real parts, the second half imaginary parts.
+    """
 
     is_bilinear: ClassVar[bool] = True
 
@@ -133,22 +150,24 @@ class ComplEx(_OfRelations):
         nn.init.uniform_(self.relations, -1.0, 1.0)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         return (_times(heads, self._of(relations)) * tails).sum(-1)
 
     def query(self, rows: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """See :class:`Decoder`."""
-        own = self.relations.index_select(0, relations)
-        # Re(h r conj(t)) is Re(conj(conj(r) t) h), so the relation is conjugated for heads.
-        return _times(rows, own if side == "tail" else _conjugated(own))
+        """Return the vectors to multiply rows by; see :meth:`Decoder.query`."""
+        vectors = self.relations.index_select(0, relations)
+        # Re(h r conj(t)) equals Re(conj(conj(r) t) h), so the relation is conjugated for heads.
+        return _times(rows, vectors if side == "tail" else _conjugate(vectors))
 
 
-class RotatE(_OfRelations):
-    """``margin - sum |head turned by the relation's angles - tail|``, rows as of :class:`ComplEx`.
+class RotatE(_RelationDecoder):
+    """Scores are ``margin - sum |head rotated by the relation's angles - tail|``.
+
+    Rows have the form that :class:`ComplEx` reads.
 
     Parameters
     ----------
-    margin: of the score of a pair that fits perfectly.
+    margin: the score of a pair whose rotated head equals its tail.
     """
 
     def __init__(self, *, width: int, relations: int, margin: float = 12.0) -> None:
@@ -158,17 +177,17 @@ class RotatE(_OfRelations):
         nn.init.uniform_(self.relations, -math.pi, math.pi)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         angles = self._of(relations)
-        off = _times(heads, torch.cat((angles.cos(), angles.sin()), -1)) - tails
-        real, imaginary = off.chunk(2, -1)
-        # The root of 0 has no derivative.
+        difference = _times(heads, torch.cat((angles.cos(), angles.sin()), -1)) - tails
+        real, imaginary = difference.chunk(2, -1)
+        # The square root has no derivative at 0.
         lengths = (real.square() + imaginary.square()).clamp_min(1e-24).sqrt()
         return self._margin - lengths.sum(-1)
 
 
 class Mlp(Decoder):
-    """Two layers over both rows side by side; each relation has a last layer of its own.
+    """A perceptron of two layers over both concatenated rows, with a last layer per relation.
 
     Parameters
     ----------
@@ -181,12 +200,12 @@ class Mlp(Decoder):
         self.head = nn.Linear(width, inner)
         self.tail = nn.Linear(width, inner, bias=False)
         self.relations = nn.Parameter(torch.empty(relations, inner))
-        for each in (self.head.weight, self.tail.weight, self.relations):
-            nn.init.xavier_uniform_(each)
+        for weight in (self.head.weight, self.tail.weight, self.relations):
+            nn.init.xavier_uniform_(weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`Decoder`."""
+        """Return the scores of pairs; see :meth:`Decoder.forward`."""
         inner = torch.relu(self.head(heads) + self.tail(tails))
         return (inner * self.relations.index_select(0, relations).unsqueeze(1)).sum(-1)
 
@@ -204,69 +223,72 @@ DEFAULT_DECODERS: Final[Mapping[Predicted, str]] = {"link": "dot", "edge": "mlp"
 
 
 def make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
-    """The decoder of a configuration, tried on a few rows.
+    """Make the decoder of a configuration, and try it on a few rows.
 
     Raises
     ------
-    ConfigError: there is none, it cannot be made, or it does not judge edges by themselves; names
-        the key.
+    ConfigError: the decoder does not exist, cannot be made, or returns scores of a wrong shape;
+        names the key.
     """
-    made = _make_decoder(config, schema, target)
-    made.row_width = target.width
-    return made
+    decoder = _make_decoder(config, schema, target)
+    decoder.row_width = target.width
+    return decoder
 
 
 def _make_decoder(config: Config, schema: GraphSchema, target: Target) -> Decoder | EdgeDecoder:
     task, relations, width = config.task, len(schema.target_relations), target.width
     name = DEFAULT_DECODERS[target.predicted] if task.decoder == "auto" else task.decoder
     asked = ("task.decoder", name)
-    given, options = ["width", "relations"], task.decoder_options
+    keywords, options = ["width", "relations"], task.decoder_options
     if target.predicted == "link":
-        found: PlugIn[Decoder] = find_plug_in(
-            *asked, Decoder, DECODERS, options, given, derives=True
+        plug_in: PlugIn[Decoder] = find_plug_in(
+            *asked, Decoder, DECODERS, options, keywords, derives=True
         )
-        made = found.make(width=width, relations=relations)
-        others = torch.zeros(_LINKS, _TAILS, width)
-        _check(found, made, torch.zeros(_LINKS, 1, width), others, (_LINKS, _TAILS))
-        return made
-    given.append("outputs")
-    of_edges: PlugIn[EdgeDecoder] = find_plug_in(
-        *asked, EdgeDecoder, EDGE_DECODERS, options, given, derives=True
+        decoder = plug_in.make(width=width, relations=relations)
+        heads, tails = torch.zeros(_LINKS, 1, width), torch.zeros(_LINKS, _TAILS, width)
+        _check(plug_in, decoder, heads, tails, (_LINKS, _TAILS))
+        return decoder
+    keywords.append("outputs")
+    edge_plug_in: PlugIn[EdgeDecoder] = find_plug_in(
+        *asked, EdgeDecoder, EDGE_DECODERS, options, keywords, derives=True
     )
-    own = of_edges.make(width=width, relations=relations, outputs=target.classes)
+    edge_decoder = edge_plug_in.make(width=width, relations=relations, outputs=target.classes)
     rows = torch.zeros(_LINKS, width)
-    _check(of_edges, own, rows, rows, (_LINKS, target.classes))
-    return own
+    _check(edge_plug_in, edge_decoder, rows, rows, (_LINKS, target.classes))
+    return edge_decoder
 
 
 def decoder_of(model: nn.Module) -> Decoder:
-    """The decoder of links that is part of a model."""
-    found = getattr(model, DECODER)
-    assert isinstance(found, Decoder)
-    return found
+    """Return a model's decoder of links."""
+    decoder = getattr(model, DECODER)
+    assert isinstance(decoder, Decoder)
+    return decoder
 
 
 def edge_decoder_of(model: nn.Module) -> EdgeDecoder:
-    """The decoder of edges with labels that is part of a model."""
-    found = getattr(model, DECODER)
-    assert isinstance(found, EdgeDecoder)
-    return found
+    """Return a model's decoder of labelled edges."""
+    decoder = getattr(model, DECODER)
+    assert isinstance(decoder, EdgeDecoder)
+    return decoder
 
 
 def rows_width(model: nn.Module) -> int | None:
-    """How many numbers the decoder that is part of a model reads of a node; None where it has
-    none."""
-    found = getattr(model, DECODER, None)
-    return found.row_width if isinstance(found, Decoder | EdgeDecoder) else None
+    """Return the width of the rows that a model's decoder reads; None if it has no decoder."""
+    decoder = getattr(model, DECODER, None)
+    return decoder.row_width if isinstance(decoder, Decoder | EdgeDecoder) else None
 
 
 def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
-    """[links, 1 + k]: the scores of pairs; of edges with labels [edges, outputs], their logits.
+    """Return the scores of pairs, or the logits of labelled edges.
 
     Parameters
     ----------
-    model: that has the decoder.
-    rows: [roots, width], of all types one behind the other, as of :class:`Pairs`.
+    model: the model with the decoder.
+    rows: [roots, width], the roots of all types in the order of :class:`Pairs`.
+
+    Returns
+    -------
+    [links, 1 + k] scores, or [edges, outputs] logits.
     """
     ends = []
     for places in (pairs.heads, pairs.tails):
@@ -275,30 +297,33 @@ def pair_scores(model: nn.Module, rows: Tensor, pairs: Pairs) -> Tensor:
     relations = torch.from_numpy(pairs.relations).to(rows.device)
     decoder = getattr(model, DECODER)
     if isinstance(decoder, EdgeDecoder):
-        ends = [each[:, 0] for each in ends]
-    found: Tensor = decoder(ends[0], relations, ends[1])
-    return found
+        ends = [end[:, 0] for end in ends]
+    scores: Tensor = decoder(ends[0], relations, ends[1])
+    return scores
 
 
 def _check(
-    found: PlugIn, decoder: nn.Module, heads: Tensor, tails: Tensor, expected: tuple[int, int]
+    plug_in: PlugIn, decoder: nn.Module, heads: Tensor, tails: Tensor, expected: tuple[int, int]
 ) -> None:
-    """Try a decoder on a few rows, before a run depends on it."""
-    told = f"{found.key}: {found.name}"
+    """Try a decoder on a few rows, to find errors before the run begins."""
+    where = f"{plug_in.key}: {plug_in.name}"
     relations = torch.zeros(_LINKS, dtype=torch.int64)
     try:
         with torch.no_grad():
             scores = [decoder(heads[:n], relations[:n], tails[:n]) for n in (_LINKS, 0)]
     except HopperError:
         raise
-    # Whatever somebody else's decoder raises, the key to look at is this one.
+    # A user's decoder may raise anything; the error must name the key.
     except Exception as error:
-        raise ConfigError(f"{told} cannot be computed ({type(error).__name__}: {error})") from error
-    shapes = [tuple(each.shape) for each in scores]
-    wanted = [expected, (0, expected[1])]
-    if shapes != wanted:
         raise ConfigError(
-            f"{told}: expected something of each pair by itself, of shapes {wanted}; got {shapes}"
+            f"{where} cannot be computed ({type(error).__name__}: {error})"
+        ) from error
+    shapes = [tuple(score.shape) for score in scores]
+    expected_shapes = [expected, (0, expected[1])]
+    if shapes != expected_shapes:
+        raise ConfigError(
+            f"{where}: expected something of each pair by itself, of shapes {expected_shapes}; got "
+            f"{shapes}"
         )
 
 
@@ -310,11 +335,11 @@ def _check_even(name: str, width: int) -> None:
 
 
 def _times(rows: Tensor, others: Tensor) -> Tensor:
-    """Products of complex numbers."""
+    """Multiply complex numbers, whose halves are real and imaginary parts."""
     (a, b), (c, d) = rows.chunk(2, -1), others.chunk(2, -1)
     return torch.cat((a * c - b * d, a * d + b * c), -1)
 
 
-def _conjugated(rows: Tensor) -> Tensor:
+def _conjugate(rows: Tensor) -> Tensor:
     real, imaginary = rows.chunk(2, -1)
     return torch.cat((real, -imaginary), -1)

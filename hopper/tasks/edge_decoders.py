@@ -1,4 +1,4 @@
-"""Decoders of edges with labels: what an edge's class or value is, from the rows of its ends."""
+"""Decoders of labelled edges, which compute an edge's logits from the rows of its ends."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from torch import Tensor, nn
 
 
 class EdgeDecoder(nn.Module):
-    """Makes logits of edges. Its class is called with the keywords ``width`` (of rows),
-    ``relations`` (how many target relations there are) and ``outputs`` (classes or values), and the
-    options of the configuration.
+    """Computes logits of edges: the base class of all decoders of labelled edges.
+
+    A decoder's class is called with the keywords ``width`` (of a row), ``relations`` (number of
+    target relations) and ``outputs`` (number of classes or values), and the options of the
+    configuration.
     """
 
     row_width: int = 0
-    """of the rows that it was made for; told by :func:`hopper.tasks.decoders.make_decoder`"""
+    """width of the rows that the decoder was made for; set by
+    :func:`hopper.tasks.decoders.make_decoder`"""
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """[n, outputs]: logits, or values; those of an edge depend on its own rows and relation
-        alone.
+        """Return the edges' logits, or values: [n, outputs].
+
+        Those of an edge must depend on its own rows and relation alone.
 
         Parameters
         ----------
-        heads, tails: [n, width], of the edges' sources and destinations. relations: [n] int64.
+        heads, tails: [n, width], rows of the edges' sources and destinations.
+        relations: [n] int64, numbers of target relations.
         """
         raise NotImplementedError(f"{type(self).__name__} defines no forward()")
 
 
 class EdgeMlp(EdgeDecoder):
-    """Two layers over both rows side by side; each relation has a last layer of its own.
+    """A perceptron of two layers over both concatenated rows, with a last layer per relation.
 
     Parameters
     ----------
@@ -49,15 +54,16 @@ class EdgeMlp(EdgeDecoder):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`EdgeDecoder`."""
+        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
         inner = torch.relu(self.head(heads) + self.tail(tails))
         return self.bias.index_select(0, relations) + _of_relations(inner, self.last, relations)
 
 
 class Bilinear(EdgeDecoder):
-    """``heads M tails`` with a matrix for each class, itself a weighted sum of ``bases`` matrices
-    that all classes and relations share (van den Berg et al., Graph Convolutional Matrix
-    Completion, 2017, section 2.3).
+    """Logits are ``head M tail`` with a matrix M for each class.
+
+    M is a weighted sum of ``bases`` matrices that all classes and relations share (van den Berg et
+    al., Graph Convolutional Matrix Completion, 2017, section 2.3).
 
     Parameters
     ----------
@@ -74,13 +80,18 @@ class Bilinear(EdgeDecoder):
             nn.init.xavier_uniform_(weights)
 
     def forward(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """See :class:`EdgeDecoder`."""
+        """Return the edges' logits; see :meth:`EdgeDecoder.forward`."""
         products = [((heads @ basis) * tails).sum(-1) for basis in self.bases]
         return _of_relations(torch.stack(products, 1), self.weights, relations)
 
 
 def _of_relations(rows: Tensor, matrices: Tensor, relations: Tensor) -> Tensor:
-    """[n, outputs]: each row [n, inner] times the matrix [relations, inner, outputs] of its own."""
+    """Multiply each row [n, inner] by its relation's matrix: [n, outputs].
+
+    Parameters
+    ----------
+    matrices: [relations, inner, outputs].
+    """
     if len(matrices) == 1:
         return rows @ matrices[0]
     return torch.bmm(rows.unsqueeze(1), matrices.index_select(0, relations)).squeeze(1)

@@ -1,5 +1,4 @@
-"""Nodes that links are compared with, from files instead of draws: the same for everybody who
-compares models on a data set."""
+"""Negatives from files instead of draws, as data sets provide them to compare models."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ Ids = NDArray[np.int64]
 
 
 class FixedNegatives:
-    """Those of a split, in a file: [links, ends, k] integers, original ids.
+    """The negatives of a split, from a file of original ids [links, ends, k].
 
-    Links are in the order of the split's ids; ends are those that are replaced, the tail first.
+    Links are in the order of the split's ids. Ends are those that are replaced, the tail first.
 
     Raises
     ------
-    RequestError: the file has another shape, or names a node that there is not.
-    GraphError: it is missing, or is not one array in numpy's format.
+    RequestError: the file has another shape or dtype.
+    GraphError: the file is missing, or is not an array in numpy's format.
     """
 
     def __init__(self, graph: PartitionedGraph, task: Task, split: str) -> None:
@@ -36,48 +35,55 @@ class FixedNegatives:
         self._ids = load_npy(file, f"negatives of {split}", mmap_mode="r")
         self._sides = sides_of(task)
         self._graph = graph
-        links, found = graph.schema.splits[split], self._ids
-        is_whole = found.ndim == 3 and np.issubdtype(found.dtype, np.integer)
-        if not is_whole or found.shape[:2] != (links, len(self._sides)) or not found.shape[2]:
+        links, ids = graph.schema.splits[split], self._ids
+        is_valid = ids.ndim == 3 and np.issubdtype(ids.dtype, np.integer)
+        if not is_valid or ids.shape[:2] != (links, len(self._sides)) or not ids.shape[2]:
             raise RequestError(
                 f"{self._where}: expected integers of shape [{links}, {len(self._sides)}, k], one "
-                f"row for each link and end ({', '.join(self._sides)}), given {found.dtype} of "
-                f"shape {list(found.shape)}"
+                f"row for each link and end ({', '.join(self._sides)}), given {ids.dtype} of "
+                f"shape {list(ids.shape)}"
             )
 
     @property
     def count(self) -> int:
-        """k: for each link and end."""
+        """k, the number of negatives for each link and end."""
         return int(self._ids.shape[2])
 
     def of(self, places: Ids, relation: int, side: Side) -> Ids:
-        """[n, k] int64 global ids of what links of one relation are compared with.
+        """Return the negatives of links of one relation: [n, k] int64 global ids.
 
         Parameters
         ----------
-        places: [n], of the links in their split.
+        places: [n] int64, indices of the links in their split.
+        relation: number of the target relation.
+        side: the end that is replaced.
         """
         target = self._graph.schema.target_relations[relation]
         return self._graph.global_ids(type_at(target, side))[self._stored(places, side)]
 
     def nodes(self, node_type: str) -> Ids:
-        """[m] int64 global ids, ascending: all nodes of a type that any link is compared with."""
-        found = [stored.reshape(-1) for side, own, stored in self._by_end() if own == node_type]
-        every = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
-        return np.sort(self._graph.global_ids(node_type)[every])
+        """Return all nodes of a type that are negatives: [m] int64 global ids, ascending."""
+        parts = [ids.reshape(-1) for _, end_type, ids in self._by_end() if end_type == node_type]
+        distinct = np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+        return np.sort(self._graph.global_ids(node_type)[distinct])
 
     def check(self) -> None:
-        """Check that all of them are nodes; reads the file once."""
-        for side, node_type, found in self._by_end():
+        """Check that all negatives are nodes. Reads the whole file.
+
+        Raises
+        ------
+        RequestError: an id is out of range.
+        """
+        for side, node_type, ids in self._by_end():
             count = self._graph.schema.node_types[node_type].count
-            if found.size and not 0 <= found.min() <= found.max() < count:
+            if ids.size and not 0 <= ids.min() <= ids.max() < count:
                 raise RequestError(
                     f"{self._where}: expected original ids of {node_type} in [0, {count}) in "
-                    f"the place of a {side}, given {found.min()} to {found.max()}"
+                    f"the place of a {side}, given {ids.min()} to {ids.max()}"
                 )
 
     def _by_end(self) -> Iterator[tuple[Side, str, Ids]]:
-        """Of each target relation's ends that are replaced: which, its type, and original ids."""
+        """Yield, for each replaced end of each target relation, its side, node type and ids."""
         relations = np.asarray(self._graph.links(self._split).relations)
         for number, relation in enumerate(self._graph.schema.target_relations):
             places = np.flatnonzero(relations == number)
@@ -89,17 +95,21 @@ class FixedNegatives:
 
 
 def open_fixed(graph: PartitionedGraph, task: Task, split: str) -> FixedNegatives | None:
-    """Those of a split, where the configuration names a file for it; errors as of
-    :class:`FixedNegatives`."""
+    """Open a split's negatives; None if the configuration names no file for the split.
+
+    Raises
+    ------
+    As :class:`FixedNegatives`.
+    """
     return FixedNegatives(graph, task, split) if split in task.fixed_negatives else None
 
 
 def check_fixed(graph: PartitionedGraph, task: Task) -> None:
-    """Check all files that a configuration names.
+    """Check all files of negatives that a configuration names.
 
     Raises
     ------
-    RequestError, GraphError: as of :class:`FixedNegatives`; the graph has no such split.
+    RequestError, GraphError: as :class:`FixedNegatives`, or the graph has no such split.
     """
     for split in task.fixed_negatives:
         if split not in graph.schema.splits:

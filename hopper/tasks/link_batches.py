@@ -1,5 +1,7 @@
-"""The edges of an iteration: their labels, or what links are compared with and which edges may not
-be drawn."""
+"""The edges of an iteration: labelled edges, or links with their negatives.
+
+Also tells which edges samplers must leave out, because they would reveal the links.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from hopper.tasks.sides import sides_of
 from hopper.tasks.training_links import TrainingLinks, VersionsAt
 
 _KEPT: Final = 8
-"""iterations whose edges are known; as many may be planned at a time"""
+"""iterations whose edges are cached; as many may be planned at a time"""
 
 Ids = NDArray[np.int64]
 
@@ -32,11 +34,17 @@ class LinkBatches:
 
     Parameters
     ----------
-    links: those that are trained.
-    schedule: which of them an iteration trains.
-    seed: of the draws.
-    versions_at: what frontiers hold of their ends.
-    server: whose relations and lists ranks draw from, where these are divided; None = all.
+    links: the edges to train.
+    schedule: the edges of each iteration.
+    seed: seed of the draws of negatives.
+    versions_at: makes versions of the edges' ends.
+    server: the server whose relations and lists ranks draw from, if these are divided; None = all.
+
+    Attributes
+    ----------
+    types: node types of the ends, in the order in which their rows are concatenated.
+    batch, left_out: cached functions of (epoch, iteration): the global batch, and by relation the
+        edges to leave out.
     """
 
     def __init__(
@@ -53,7 +61,7 @@ class LinkBatches:
         self._drawn: Collection[Relation] = graph.relations
         if server is not None and graph.holdings:
             self._drawn = graph.holdings[server].relations
-        """whose edges may be left out"""
+        """the relations that ranks draw from"""
         self._table = links.table
         self._schedule = schedule
         self._negatives = Negatives(graph, task, self._table, seed)
@@ -62,22 +70,21 @@ class LinkBatches:
         self._topology = cache(lambda relation: graph.topology(relation, server))
         self._originals = cache(graph.original_ids)
         schema = graph.schema
-        self._reverses = [graph.reverse_relations(each) for each in schema.target_relations]
+        self._reverses = [graph.reverse_relations(relation) for relation in schema.target_relations]
         self.types: Sequence[str] = sorted(schema.root_types)
-        """of the ends, in the order in which their rows stand"""
         self._versions_at = versions_at
         self.batch = lru_cache(_KEPT)(self._batch)
         self.left_out = lru_cache(_KEPT)(self._left_out)
 
     def pairs(self, roots: Ids, epoch: int, iteration: int) -> Pairs:
-        """Some edges of an iteration with their labels, or with what they are compared with.
+        """Return edges of an iteration with their labels, or links with their negatives.
 
         Parameters
         ----------
-        roots: [n] int64, places in the table of training links.
+        roots: [n] int64, indices in the table of training links.
         """
-        batch, table, own = self.batch((epoch, iteration)), self._table, self._task
-        sides = sides_of(own) if table.labels is None else ()
+        batch, table = self.batch((epoch, iteration)), self._table
+        sides = sides_of(self._task) if table.labels is None else ()
         width = 1 + self._count * len(sides)
         ends = np.empty((2, roots.size, width), np.int64)
         types = np.empty((2, roots.size), np.int64)
@@ -100,7 +107,7 @@ class LinkBatches:
                 ends[int(side == "tail"), chosen, columns] = drawn
         if table.labels is None:
             labels = np.zeros((roots.size, width), np.float32)
-            # What was drawn may be the link itself.
+            # A negative that equals the link itself does not count.
             labels[np.all(ends == ends[:, :, :1], axis=0)] = -1.0
             labels[:, 0] = 1.0
         else:
@@ -109,51 +116,61 @@ class LinkBatches:
         return Pairs(versions, heads, tails, relations, labels)
 
     def _distinct(self, ends: Ids, types: Ids, roots: Ids) -> tuple[dict[str, Ids], Ids]:
-        """By type, the distinct versions among ends, ascending; and the place of each among all.
+        """Find the distinct versions of ends, and the index of each end among them.
 
         Parameters
         ----------
-        ends: [2, links, k] int64 global ids. types: [2, links], numbers of their types.
-        roots: [links], places in the table of links.
+        ends: [2, links, k] int64 global ids.
+        types: [2, links] int64, numbers of their node types.
+        roots: [links] int64, indices in the table of links.
+
+        Returns
+        -------
+        By node type, the distinct versions, ascending; and [2, links, k] int64, indices in the
+        concatenation of all of them.
         """
-        versions, places, first = dict[str, Ids](), np.empty_like(ends), 0
+        versions, indices, first = dict[str, Ids](), np.empty_like(ends), 0
         times = None
         if self._table.times is not None:
             times = np.broadcast_to(self._table.times[roots][:, None], ends.shape)
-        for number, each in enumerate(self.types):
-            own = types == number
-            found = self._versions_at(
-                each, ends[own].reshape(-1), None if times is None else times[own].reshape(-1)
+        for number, node_type in enumerate(self.types):
+            is_of_type = types == number
+            end_versions = self._versions_at(
+                node_type,
+                ends[is_of_type].reshape(-1),
+                None if times is None else times[is_of_type].reshape(-1),
             )
-            versions[each], at = np.unique(found, return_inverse=True)
-            places[own] = (at + first).reshape(-1, ends.shape[2])
-            first += versions[each].size
-        return versions, places
+            versions[node_type], index = np.unique(end_versions, return_inverse=True)
+            indices[is_of_type] = (index + first).reshape(-1, ends.shape[2])
+            first += versions[node_type].size
+        return versions, indices
 
     def _batch(self, moment: tuple[int, int]) -> GlobalBatch:
         return self._schedule.batch(*moment)
 
     def _left_out(self, moment: tuple[int, int]) -> Mapping[Relation, LeftOut]:
-        """By relation, the edges that tell the links of an iteration: those between their ends in
-        their own relation, and turned round in its reverse relations."""
+        """Return, by relation, the edges that would reveal the links of an iteration.
+
+        These are the edges between their ends, in their own relation and in its reverse relations.
+        """
         table = self._table
-        # That an edge with a label is there is no answer.
+        # The existence of a labelled edge does not reveal its label.
         if not self._task.exclude or table.labels is not None:
             return {}
-        roots, found = self.batch(moment).roots, dict[Relation, list[tuple[Ids, Ids]]]()
+        roots, pairs = self.batch(moment).roots, dict[Relation, list[tuple[Ids, Ids]]]()
         for number, relation in enumerate(table.targets):
-            own = roots[table.relations[roots] == number]
-            src, dst = table.src[own], table.dst[own]
-            found.setdefault(relation, []).append((src, dst))
-            for each in self._reverses[number]:
-                found.setdefault(each, []).append((dst, src))
+            links = roots[table.relations[roots] == number]
+            src, dst = table.src[links], table.dst[links]
+            pairs.setdefault(relation, []).append((src, dst))
+            for reverse in self._reverses[number]:
+                pairs.setdefault(reverse, []).append((dst, src))
         return {
-            each: leave_out(
-                self._topology(each).indptr,
-                self._topology(each).indices,
-                self._originals(each.src),
-                *(np.concatenate(ends) for ends in zip(*pairs, strict=True)),
+            relation: leave_out(
+                self._topology(relation).indptr,
+                self._topology(relation).indices,
+                self._originals(relation.src),
+                *(np.concatenate(ends) for ends in zip(*of_relation, strict=True)),
             )
-            for each, pairs in found.items()
-            if each in self._drawn
+            for relation, of_relation in pairs.items()
+            if relation in self._drawn
         }

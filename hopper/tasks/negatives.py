@@ -1,7 +1,7 @@
-"""What links are compared with: other nodes in the place of one of their ends (docs/draws.md).
+"""Draws of negatives: nodes that replace one end of a link (docs/draws.md).
 
-Draws are pure functions of seed, epoch, iteration and the link's id, in original ids, so they
-depend neither on how the graph is divided nor on who draws them.
+Draws are pure functions of seed, epoch, iteration and the link's id, in original ids. So they
+depend neither on how the graph is divided nor on which rank makes them.
 """
 
 from __future__ import annotations
@@ -27,29 +27,34 @@ Ids = NDArray[np.int64]
 
 
 class Negatives:
-    """Draws nodes to compare links with.
+    """Draws negatives of links.
 
     Parameters
     ----------
-    links: all that are trained. seed: first word of the keys.
+    links: all training links.
+    seed: first word of the keys after the use.
     """
 
     def __init__(self, graph: PartitionedGraph, task: Task, links: LinkTable, seed: int) -> None:
         self._graph, self._task = graph, task
-        self._globals = {each: graph.global_ids(each) for each in graph.schema.root_types}
+        root_types = graph.schema.root_types
+        self._globals = {node_type: graph.global_ids(node_type) for node_type in root_types}
         self._links, self._seed = links, seed
 
     def draw(self, batch: GlobalBatch, roots: Ids, relation: int, side: Side) -> Ids:
-        """[n, k] int64 global ids of nodes in the place of one end of links of one relation.
+        """Draw negatives of links of one relation: [n, k] int64 global ids.
 
         Parameters
         ----------
-        batch: all that the iteration trains. roots: [n], some of its links, all of the relation.
+        batch: the global batch of the iteration.
+        roots: [n] int64, some of its links, all of ``relation``.
+        relation: number of the target relation.
+        side: the end that is replaced.
         """
         node_type = type_at(self._links.targets[relation], side)
         count, moment = self._task.num_negatives, (batch.epoch, batch.iteration)
         if self._task.negatives == "joint":
-            # All links of a batch are compared with the same nodes of a type.
+            # All links of a batch share the negatives of a node type.
             keys = np.array([key_of(NEGATIVES, self._seed, *moment, 2)], np.uint64)
         else:
             key = key_of(NEGATIVES, self._seed, *moment, SIDES.index(side))
@@ -57,37 +62,37 @@ class Negatives:
         globals_ = self._globals[node_type]
         if self._task.negatives == "in_batch":
             pool = self._links.ends(node_type, batch.roots)
-            found = pool[_below(keys, count, pool.size)]
+            negatives = pool[_below(keys, count, pool.size)]
         elif self._task.negatives == "degree":
             bounds = self._weights[node_type]
             drawn = _below(keys, count, int(bounds[-1]))
-            found = globals_[np.searchsorted(bounds, drawn, side="right")]
+            negatives = globals_[np.searchsorted(bounds, drawn, side="right")]
         else:
-            found = globals_[_below(keys, count, globals_.size)]
-        return np.broadcast_to(found, (roots.size, count))
+            negatives = globals_[_below(keys, count, globals_.size)]
+        return np.broadcast_to(negatives, (roots.size, count))
 
     @cached_property
     def _weights(self) -> Mapping[str, Ids]:
-        """By type, [nodes] int64 by original id: sums of the weights up to each node; a weight is
-        the number of its training links to the power of 3/4, in units of 2^-16, rounded down.
+        """By node type, [nodes] int64 by original id: running sums of the nodes' weights.
 
-        Roots are rounded correctly everywhere, so weights are the same on every machine.
+        A weight is the number of the node's training links to the power of 3/4, in units of 2^-16,
+        rounded down. Square roots are correctly rounded, so weights are equal on every machine.
         """
-        found = {}
+        sums = {}
         for node_type in self._graph.schema.root_types:
             ends = self._links.ends(node_type)
             originals = self._graph.original_ids(node_type)
             counts = np.bincount(originals[ends], minlength=originals.size).astype(np.float64)
             weights = np.sqrt(np.sqrt(counts) * counts) * _WEIGHT_ONE
-            found[node_type] = np.cumsum(weights.astype(np.int64))
-        return found
+            sums[node_type] = np.cumsum(weights.astype(np.int64))
+        return sums
 
 
 @kernel
 def _below(keys: NDArray[np.uint64], count: int, bound: int) -> Ids:
-    """[keys, count] int64: variates of every key, in [0, bound)."""
-    found = np.empty((keys.size, count), np.int64)
+    """Return ``count`` variates of every key in [0, bound): [keys, count] int64."""
+    variates = np.empty((keys.size, count), np.int64)
     for i in range(keys.size):
         for j in range(count):
-            found[i, j] = below(variate(keys[i], np.uint64(j)), np.uint64(bound))
-    return found
+            variates[i, j] = below(variate(keys[i], np.uint64(j)), np.uint64(bound))
+    return variates

@@ -12,10 +12,10 @@ SIDES: Final[tuple[Side, Side]] = ("tail", "head")
 
 
 def sides_of(task: Task) -> tuple[Side, ...]:
-    """The ends that other nodes take the place of, in order."""
+    """Return the ends that negatives replace, in order."""
     return SIDES if task.corrupt == "both" else (task.corrupt,)
 
 
 def type_at(relation: Relation, side: Side) -> str:
-    """The type of the nodes at an end of a relation's links."""
+    """Return the node type at an end of a relation's links."""
     return relation.dst if side == "tail" else relation.src

@@ -1,4 +1,4 @@
-"""What a model's numbers mean, whatever is predicted."""
+"""What a model predicts, and the widths that follow from it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from hopper.graph.schema import GraphSchema, Predicted, TargetKind
 
 
 class Target(NamedTuple):
-    """What is predicted.
+    """What a model predicts.
 
     Attributes
     ----------
-    predicted: labels of nodes, labels of edges, or links.
-    kind: of the labels, or "link".
-    width: how many numbers the model makes of a node: classes or values, or what edges are told by.
-    classes: how many there are, or values; of links, the same as ``width``.
+    predicted: "node" or "edge" for their labels, or "link".
+    kind: kind of the labels, or "link".
+    width: width of the model's output for a node: the number of classes or values, or the width of
+        the rows that a decoder reads.
+    classes: number of classes or values; for links, the same as ``width``.
     """
 
     predicted: Predicted
@@ -27,11 +28,11 @@ class Target(NamedTuple):
 
     @property
     def has_decoder(self) -> bool:
-        """Whether a decoder makes what is predicted of the rows of two nodes."""
+        """Whether a decoder computes predictions from the rows of two nodes."""
         return self.predicted != "node"
 
 
-_WANTED = {
+_EXPECTED_GRAPH = {
     "node": "a graph whose target is a node type",
     "edge": "a graph whose target is a relation with labels",
     "link": "a graph that was imported with --target RELATION, of edges without labels",
@@ -39,11 +40,11 @@ _WANTED = {
 
 
 def find_target(config: Config, schema: GraphSchema) -> Target:
-    """What a configuration predicts of a graph.
+    """Find what a configuration predicts in a graph.
 
     Raises
     ------
-    RequestError: the graph has no labels, or no links, to learn from; names what was expected.
+    RequestError: the graph has no such labels or links; names what was expected.
     """
     asked, predicted = config.task.kind, schema.predicted
     if asked not in ("auto", predicted):
@@ -51,7 +52,7 @@ def find_target(config: Config, schema: GraphSchema) -> Target:
         what = "edges with labels" if predicted == "edge" else f"{predicted}s"
         raise RequestError(
             f'task.kind: the graph\'s target is {named}, {what}; expected "{predicted}", or '
-            f'{_WANTED[asked]}; given "{asked}"'
+            f'{_EXPECTED_GRAPH[asked]}; given "{asked}"'
         )
     width, labels = config.task.dim or config.model.hidden, schema.target_labels
     if predicted == "link":

@@ -1,4 +1,4 @@
-"""The edges of target relations, wherever they are stored."""
+"""The edges of target relations, gathered from the servers that store them."""
 
 from __future__ import annotations
 
@@ -18,79 +18,90 @@ Ids = NDArray[np.int64]
 
 
 class Edges(NamedTuple):
-    """[n] int64 each: ids of edges, and global ids of both ends."""
+    """Edges of one relation: their ids and the global ids of both ends, [n] int64 each."""
 
     ids: Ids
     src: Ids
     dst: Ids
 
     def pick(self, chosen: NDArray[np.bool_]) -> Edges:
-        """Some of them."""
-        return Edges(*(each[chosen] for each in self))
+        """Return the edges that are ``chosen`` ([n] bool)."""
+        return Edges(*(array[chosen] for array in self))
 
 
 class TargetEdges:
-    """The edges of target relations that messages travel along.
+    """The edges of target relations that are also part of the topology.
 
-    Where topology is divided, a rank reads those into nodes that it owns, and ranks tell each other
-    what they want of them. So every rank has to call each method.
+    If topology is divided, each rank reads the edges into nodes that it owns and sends them to the
+    ranks that need them. So every rank must call each method.
 
     Parameters
     ----------
-    placement: who owns nodes.
+    placement: tells the rank that owns a node.
     """
 
     def __init__(self, graph: PartitionedGraph, cluster: Cluster, placement: Placement) -> None:
         self._graph, self._cluster, self._placement = graph, cluster, placement
 
     def all_of(self, relation: Relation) -> Edges:
-        """All edges of a relation, ascending by id.
+        """Return all edges of a relation in ascending order of ids.
 
         Raises
         ------
         ClusterError: a rank was lost, or a deadline passed.
         """
-        found = self._stored(relation)
+        edges = self._stored(relation)
         if not self._graph.layout.draws_alone:
             world = self._cluster.world
-            found = self._exchange([[each] * world for each in self._own(found, relation)])
-        order = np.argsort(found.ids)
-        return Edges(*(each[order] for each in found))
+            edges = self._exchange([[array] * world for array in self._into_mine(edges, relation)])
+        order = np.argsort(edges.ids)
+        return Edges(*(array[order] for array in edges))
 
     def known_of(self, relation: Relation, side: Side, is_asked: NDArray[np.bool_]) -> Edges:
-        """Edges whose other end is asked for, and maybe others; errors as of :meth:`all_of`.
+        """Return the edges between this rank's nodes and some others, and maybe further edges.
 
         Parameters
         ----------
-        side: edges are enough whose end of this side the rank owns.
-        is_asked: [nodes] bool, of the other ends, the same on every rank.
+        side: the end of an edge at which this rank's nodes are.
+        is_asked: [nodes] bool, the nodes at the other end, the same on every rank.
+
+        Raises
+        ------
+        As :meth:`all_of`.
         """
-        found = self._stored(relation)
+        edges = self._stored(relation)
         if self._graph.layout.draws_alone or side == "tail":
-            # In-edges lie with their destinations.
-            return found
-        found = self._own(found, relation)
-        found = found.pick(is_asked[found.dst])
-        ranks = self._placement.rank_of(relation.src, found.src)
-        parts = [found.pick(ranks == rank) for rank in range(self._cluster.world)]
-        return self._exchange([list(each) for each in zip(*parts, strict=True)])
+            # In-edges are stored with their destinations.
+            return edges
+        edges = self._into_mine(edges, relation)
+        edges = edges.pick(is_asked[edges.dst])
+        ranks = self._placement.rank_of(relation.src, edges.src)
+        parts = [edges.pick(ranks == rank) for rank in range(self._cluster.world)]
+        return self._exchange([list(arrays) for arrays in zip(*parts, strict=True)])
 
     def _stored(self, relation: Relation) -> Edges:
-        """All that this rank can read."""
+        """Return all edges of a relation that this rank can read."""
         graph = self._graph
         server = None if graph.layout.draws_alone else self._cluster.server
         topology = graph.topology(relation, server)
         dst = np.repeat(np.arange(topology.in_degrees.size), np.diff(topology.indptr))
         return Edges(np.asarray(topology.edge_ids), np.asarray(topology.indices), dst)
 
-    def _own(self, edges: Edges, relation: Relation) -> Edges:
-        """Those into nodes that this rank owns."""
+    def _into_mine(self, edges: Edges, relation: Relation) -> Edges:
+        """Return the edges into nodes that this rank owns."""
         count = self._graph.schema.node_types[relation.dst].count
-        is_own = np.zeros(count, np.bool_)
-        is_own[self._placement.owned(relation.dst, self._cluster.rank)] = True
-        return edges.pick(is_own[edges.dst])
+        is_mine = np.zeros(count, np.bool_)
+        is_mine[self._placement.owned(relation.dst, self._cluster.rank)] = True
+        return edges.pick(is_mine[edges.dst])
 
     def _exchange(self, groups: list[list[Ids]]) -> Edges:
-        """What all ranks send; ``groups`` are, of each array, what each rank receives."""
-        told = exchange_arrays(self._cluster, groups, "topology", "telling edges that are known")
-        return Edges(*(np.concatenate(each) for each in told))
+        """Send edges to all ranks, and return those that all ranks have sent to this one.
+
+        Parameters
+        ----------
+        groups: for each of the three arrays, the part for every rank.
+        """
+        received = exchange_arrays(
+            self._cluster, groups, "topology", "telling edges that are known"
+        )
+        return Edges(*(np.concatenate(parts) for parts in received))

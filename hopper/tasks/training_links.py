@@ -18,17 +18,21 @@ from hopper.tasks.target_edges import TargetEdges
 
 Ids = NDArray[np.int64]
 VersionsAt = Callable[[str, Ids, Ids | None], Ids]
-"""as :meth:`hopper.micrograph.sample.NeighborSampler.versions_at`"""
+"""a function like :meth:`hopper.micrograph.sample.NeighborSampler.versions_at`"""
 
 
 @dataclass(frozen=True)
 class LinkTable:
-    """Links, by global ids; otherwise as :class:`hopper.graph.links.Links`.
+    """Links or labelled edges with global ids of their ends.
 
     Attributes
     ----------
     targets: the target relations, by number.
-    times: [n] int64, where edges of all target relations have any.
+    ids: [n] int64 ids of the links.
+    relations: [n] int64, number of each one's target relation.
+    src, dst: [n] int64 global ids, or versions (:meth:`in_versions`).
+    labels: [n, ...], as stored; None for links.
+    times: [n] int64; None unless edges of all target relations have times.
     """
 
     targets: tuple[Relation, ...]
@@ -41,20 +45,21 @@ class LinkTable:
 
     @classmethod
     def of(cls, graph: PartitionedGraph, links: Links) -> LinkTable:
-        """Those of a graph."""
+        """Convert links of a graph, which have original ids, to a table."""
         src, dst = (np.empty(links.count, np.int64) for _ in range(2))
         for number, relation in enumerate(graph.schema.target_relations):
-            own = links.relations == number
-            src[own] = graph.global_ids(relation.src)[links.src[own]]
-            dst[own] = graph.global_ids(relation.dst)[links.dst[own]]
+            chosen = links.relations == number
+            src[chosen] = graph.global_ids(relation.src)[links.src[chosen]]
+            dst[chosen] = graph.global_ids(relation.dst)[links.dst[chosen]]
         ids, relations = np.asarray(links.ids), np.asarray(links.relations)
         targets, times = graph.schema.target_relations, links.times
         return cls(targets, ids, relations, src, dst, links.labels, times)
 
     @classmethod
     def all_edges(cls, graph: PartitionedGraph, edges: TargetEdges) -> LinkTable:
-        """All edges of the target relations, where labels of edges are predicted; without these.
-        Every rank has to call it.
+        """Make a table of all edges of the target relations, without labels.
+
+        This is for graphs with labels of edges. Every rank must call this.
 
         Raises
         ------
@@ -68,15 +73,15 @@ class LinkTable:
         ids, relations, src, dst = np.concatenate(parts, axis=1)
         times = None
         if schema.links_are_timed:
-            times = np.concatenate([graph.times(each) for each in schema.target_relations])
+            times = np.concatenate([graph.times(target) for target in schema.target_relations])
         return cls(schema.target_relations, ids, relations, src, dst, None, times)
 
     def of_relation(self, number: int) -> LinkTable:
-        """Those of a target relation."""
+        """Return the links of one target relation."""
         return self.pick(np.flatnonzero(self.relations == number))
 
     def pick(self, places: Ids) -> LinkTable:
-        """Some of them, by ascending places."""
+        """Return the links at ``places`` ([m] int64, ascending)."""
         return replace(
             self,
             ids=self.ids[places],
@@ -88,32 +93,33 @@ class LinkTable:
         )
 
     def in_versions(self, versions_at: VersionsAt) -> LinkTable:
-        """The same, with versions of both ends, for roots of the links' times, in the place of
-        their ids."""
+        """Return the same links with versions of both ends at the links' times."""
         src, dst = np.empty_like(self.src), np.empty_like(self.dst)
         for number, relation in enumerate(self.targets):
-            own = self.relations == number
-            times = None if self.times is None else self.times[own]
-            src[own] = versions_at(relation.src, self.src[own], times)
-            dst[own] = versions_at(relation.dst, self.dst[own], times)
+            chosen = self.relations == number
+            times = None if self.times is None else self.times[chosen]
+            src[chosen] = versions_at(relation.src, self.src[chosen], times)
+            dst[chosen] = versions_at(relation.dst, self.dst[chosen], times)
         return replace(self, src=src, dst=dst)
 
     def ends(self, node_type: str, places: Ids | None = None) -> Ids:
-        """[m] int64 global ids: the ends of a type, relation by relation, sources first.
+        """Return the ends of a node type, relation by relation, sources first: [m] int64.
 
         Parameters
         ----------
-        places: of which links, in that order; None = of all.
+        places: indices of the links, whose order is kept; None = all.
         """
         return ends_of(self, self.targets, node_type, places)
 
 
 class TrainingLinks:
-    """Links as roots: their places in a table. A link's home is its tail's.
+    """Training roots that are links, named by their indices in a table.
+
+    A link's home is its tail's.
 
     Parameters
     ----------
-    placement: who owns nodes.
+    placement: tells the rank that owns a node.
     """
 
     def __init__(self, graph: PartitionedGraph, placement: Placement) -> None:
@@ -121,23 +127,23 @@ class TrainingLinks:
 
     @cached_property
     def table(self) -> LinkTable:
-        """All of the training split."""
+        """All links of the training split."""
         return LinkTable.of(self._graph, self._graph.links("train"))
 
     @property
     def count(self) -> int:
-        """See :class:`hopper.micrograph.route.TrainingRoots`."""
+        """The number of links."""
         return int(self.table.ids.size)
 
     def at(self, places: Ids) -> Ids:
-        """See :class:`hopper.micrograph.route.TrainingRoots`: the table is in that order."""
+        """Return ``places``: the table is in the order of training roots."""
         return places
 
     def home_ranks(self, roots: Ids) -> Ids:
-        """See :class:`hopper.micrograph.route.TrainingRoots`."""
+        """Return [m] int64: the home rank of each link."""
         table, ranks = self.table, np.empty(roots.size, np.int64)
-        of = table.relations[roots]
+        relations = table.relations[roots]
         for number, relation in enumerate(self._graph.schema.target_relations):
-            own = of == number
-            ranks[own] = self._placement.rank_of(relation.dst, table.dst[roots[own]])
+            chosen = relations == number
+            ranks[chosen] = self._placement.rank_of(relation.dst, table.dst[roots[chosen]])
         return ranks

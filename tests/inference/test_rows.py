@@ -138,7 +138,7 @@ def test_rows_in_files_are_those_in_memory_whenever_it_was_ended(
         raise Ended
 
     for _ in range(500):
-        space = FileRows(tmp_path / "rows", told=end)
+        space = FileRows(tmp_path / "rows", on_piece=end)
         try:
             with torch.no_grad():
                 again, found = computed.rows(model, wanted, space)
