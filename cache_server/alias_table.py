@@ -47,15 +47,17 @@ def _next(
 
 
 @kernel
-def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: Ids) -> np.int64:
+def fill_columns(
+    sums: Ids, first: np.int64, degree: np.int64, amounts: Ids, partners: Ids
+) -> np.int64:
     """Fill the columns of a list with at least one edge, and return their capacity.
 
     Parameters
     ----------
     sums: [edges] int64, running sums of weights within each list.
     first: where the list begins.
-    own: [degree or more] int64, written: how much of each column its own edge has.
-    other: [degree or more] int64, written: which position has the remainder; the length of the
+    amounts: [degree or more] int64, written: how much of each column its own edge has.
+    partners: [degree or more] int64, written: which position has the remainder; the length of the
         list = none.
     """
     capacity = (sums[first + degree - 1] + degree - 1) // degree
@@ -64,8 +66,8 @@ def fill_columns(sums: Ids, first: np.int64, degree: np.int64, own: Ids, other: 
     column, amount = light, weight_at(sums, first, light)
     remainder = weight_at(sums, first, heavy) if heavy < degree else np.int64(_ENDLESS)
     for _ in range(degree):
-        own[column] = amount
-        other[column] = heavy if amount < capacity else column
+        amounts[column] = amount
+        partners[column] = heavy if amount < capacity else column
         remainder -= capacity - amount
         if remainder <= capacity:
             column, amount = heavy, remainder
@@ -97,13 +99,13 @@ def write_tables(sums: Ids, indptr: Ids, first: int, last: int, out: NDArray[np.
         degree = indptr[node + 1] - indptr[node]
         if longest < degree <= LONGEST:
             longest = degree
-    own, other = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    amounts, partners = np.empty(longest, np.int64), np.empty(longest, np.int64)
     for node in range(first, last):
         begin, degree = indptr[node], indptr[node + 1] - indptr[node]
         if degree > LONGEST:
             out[begin : begin + degree] = 0
         elif degree:
-            capacity = fill_columns(sums, begin, degree, own, other)
+            capacity = fill_columns(sums, begin, degree, amounts, partners)
             for column in range(degree):
-                share = min((own[column] << 16) // capacity, 0xFFFF)
-                out[begin + column] = np.uint32(share << 16 | other[column])
+                share = min((amounts[column] << 16) // capacity, 0xFFFF)
+                out[begin + column] = np.uint32(share << 16 | partners[column])

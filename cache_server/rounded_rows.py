@@ -1,4 +1,4 @@
-"""Rows that a client asked for in fewer bits a number than they are stored in."""
+"""Rows that are rounded to fewer bits a number before they are sent."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ class RoundedRows:
 
     Parameters
     ----------
-    table: whose rows are read.
+    table: the table to read.
     form: float16, bfloat16 or int8.
 
     Attributes
     ----------
     row_bytes: size of a rounded row.
-    scratch_bytes: what rounding a row takes beside it: the row itself, and intermediate results.
+    scratch_bytes: memory that rounding a row needs besides the rounded row: the stored row and
+        intermediate results.
 
     Raises
     ------
@@ -41,7 +42,7 @@ class RoundedRows:
         self.scratch_bytes = 3 * table.row_bytes
 
     def gather(self, rows: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Write rounded rows into ``out`` [n, row_bytes].
+        """Read rows, round them and write them to ``out`` [n, row_bytes].
 
         Raises
         ------

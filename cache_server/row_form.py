@@ -1,4 +1,4 @@
-"""How rows of numbers are stored and sent: in 32, 16 or 8 bits a number."""
+"""The forms in which rows of numbers are stored and sent: 32, 16 or 8 bits a number."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from cache_server.errors import BadRequest
 
 RowFormName = Literal["float32", "float16", "bfloat16", "int8"]
 SCALE_BYTES: Final = 4
-"""of the float32 that an int8 row is multiplied with, which stands behind its numbers"""
+"""bytes of the float32 scale of an int8 row, which follows its numbers"""
 _LARGEST: Final = np.float32(127)
 _UPPER_HALF: Final = np.uint32(16)
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """A form that rows are stored in.
+    """A form of stored rows.
 
     Attributes
     ----------
-    name: as the schema has it.
-    dtype: of a stored table's columns; numpy has no bfloat16, whose bits are kept as uint16.
-    more: columns behind those of a row's numbers.
-    encode: makes stored rows [n, dim + more] of float32 [n, dim]; numbers that the form cannot hold
-        become infinite.
-    decode: makes float32 [n, dim] of stored rows.
+    name: the form's name in schemas.
+    dtype: dtype of a stored table; bfloat16 is stored as uint16, since numpy has no such dtype.
+    more: number of columns after those of a row's numbers.
+    encode: converts float32 [n, dim] to stored rows [n, dim + more]. Numbers that the form cannot
+        hold become infinite.
+    decode: converts stored rows to float32 [n, dim].
     """
 
     name: RowFormName
@@ -39,11 +39,11 @@ class RowForm:
     decode: Callable[[NDArray[Any]], NDArray[np.float32]]
 
     def columns(self, dim: int) -> int:
-        """How many columns a table of ``dim`` numbers a row has."""
+        """Return the number of columns of a table with ``dim`` numbers a row."""
         return dim + self.more
 
     def row_bytes(self, dim: int) -> int:
-        """Bytes of a row of ``dim`` numbers."""
+        """Return the size in bytes of a row of ``dim`` numbers."""
         return self.columns(dim) * self.dtype.itemsize
 
 
@@ -57,7 +57,7 @@ def _to_float16(rows: NDArray[np.float32]) -> NDArray[np.float16]:
 
 
 def _to_bfloat16(rows: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """To the nearest, of two to the even one."""
+    """Round to the nearest bfloat16, and to the even one of two that are equally near."""
     bits = np.ascontiguousarray(rows).view(np.uint32)
     is_odd = (bits >> _UPPER_HALF) & np.uint32(1)
     return ((bits + np.uint32(0x7FFF) + is_odd) >> _UPPER_HALF).astype(np.uint16)
@@ -79,8 +79,8 @@ def _to_int8(rows: NDArray[np.float32]) -> NDArray[np.int8]:
 
 def _from_int8(rows: NDArray[np.int8]) -> NDArray[np.float32]:
     scales = np.ascontiguousarray(rows[:, -SCALE_BYTES:]).view(np.float32)
-    found: NDArray[np.float32] = rows[:, :-SCALE_BYTES].astype(np.float32) * scales
-    return found
+    floats: NDArray[np.float32] = rows[:, :-SCALE_BYTES].astype(np.float32) * scales
+    return floats
 
 
 ROW_FORMS: Final[Mapping[RowFormName, RowForm]] = {
@@ -93,11 +93,11 @@ FEATURE_DTYPES: Final[tuple[RowFormName, ...]] = get_args(RowFormName)
 
 
 def find_form(name: str) -> RowForm:
-    """The form that rows are rounded to.
+    """Find a form to round rows to, by its name.
 
     Raises
     ------
-    BadRequest: rows are not rounded to one of this name.
+    BadRequest: there is no such form.
     """
     names = [form for form in ROW_FORMS if form != "float32"]
     for form in names:

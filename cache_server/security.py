@@ -73,9 +73,10 @@ class Security:
             )
         if self.tls_ca or self.insecure:
             return
-        for address in ",".join(addresses).split(","):
-            if not is_loopback(address):
-                raise SecurityError(_in_the_open("talking to", address, "tls_ca"))
+        for group in addresses:
+            for address in group.split(","):
+                if not is_loopback(address):
+                    raise SecurityError(_in_the_open("talking to", address, "tls_ca"))
 
     def _check_pair(self) -> None:
         if bool(self.tls_certificate) != bool(self.tls_key):

@@ -56,11 +56,11 @@ def _make_tickets(key: np.uint64, counter: np.int64, degree: np.int64, out: Tabl
 @kernel
 def _look_up(sums: Ids, first: np.int64, degree: np.int64, x: np.uint64) -> np.int64:
     """Return the position that a variate draws from the exact columns of a list."""
-    own, other = np.empty(degree, np.int64), np.empty(degree, np.int64)
-    capacity = fill_columns(sums, first, degree, own, other)
+    amounts, partners = np.empty(degree, np.int64), np.empty(degree, np.int64)
+    capacity = fill_columns(sums, first, degree, amounts, partners)
     column = np.int64(below(x, np.uint64(degree)))
     unit = np.int64(below(x * np.uint64(degree), np.uint64(capacity)))
-    return column if unit < own[column] else other[column]
+    return column if unit < amounts[column] else partners[column]
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""How far off rows are that ``cluster.feature_wire`` rounds for their way between servers."""
+"""Measures the error of rounding features between servers (``cluster.feature_wire``)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from hopper.graph.row_form import RoundingError, find_error
 from hopper.graph.schema import EdgeType, NodeType
 
 SAMPLED_ROWS: Final = 1 << 16
-"""of each table of a server"""
+"""most rows of each of a server's tables that are read"""
 
 
 def measure_wire_error(
     rows: PartitionedRows, cluster: Cluster, wire: str
 ) -> dict[str, RoundingError]:
-    """Round rows of every server as they are on the wire; every rank calls this.
+    """Round rows of every server as they are on the wire. Every rank must call this.
 
-    Each rank reads its server's rows, 65,536 of a table at most, evenly spaced.
+    Each rank reads rows of its server, evenly spaced and at most 65,536 of a table.
 
     Parameters
     ----------
-    wire: as ``cluster.feature_wire`` names it.
+    wire: value of ``cluster.feature_wire``.
 
     Returns
     -------
     By table of float32 features (a node type, or ``src/rel/dst``), the largest errors of any
-    server; none where rows travel as they are stored.
+    server; empty if rows are sent as stored.
 
     Raises
     ------
-    RequestError: on every rank: the form cannot hold a number of the rows that were read.
+    RequestError: the form cannot hold a number of the rows; raised on every rank.
     """
     if wire == "stored":
         return {}
@@ -48,9 +48,9 @@ def measure_wire_error(
     tables = [name for name, kind in kinds.items() if kind.feature_dtype == "float32"]
     if not tables:
         return {}
-    own = [_round_rows(rows, table, form) for table in tables]
+    errors_here = [_round_rows(rows, table, form) for table in tables]
     errors = cluster.all_gather(
-        torch.tensor(own, dtype=torch.float64), "control", "comparing rounded rows"
+        torch.tensor(errors_here, dtype=torch.float64), "control", "comparing rounded rows"
     ).amax(0)
     for table, error in zip(tables, errors, strict=True):
         if not error.isfinite().all():
@@ -58,12 +58,12 @@ def measure_wire_error(
                 f"cluster.feature_wire: features of {table} have numbers beyond what {wire} can "
                 "hold; expected bfloat16, int8 or stored"
             )
-    found = errors.tolist()
-    return {table: RoundingError(*error) for table, error in zip(tables, found, strict=True)}
+    by_table = zip(tables, errors.tolist(), strict=True)
+    return {table: RoundingError(*error) for table, error in by_table}
 
 
 def tell_wire_error(errors: dict[str, RoundingError], wire: str) -> list[str]:
-    """A line for each table whose rows are rounded on the wire."""
+    """Return a line of text for each table whose rows are rounded on the wire."""
     return [
         f"features of {table}: approximate, rounded to {wire} between servers: a number is off by "
         f"up to {error.absolute:.2g}, and by {error.relative:.2%} of its row's largest"

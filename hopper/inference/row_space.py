@@ -171,10 +171,10 @@ class FileRows(RowSpace):
         nbytes = size * np.dtype(facts["dtype"]).itemsize
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") as made:
+            with file.open("wb") as stream:
                 if nbytes:
                     # Space is reserved now: a full disk would later kill the process by SIGBUS.
-                    os.posix_fallocate(made.fileno(), 0, nbytes)
+                    os.posix_fallocate(stream.fileno(), 0, nbytes)
         except OSError as error:
             raise StorageError(
                 f"{file}: rows of a layer, {nbytes} bytes: {error.strerror or error}"

@@ -22,12 +22,12 @@ class RowTable(Protocol):
     Versions are those of :meth:`hopper.micrograph.sample.NeighborSampler.versions`.
     """
 
-    def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to versions that have none, in order of first appearance.
 
         Parameters
         ----------
-        found: [n] int64 versions.
+        versions: [n] int64 versions.
         known: number of rows in use.
 
         Returns
@@ -53,9 +53,9 @@ class DenseTable:
     def __init__(self, count: int) -> None:
         self._rows = np.full(count, UNSEEN, np.int32)
 
-    def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to new ids; see :meth:`RowTable.discover`."""
-        rows, new_ids = discover(found, self._rows, known)
+        rows, new_ids = discover(versions, self._rows, known)
         return rows, new_ids
 
     def rows(self, known: Ids) -> Ids:
@@ -75,17 +75,17 @@ class HashTable:
         self._rows = np.full(_FEWEST_SLOTS, UNSEEN, np.int64)
         self._size = 0
 
-    def discover(self, found: Ids, known: int) -> tuple[Ids, Ids]:
+    def discover(self, versions: Ids, known: int) -> tuple[Ids, Ids]:
         """Give rows to new versions; see :meth:`RowTable.discover`."""
-        needed = _SLOTS_A_ROW * (self._size + found.size)
+        needed = _SLOTS_A_ROW * (self._size + versions.size)
         if needed > self._rows.size:
             slots = 1 << int(needed - 1).bit_length()
             keys, rows = np.empty(slots, np.int64), np.full(slots, UNSEEN, np.int64)
             _move(self._keys, self._rows, keys, rows)
             self._keys, self._rows = keys, rows
-        found_rows, new_versions = _discover(found, self._keys, self._rows, known)
+        version_rows, new_versions = _discover(versions, self._keys, self._rows, known)
         self._size += new_versions.size
-        return found_rows, new_versions
+        return version_rows, new_versions
 
     def rows(self, known: Ids) -> Ids:
         """Return [n] int64: the rows of discovered versions."""
@@ -110,19 +110,19 @@ def _slot(key: np.int64, keys: Ids, rows: Ids) -> np.int64:
 
 
 @kernel
-def _discover(found: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
+def _discover(versions: Ids, keys: Ids, rows: Ids, known: int) -> tuple[Ids, Ids]:
     """Do the work of :meth:`HashTable.discover` in a table that is large enough."""
-    found_rows = np.empty(found.size, np.int64)
-    new_versions = np.empty(found.size, np.int64)
+    version_rows = np.empty(versions.size, np.int64)
+    new_versions = np.empty(versions.size, np.int64)
     new = 0
-    for i in range(found.size):
-        slot = _slot(found[i], keys, rows)
+    for i in range(versions.size):
+        slot = _slot(versions[i], keys, rows)
         if rows[slot] == UNSEEN:
-            keys[slot], rows[slot] = found[i], known + new
-            new_versions[new] = found[i]
+            keys[slot], rows[slot] = versions[i], known + new
+            new_versions[new] = versions[i]
             new += 1
-        found_rows[i] = rows[slot]
-    return found_rows, new_versions[:new].copy()
+        version_rows[i] = rows[slot]
+    return version_rows, new_versions[:new].copy()
 
 
 @kernel

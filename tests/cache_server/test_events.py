@@ -103,7 +103,7 @@ def test_a_client_tells_of_retries_and_failovers(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_format", "json")
-    monkeypatch.setattr(events, "_told", {})
+    monkeypatch.setattr(events, "_last_written", {})
     for addresses, event in (("127.0.0.1:1", "retry"), ("127.0.0.1:1,127.0.0.1:2", "failover")):
         out = np.zeros((1, 1), np.float32)
         with FeatureClient([addresses], deadline=0.3) as client, pytest.raises(ServerUnavailable):

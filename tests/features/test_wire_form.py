@@ -146,7 +146,7 @@ def test_a_server_refuses_other_dtypes(tables: Any, remote: RemoteRows) -> None:
     from cache_server import fetch
 
     wanted = fetch.Fetch("features", "author", fetched)
-    wanted.wanted["form"] = "int8"
+    wanted.table["form"] = "int8"
     part = fetch.Part(1, tables.here("author")[:1], wanted, slice(None))
     client = remote._client
     operation = client._operation("FetchRows", 5.0)
